@@ -54,7 +54,7 @@ class Fact(StrEnum):
     """Nothing about the event has moved, nor is due to, after the watermark."""
 
     KEPT = "kept"
-    """Young enough that neither side can have purged its row (of a topic: its record)."""
+    """Young enough that neither side can have purged what is missing (of a topic: its record)."""
 
     RECORDED = "recorded"
     """The topic has a record of the event."""

@@ -8,12 +8,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as SparkWindow
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
-from shieldtx.domain.states import OutboxStatus, TxKind
+from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.facts import Fact
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.rules import PAIRS
 from shieldtx.reconcile.verdicts import Verdict
 
+from .purged_rows import first_trace, is_ambiguous, unless_unknown
 from .verdict_expression import verdict_of
 
 STREAM = ("kind", "upstream", "downstream")
@@ -40,8 +41,8 @@ ROW = (
     "verdict",
 )
 """The columns of a row with a verdict, as they are written to `rows/`. `unlisted`: it waits for a
-person, and a further run would not find it, for it has no error. `ambiguous`: the group, or the
-topic, has removed what it lacks by its age, or has never had it, and nothing shows which."""
+person, and a further run would not find it, for it has no error. `ambiguous`: what is
+missing was removed by its age, or has never been there, and nothing shows which."""
 _BOTH = ("topic", "event_type", "causation_id", "causation_source", "bucket")
 _ROUTE = ("kind", "upstream", "topic", "event_type", "writer")
 
@@ -142,7 +143,7 @@ def with_answers(pairs: DataFrame, rollbacks: DataFrame, compensations: DataFram
         .join(undone, on=["kind", "downstream", "consumer_group", "event_id"], how="left")
         .withColumn(
             "undone_first",
-            _unless_unknown(F.col("undone_at") < F.col("settled_at"), otherwise=False),
+            unless_unknown(F.col("undone_at") < F.col("settled_at"), otherwise=False),
         )
         .withColumn("answered", F.col("answered_at").isNotNull())
         .withColumn(
@@ -158,25 +159,17 @@ def judged(pairs: DataFrame, windows: DataFrame) -> DataFrame:
     `windows` has the watermark and the horizon of each stream.
     """
     last_move = F.greatest("upstream_moved_at", "downstream_moved_at", "answered_at")
-    # The event's own time is its writer's word, so that of the arrival counts as well. One that was
-    # sent more than once may have arrived with the first record, long before its row was settled.
-    was_sent_once = ~F.coalesce("upstream_unconfirmed", F.lit(col=False))
-    first_trace = F.coalesce(
-        F.least("event_time", "received_at"),
-        F.when(was_sent_once, F.col("published_at")),
-        F.col("created_at"),
-    )
     is_within = F.col("attempts") <= F.col("max_attempts")
     has_same_payload = F.col("upstream_digest") == F.col("downstream_digest")
     has_same_envelope = F.col("upstream_envelope") == F.col("downstream_envelope")
     facts = {
         Fact.OWES: F.coalesce(F.col("downstream_owes"), _never_had_its_event()),
-        Fact.OVERTAKEN: _unless_unknown(F.col("downstream_overtaken"), otherwise=False),
-        Fact.SAME_PAYLOAD: _unless_unknown(has_same_payload, otherwise=True),
-        Fact.SAME_ENVELOPE: _unless_unknown(has_same_envelope, otherwise=True),
-        Fact.WITHIN_LIMIT: _unless_unknown(is_within, otherwise=True),
-        Fact.QUIET: _unless_unknown(last_move < F.col("watermark"), otherwise=False),
-        Fact.KEPT: _unless_unknown(first_trace >= F.col("horizon"), otherwise=True),
+        Fact.OVERTAKEN: unless_unknown(F.col("downstream_overtaken"), otherwise=False),
+        Fact.SAME_PAYLOAD: unless_unknown(has_same_payload, otherwise=True),
+        Fact.SAME_ENVELOPE: unless_unknown(has_same_envelope, otherwise=True),
+        Fact.WITHIN_LIMIT: unless_unknown(is_within, otherwise=True),
+        Fact.QUIET: unless_unknown(last_move < F.col("watermark"), otherwise=False),
+        Fact.KEPT: unless_unknown(first_trace() >= F.col("horizon"), otherwise=True),
     }
     return (
         pairs.join(F.broadcast(windows), on=[*STREAM], how="left")
@@ -188,7 +181,7 @@ def judged(pairs: DataFrame, windows: DataFrame) -> DataFrame:
             | F.coalesce("downstream_unlisted", F.lit(col=False)),
         )
         .withColumn("verdict", verdict_of(PAIRS))
-        .withColumn("ambiguous", _is_ambiguous())
+        .withColumn("ambiguous", is_ambiguous())
         .select(*ROW)
     )
 
@@ -220,6 +213,8 @@ def counted(rows: DataFrame) -> DataFrame:
         F.count(F.lit(1)).alias("rows"),
         F.count_if("unlisted").alias("unlisted"),
         F.count_if("ambiguous").alias("ambiguous"),
+        F.count_if(F.col("ambiguous") & F.col("upstream_status").isNull()).alias("unknown"),
+        F.count_if(F.col("ambiguous") & F.col("downstream_status").isNotNull()).alias("arrived"),
     )
 
 
@@ -249,26 +244,6 @@ def _never_had_its_event() -> Column:
     is_young = (F.substring("causation_id", 15, 1) == "7") & (written >= F.col("horizon"))
     is_young |= F.col("horizon").isNull() & F.col("watermark").isNotNull()
     return F.when(is_young, F.lit(col=False))
-
-
-def _is_ambiguous() -> Column:
-    """Whether an event was sent more than once, lately enough to be missed, and is not.
-
-    A group that has handled the first record purges its row earlier than the outbox does. A group
-    that has received no record looks the same.
-    """
-    return _unless_unknown(
-        (F.col("verdict") == Verdict.TOO_OLD.value)
-        & (F.col("upstream_status") == OutboxStatus.PROCESSED.value)
-        & F.col("downstream_status").isNull()
-        & F.col("upstream_unconfirmed")
-        & (F.col("published_at") >= F.col("horizon")),
-        otherwise=False,
-    )
-
-
-def _unless_unknown(condition: Column, *, otherwise: bool) -> Column:
-    return F.coalesce(condition, F.lit(otherwise))
 
 
 def _time(when: datetime) -> Column:

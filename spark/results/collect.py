@@ -32,7 +32,11 @@ class Tally:
     unlisted: int = 0
     """Of these, how many wait for a person and would not be found by a further run."""
     ambiguous: int = 0
-    """Of these, how many the group or the topic may have removed by age, or never had."""
+    """Of these, of how many a missing row or record may have been removed by age, or never was."""
+    unknown: int = 0
+    """Of the ambiguous ones, how many have no outbox row."""
+    arrived: int = 0
+    """Of the ambiguous ones, how many have an inbox row."""
     day: date | None = None
     """Of mismatches: when they were written, in UTC."""
 
@@ -46,6 +50,8 @@ def tallies_of(rows: DataFrame) -> list[Tally]:
             rows=row.rows,
             unlisted=row.unlisted,
             ambiguous=row.ambiguous,
+            unknown=row.unknown,
+            arrived=row.arrived,
             day=row.day,
         )
         for row in transforms.counted(rows).collect()
@@ -68,12 +74,20 @@ def unlisted_in(tallies: Iterable[Tally]) -> Iterable[str]:
 
 def ambiguous_in(tallies: Iterable[Tally]) -> Iterable[str]:
     """Say of which groups and topics it is not known whether they lack what they have not."""
-    found: Counter[Pair] = Counter()
+    absent: Counter[Pair] = Counter()
+    unknown: Counter[Pair] = Counter()
+    unfounded: Counter[Pair] = Counter()
     for tally in tallies:
-        found[tally.pair] += tally.ambiguous
-    for pair, rows in found.items():
-        if rows:
-            yield (_absent if pair.downstream == TOPICS else _not_received)(pair, rows)
+        absent[tally.pair] += tally.ambiguous - tally.arrived
+        unknown[tally.pair] += tally.unknown
+        unfounded[tally.pair] += tally.arrived - tally.unknown
+    for pair in absent:
+        if absent[pair]:
+            yield (_absent if pair.downstream == TOPICS else _not_received)(pair, absent[pair])
+        if unknown[pair]:
+            yield _without_row(pair, unknown[pair])
+        if unfounded[pair]:
+            yield _without_reason(pair, unfounded[pair])
 
 
 def _not_received(pair: Pair, rows: int) -> str:
@@ -82,6 +96,25 @@ def _not_received(pair: Pair, rows: int) -> str:
         f"{pair.downstream} has no row of them: it has purged the row of the first copy, or it has "
         "received none. They are the rows of this group under rows/ that are `ambiguous`: look for "
         "their effects, and for parked records with `shieldtx dead list --status PARKED`"
+    )
+
+
+def _without_row(pair: Pair, rows: int) -> str:
+    return (
+        f"{rows:,} events came to group {pair.group} of {pair.downstream} ({pair.kind}) when they "
+        f"were older than the retention, and have no row in the outbox of {pair.upstream}: the row "
+        "was purged before a run could judge it, as of an event that was received long after it "
+        "was sent, or it has never been there. They are the rows of this group under rows/ that "
+        "are `ambiguous`: find out who sent them"
+    )
+
+
+def _without_reason(pair: Pair, rows: int) -> str:
+    return (
+        f"{rows:,} events of {pair.upstream} that group {pair.group} of {pair.downstream} has "
+        "applied were taken back when they were older than the retention, and no row calls for it: "
+        "the reason was purged before a run could judge it, or there was none. They are the rows "
+        "of this group under rows/ that are `ambiguous`: see whether the effects have to be undone"
     )
 
 

@@ -27,8 +27,11 @@ MOST: Final = 1_000
 
 _OLDEST = "SELECT event_id FROM {outbox} ORDER BY event_id LIMIT {most}"
 # The id first, which has an index, and what is looked up in other rows last. The times of an event
-# that has no outbox row are those by which it is judged, see `compare.transforms`.
+# that has no outbox row are those by which it is judged, see `compare.transforms`. An event that
+# was older than the retention when it came was perhaps delayed: it is read.
 _LEFT = """(i.source = {source}{low} AND least(i.event_time, i.received_at) < {horizon}
+    AND NOT (i.received_at >= {horizon}
+             AND i.event_time <= i.received_at - ({watermark} - {horizon}))
     AND greatest(i.received_at, i.settled_at) < {watermark}
     AND NOT (i.event_id = ANY (ARRAY[{ids}]::uuid[])) AND NOT {odd})"""
 _COUNTED = """

@@ -28,6 +28,24 @@ def test_ambiguous_events_are_told_of_by_group_and_by_topic():
     assert of_topic.startswith("2 events of orders have no record on orders.placed (COMMIT), and")
 
 
+def test_what_came_too_late_is_told_by_what_is_missing():
+    pair = Pair(kind=TxKind.COMMIT, upstream="orders", downstream="stock", group="reserve")
+    tally = Tally(
+        pair=pair, verdict=Verdict.TOO_OLD, rows=7000, ambiguous=6000, unknown=2000, arrived=5000
+    )
+
+    absent, unknown, unfounded = ambiguous_in([tally])
+
+    assert absent.startswith("1,000 events of orders were sent more than once")
+    assert unknown.startswith(
+        "2,000 events came to group reserve of stock (COMMIT) when they were older than the "
+        "retention, and have no row in the outbox of orders"
+    )
+    assert unfounded.startswith(
+        "3,000 events of orders that group reserve of stock has applied were taken back when"
+    )
+
+
 def test_a_run_without_ambiguous_events_says_nothing():
     pair = Pair(kind=TxKind.COMMIT, upstream="orders", downstream="stock", group="reserve")
     assert list(ambiguous_in([Tally(pair=pair, verdict=Verdict.TOO_OLD, rows=7)])) == []

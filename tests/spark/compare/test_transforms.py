@@ -658,7 +658,7 @@ def test_what_was_sent_twice_and_is_alone_is_ambiguous_until_its_row_is_too_old(
             {"event_id": "young"} | twice | {"created_at": before(55)},
             {"event_id": "once", "created_at": before(90), "published_at": before(61)},
         ),
-        received(spark, {"event_id": "received"}, {"event_id": "ghost", "event_time": before(90)}),
+        received(spark, {"event_id": "received"}, {"event_id": "ghost", "event_time": before(70)}),
         window=Window(horizon=before(60), watermark=NOON),
     )
     assert {row.event_id for row in rows.collect() if row.ambiguous} == {"twice"}
@@ -666,6 +666,91 @@ def test_what_was_sent_twice_and_is_alone_is_ambiguous_until_its_row_is_too_old(
     ambiguous = {row.verdict: row.ambiguous for row in transforms.counted(rows).collect()}
     assert ambiguous.pop("TOO_OLD") == 1
     assert set(ambiguous.values()) == {0}
+
+
+HOUR_KEPT = Window(horizon=before(60), watermark=NOON)
+DELAYED = {"event_id": "e", "created_at": before(500), "published_at": before(31)}
+ARRIVED = {
+    "event_id": "e",
+    "event_time": before(500),
+    "received_at": before(30),
+    "settled_at": before(29),
+}
+
+
+@pytest.mark.parametrize(
+    ("arrival", "changes", "verdict"),
+    [
+        (ARRIVED, {}, "NEITHER_EFFECT_NOR_COMPENSATION"),
+        # Its rollback is written when it is given up, however long before that it was sent.
+        (ARRIVED, {"published_at": before(300)}, "NEITHER_EFFECT_NOR_COMPENSATION"),
+        (ARRIVED, {"upstream_unconfirmed": True}, "NEITHER_EFFECT_NOR_COMPENSATION"),
+        (ARRIVED | {"settled_at": before(61)}, {}, "TOO_OLD"),
+    ],
+)
+def test_a_rollback_is_owed_since_its_event_was_given_up(spark, arrival, changes, verdict):
+    rows = rows_of(
+        spark,
+        sent(spark, DELAYED | changes),
+        received(spark, arrival | {"downstream_status": "MAX_RECONSUMED"}),
+        window=HOUR_KEPT,
+    )
+    (row,) = rows.collect()
+    assert (row.verdict, row.ambiguous) == (verdict, False)
+
+
+@pytest.mark.parametrize(
+    ("event", "back_at", "verdict", "is_ambiguous"),
+    [
+        (DELAYED, before(20), "EFFECT_DESPITE_ROLLBACK", False),
+        # Perhaps it had arrived with its first record, and the reason was purged.
+        (DELAYED | {"upstream_unconfirmed": True}, before(20), "TOO_OLD", True),
+        (DELAYED | {"upstream_unconfirmed": True}, before(61), "TOO_OLD", False),
+        # Its rollback could be judged for a while.
+        (DELAYED | {"published_at": before(70)}, before(20), "TOO_OLD", False),
+        (DELAYED | {"published_at": before(90)}, before(20), "TOO_OLD", True),
+    ],
+)
+def test_an_effect_was_taken_back_without_a_reason_since_its_event_was_sent(
+    spark, event, back_at, verdict, is_ambiguous
+):
+    unfounded = {"event_id": "e", "answered_at": back_at, "entitled": False}
+    rows = rows_of(
+        spark,
+        sent(spark, event),
+        received(spark, ARRIVED),
+        answers=(rollbacks(spark, unfounded), compensations(spark)),
+        window=HOUR_KEPT,
+    )
+    (row,) = rows.collect()
+    assert (row.verdict, row.ambiguous) == (verdict, is_ambiguous)
+
+
+@pytest.mark.parametrize(
+    ("arrival", "verdict", "is_ambiguous"),
+    [
+        (ARRIVED, "TOO_OLD", True),
+        (ARRIVED | {"event_time": before(91)}, "TOO_OLD", True),
+        # An earlier run could judge it: its row was there.
+        (ARRIVED | {"event_time": before(89)}, "TOO_OLD", False),
+        (ARRIVED | {"received_at": before(61)}, "TOO_OLD", False),
+        (
+            ARRIVED | {"downstream_status": "FENCED", "downstream_overtaken": True},
+            "TOO_OLD",
+            False,
+        ),
+        (ARRIVED | {"event_time": before(59)}, "UNKNOWN_UPSTREAM", False),
+    ],
+)
+def test_an_arrival_without_a_row_upstream_is_ambiguous_if_no_run_could_judge_it(
+    spark, arrival, verdict, is_ambiguous
+):
+    rows = rows_of(spark, sent(spark), received(spark, arrival), window=HOUR_KEPT)
+    (row,) = rows.collect()
+    assert (row.verdict, row.ambiguous) == (verdict, is_ambiguous)
+    assert transforms.listed(rows).count() == int(verdict != "TOO_OLD" or is_ambiguous)
+    (count,) = transforms.counted(rows).collect()
+    assert (count.ambiguous, count.unknown, count.arrived) == (int(is_ambiguous),) * 3
 
 
 @pytest.mark.parametrize("side", ["upstream_status", "downstream_status"])

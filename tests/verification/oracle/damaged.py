@@ -7,6 +7,7 @@ move: that takes a full run, or a database that is seen to have another past.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.reconcile.verdicts import Verdict
@@ -26,12 +27,21 @@ class Applied:
     at: int
     group: Group
     others: tuple[tuple[Group, Life], ...]
+    trace: float
+    """Since when groups can have had it, as far as a run knows."""
 
 
-def _applied_by_others(h: History) -> Applied:
+def _applied_by_others(h: History, *, again: bool = False) -> Applied:
+    """Let an event be applied, which may have been delayed; with `again`, be sent twice perhaps."""
     event_type, groups = some_type(h)
     at = some_time(h)
-    event = h.written(event_type, at, biz_key=f"biz-{len(h.lives)}", key=h.new_key())
+    delay = h.random.choice((0, 0, DAY, 4 * DAY, 8 * DAY))
+    columns = {"biz_key": f"biz-{len(h.lives)}", "key": h.new_key(), "waiting": delay > 0}
+    event = h.written(event_type, at - delay, due=at, **columns)
+    is_again = again and h.random.random() < 0.5
+    if is_again:
+        event.becomes(O.PROCESSING, at, attempts=1, lease_until=at, waiting=False)
+        event.becomes(O.PROCESSING, at, attempts=2, lease_until=at + 1, unconfirmed=True)
     h.sent(event, at + 1)
     chosen = h.random.choice(groups)
     others = []
@@ -40,7 +50,13 @@ def _applied_by_others(h: History) -> Applied:
             arrival = h.received(event, group, at + 1)
             h.applied(arrival, at + 2)
             others.append((group, arrival))
-    return Applied(event=event, at=at + 2, group=chosen, others=tuple(others))
+    return Applied(
+        event=event,
+        at=at + 2,
+        group=chosen,
+        others=tuple(others),
+        trace=event.born_at if is_again else event.settled_at,
+    )
 
 
 def _others_match(h: History, a: Applied, *, until: float | None = None) -> None:
@@ -75,6 +91,9 @@ def outbox_row_is_lost(h: History) -> None:
         h.say(V.MATCHED, a.event, group, since=a.at, rows=(a.event, each), arrival=each)
         known = {"moved": a.at, "trace": a.event.born_at, "rows": (each,), "arrival": each}
         h.say(V.UNKNOWN_UPSTREAM, a.event, group, since=a.at + 3, **known)
+        came_at = each.born_at
+        known |= {"trace": came_at, "came_at": came_at, "ambiguous_since": a.event.born_at}
+        h.say(V.TOO_OLD, a.event, group, since=a.at + 3, **known)
 
 
 def outbox_denies(h: History) -> None:
@@ -109,7 +128,7 @@ def content_differs(h: History) -> None:
 
 
 def _given_up(h: History) -> tuple[Applied, Life, Life]:
-    a = _applied_by_others(h)
+    a = _applied_by_others(h, again=True)
     arrival = h.received(a.event, a.group, a.at)
     return a, arrival, h.gave_up(arrival, a.at)
 
@@ -133,7 +152,7 @@ def rollback_row_is_lost(h: History) -> None:
         a.group,
         since=a.at + 1,
         moved=a.at,
-        trace=a.event.born_at,
+        trace=a.at,
         rows=(a.event, arrival),
         arrival=arrival,
     )
@@ -242,13 +261,22 @@ def effect_was_kept(h: History) -> None:
             h.say(V.MATCHED, a.event, group, since=undone.settled_at, **known)
             continue
         wrong = {**known, "rows": (a.event, each, rollback)}
-        wrong |= {"moved": a.at, "trace": a.event.born_at}
-        h.say(V.EFFECT_DESPITE_ROLLBACK, a.event, group, since=a.at, **wrong)
+        _is_not_called_for(h, a, group, back_at=a.at, **wrong)
+
+
+def _is_not_called_for(
+    h: History, a: Applied, group: Group, *, back_at: float, **wrong: Any
+) -> None:
+    """Say that an effect was taken back without a reason; if too late to know, that it may be."""
+    known = {"since": back_at, "moved": back_at, **wrong}
+    h.say(V.EFFECT_DESPITE_ROLLBACK, a.event, group, trace=a.trace, **known)
+    known |= {"trace": back_at, "came_at": back_at, "ambiguous_since": a.trace}
+    h.say(V.TOO_OLD, a.event, group, **known)
 
 
 def is_taken_back_days_later(h: History) -> None:
     """A service takes back what its groups have long applied, and nothing called for it."""
-    a = _applied_by_others(h)
+    a = _applied_by_others(h, again=True)
     arrival = h.received(a.event, a.group, a.at)
     h.applied(arrival, a.at)
     back_at = a.at + h.random.choice((30, 300, DAY, 2 * DAY))
@@ -266,8 +294,7 @@ def is_taken_back_days_later(h: History) -> None:
             h.say(V.MATCHED, a.event, group, since=undone.settled_at, **known)
             continue
         wrong = {**known, "rows": (a.event, each, rollback)}
-        wrong |= {"moved": back_at, "trace": a.event.born_at}
-        h.say(V.EFFECT_DESPITE_ROLLBACK, a.event, group, since=back_at, **wrong)
+        _is_not_called_for(h, a, group, back_at=back_at, **wrong)
 
 
 def is_parked_without_a_reason(h: History) -> None:
@@ -286,7 +313,7 @@ def is_fenced_without_a_rollback(h: History) -> None:
     _others_match(h, a)
     arrival = h.received(a.event, a.group, a.at)
     arrival.is_said_to_be(I.FENCED, a.at)
-    known = {"moved": a.at, "trace": a.event.born_at, "rows": (a.event, arrival)}
+    known = {"moved": a.at, "trace": a.trace, "rows": (a.event, arrival)}
     h.say(V.STATUS_DISAGREES, a.event, a.group, since=a.at, arrival=arrival, **known)
 
 

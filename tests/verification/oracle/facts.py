@@ -130,7 +130,7 @@ class Facts:
             Fact.OVERTAKEN: (*group, pair.event_id) in self.received_rollbacks,
             Fact.WITHIN_LIMIT: limit is None or received is None or received["attempts"] <= limit,
             Fact.QUIET: last_move < night.watermark,
-            Fact.KEPT: _first_trace(sent, received) >= kept_since,
+            Fact.KEPT: first_trace(sent, received) >= kept_since,
         }
 
     def _owes(self, effect: tuple[str, str, str, Any], kept_since: float) -> bool | None:
@@ -157,7 +157,20 @@ def _is_same(sent: Row | None, received: Row | None, *columns: str) -> bool:
     return all(sent[column] == received[column] for column in columns)
 
 
-def _first_trace(sent: Row | None, received: Row | None) -> float:
+def first_trace(sent: Row | None, received: Row | None) -> float:
+    """Return since when what is missing of a pair can have been settled."""
+    if (
+        sent
+        and received
+        and sent["kind"] is TxKind.COMMIT
+        and sent["status"] is OutboxStatus.PROCESSED
+    ):
+        if received["status"] is InboxStatus.MAX_RECONSUMED:
+            # With this, the rollback is written.
+            return float(received["settled_at"])
+        if not sent["unconfirmed"]:
+            # No group can have had it earlier.
+            return float(min(sent["settled_at"], received["received_at"]))
     if received is not None:
         return float(min(received["event_time"], received["received_at"]))
     assert sent is not None

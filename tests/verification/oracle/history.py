@@ -52,6 +52,10 @@ class Claim:
     ambiguous_since: float | None = None
     """When an event was written that was sent more than once. It is so once that lies before the
     horizon, and a run has to say that it cannot know."""
+    came_at: float | None = None
+    """When an ambiguous event came that need not have been sent more than once. A run says that it
+    cannot know only of one that was older than all that is kept by then: others were judged in time
+    by earlier runs."""
     arrival: Life | None = None
     """The group's own row: a group that is not known is judged by what it has alone."""
 
@@ -75,7 +79,15 @@ class Claim:
         written = self.ambiguous_since
         is_due = written is None or written < night.horizon(*self.pair[1:3])
         since = max(self.since, *(row.gone_at for row in self.purged), 0)
-        return since <= night.at < until and is_quiet and is_kept and is_due
+        is_any = is_quiet and is_kept and is_due and self._was_too_old_before(night)
+        return since <= night.at < until and is_any
+
+    def _was_too_old_before(self, night: Judged) -> bool:
+        if self.came_at is None:
+            return True
+        assert self.ambiguous_since is not None
+        all_that_is_kept = night.watermark - night.horizon(*self.pair[1:3])
+        return self.came_at - self.ambiguous_since >= all_that_is_kept
 
 
 @dataclass(kw_only=True, slots=True)
@@ -120,6 +132,11 @@ class History:
         A group that has purged its row of the first record looks like one that has received none.
         Whether a further run reads the event depends on what earlier ones have said.
         """
+        return self._may_be_sent_again(night) or any(
+            self._came_late(night, life) for life in self.lives if life.group is not None
+        )
+
+    def _may_be_sent_again(self, night: Judged) -> bool:
         return any(
             row["status"] is O.PROCESSED
             and row.get("unconfirmed")
@@ -128,6 +145,25 @@ class History:
             for service in self.setting.services
             if life.source == life.service and (row := life.at(night.at)) is not None
         )
+
+    def _came_late(self, night: Judged, arrival: Life) -> bool:
+        """Whether an event, or its rollback, came to a group when its rows may have been purged."""
+        row = arrival.at(night.at)
+        if row is None:
+            return False
+        horizon = night.horizon(arrival.source, arrival.service)
+        event_id = arrival.event_id
+        outbox = self.outboxes(night)
+        came = [
+            life.born_at
+            for life in outbox
+            if life.service == arrival.service and life.kind is TxKind.ROLLBACK
+            if life.columns["causation_id"] == event_id
+        ]
+        if not any(life.event_id == event_id for life in outbox):
+            came.append(row["received_at"])
+        kept = night.watermark - horizon
+        return any(at >= horizon and at - row["event_time"] >= kept for at in came)
 
     def outboxes(self, night: Judged) -> list[Life]:
         """Return the rows of all outboxes that are there."""

@@ -13,7 +13,7 @@ from shieldtx.reconcile import basis, expectations, mistyped_names
 from shieldtx.reconcile.facts import Fact
 from shieldtx.reconcile.rules import PAIRS, Rule, RuleSet
 from shieldtx.reconcile.verdicts import Verdict
-from tests.verification.oracle import broken, damaged
+from tests.verification.oracle import broken, damaged, facts
 from tests.verification.oracle.generate import Story
 from tests.verification.oracle.own_groups import OWN, OWN_IN_ORDER
 from tests.verification.oracle.restores import database_is_restored
@@ -106,6 +106,11 @@ def _without_a_row_is_without_an_effect(rule: Rule) -> Rule | None:
     return replace(rule, when={**rule.when, Fact.OWES: frozenset({False, None})})
 
 
+def _since_it_was_written(sent: Any, received: Any) -> float:
+    trace = sent["created_at"] if received is None else received["event_time"]
+    return float(trace)
+
+
 _declared = expectations._declared
 
 
@@ -140,6 +145,11 @@ BY_RULES: Final = (
         name="N14 accused though the reason may be purged",
         applied=rules_of(PAIRS, _accused_however_old),
         stories=(broken.rollback_is_stuck, broken.rollback_is_refused),
+    ),
+    Mutant(
+        name="a delayed event is as old as its writing",
+        applied=instead(facts, "first_trace", _since_it_was_written),
+        stories=(damaged.rollback_row_is_lost,),
     ),
     Mutant(
         name="N15 `from` filters rollbacks too",

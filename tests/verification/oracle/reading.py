@@ -24,7 +24,7 @@ from shieldtx.reconcile.expectations import (
 )
 from shieldtx.reconcile.rules import PAIRS
 from shieldtx.reconcile.verdicts import Verdict
-from tests.verification.oracle.facts import Facts, Row, Rows
+from tests.verification.oracle.facts import Facts, Row, Rows, first_trace
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.setting import Judged, Setting
 from tests.verification.oracle.timeline import Life
@@ -59,17 +59,37 @@ class Reading:
     def ambiguous(self, found: Mapping[Pair, Verdict]) -> set[Pair]:
         """Return which of these pairs lack a row that was purged, or has never been there."""
         sent = {(row["source"], row["event_id"]): row for row in self.rows.outbox}
-        received = {(r["service"], r["group"], r["event_id"]) for r in self.rows.inbox}
+        received = {(r["service"], r["group"], r["event_id"]): r for r in self.rows.inbox}
+        rollbacks = Facts.of(self.rows).rollbacks
         return {
             pair
             for pair, verdict in found.items()
             if verdict is Verdict.TOO_OLD
-            and (row := sent.get((pair.upstream, pair.event_id))) is not None
-            and row["status"] is OutboxStatus.PROCESSED
-            and row["unconfirmed"]
-            and (pair.downstream, pair.group, pair.event_id) not in received
-            and row["settled_at"] >= self.night.horizon(pair.upstream, pair.downstream)
+            and self._is_ambiguous(
+                pair,
+                sent.get((pair.upstream, pair.event_id)),
+                received.get((pair.downstream, pair.group, pair.event_id)),
+                rollbacks.get((pair.downstream, pair.upstream, pair.event_id)),
+            )
         }
+
+    def _is_ambiguous(
+        self, pair: Pair, sent: Row | None, received: Row | None, answered_at: float | None
+    ) -> bool:
+        """Whether what came lately would be judged, if the event were not older than that."""
+        horizon = self.night.horizon(pair.upstream, pair.downstream)
+        if received is None:
+            assert sent is not None
+            was_sent = sent["status"] is OutboxStatus.PROCESSED
+            return bool(was_sent and sent["unconfirmed"] and sent["settled_at"] >= horizon)
+        came_at = None
+        if sent is None and received["status"] is not InboxStatus.FENCED:
+            came_at = received["received_at"]
+        if sent is not None and received["status"] is InboxStatus.PROCESSED:
+            came_at = answered_at if pair.kind == TxKind.COMMIT else None
+        if came_at is None or came_at < horizon:
+            return False
+        return bool(came_at - first_trace(sent, received) >= self.night.watermark - horizon)
 
     def obstacles(self) -> list[str]:
         """Return why something cannot be judged."""

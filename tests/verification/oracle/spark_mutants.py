@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+
 from shieldtx.reconcile import basis
 from shieldtx.store.database_history import SqlDatabaseHistory
 from spark import job
-from spark.compare import read_plan
+from spark.compare import purged_rows, read_plan, transforms
 from spark.sources import other_sources, outbox_inbox, row_filters, taken_back
 from spark.sources.server_checks import Servers
 from tests.verification.oracle import broken, damaged, healthy, odd_names, restores, topic_stories
@@ -28,6 +31,10 @@ def _other_sources_are_left_out(*given: Any) -> Any:
 
 def _quoted_plainly(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+def _since_it_was_written() -> Column:
+    return F.coalesce("event_time", "created_at")
 
 
 _YES: Final = True
@@ -83,6 +90,16 @@ ON_SPARK: Final = (
         name="sent twice, not received, and the run is good",
         applied=instead(job, "ambiguous_in", lambda _: ()),
         stories=(broken.record_of_a_replayed_event_is_lost,),
+    ),
+    Mutant(
+        name="a delayed event is as old as its writing",
+        applied=instead(transforms, "first_trace", _since_it_was_written),
+        stories=(damaged.rollback_row_is_lost,),
+    ),
+    Mutant(
+        name="a delayed event without an outbox row, and the run is good",
+        applied=instead(purged_rows, "_came_late", lambda: F.lit(col=False)),
+        stories=(damaged.outbox_row_is_lost,),
     ),
     Mutant(
         name="N17 payloads alone are compared",

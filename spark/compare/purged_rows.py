@@ -1,0 +1,81 @@
+"""Whether a row that is missing can have been purged: how old it would be; what is ambiguous."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.reconcile.verdicts import Verdict
+
+
+def first_trace() -> Column:
+    """Return since when the rows that a verdict asks for can have been settled, and so be purged.
+
+    The rollback of an event that was given up is written when the group gives it up. Anything else
+    that groups do with an event comes after its record was sent: of a delayed event, that is long
+    after it was written. An event that was sent more than once may have arrived with its first
+    record, long before its row was settled: it counts from when it was written. The event's own
+    time comes from its writer's clock, so that the time of the arrival counts as well.
+    """
+    is_commit = F.col("kind") == TxKind.COMMIT.value
+    is_sent = is_commit & (F.col("upstream_status") == OutboxStatus.PROCESSED.value)
+    is_given_up = F.col("downstream_status") == InboxStatus.MAX_RECONSUMED.value
+    was_sent_once = ~F.coalesce("upstream_unconfirmed", F.lit(col=False))
+    return F.coalesce(
+        F.when(is_sent & is_given_up, F.col("settled_at")),
+        F.when(is_sent & was_sent_once, F.least("published_at", "received_at")),
+        F.least("event_time", "received_at"),
+        F.when(was_sent_once, F.col("published_at")),
+        F.col("created_at"),
+    )
+
+
+def is_ambiguous() -> Column:
+    """Whether a row is missing that may have been purged, and a run in time could not judge it."""
+    is_too_old = F.col("verdict") == Verdict.TOO_OLD.value
+    is_any = _was_sent_again() | _came_late()
+    return unless_unknown(is_too_old & is_any, otherwise=False)
+
+
+def _was_sent_again() -> Column:
+    """Whether an event was sent more than once, lately enough to be missed, and is not.
+
+    A group that has handled the first record purges its row earlier than the outbox does. A group
+    that has received no record looks the same.
+    """
+    return unless_unknown(
+        (F.col("upstream_status") == OutboxStatus.PROCESSED.value)
+        & F.col("downstream_status").isNull()
+        & F.col("upstream_unconfirmed")
+        & (F.col("published_at") >= F.col("horizon")),
+        otherwise=False,
+    )
+
+
+def _came_late() -> Column:
+    """Whether an event was older than all that is kept, already when what is to be judged came.
+
+    That is an arrival without a row upstream: a delayed event, or one that was received long after
+    it was sent. Or it is a rollback that nothing calls for.
+    """
+    is_unknown = F.col("upstream_status").isNull() & (
+        F.col("downstream_status") != InboxStatus.FENCED.value
+    )
+    is_unfounded = (
+        (F.col("kind") == TxKind.COMMIT.value)
+        & (F.col("upstream_status") == OutboxStatus.PROCESSED.value)
+        & (F.col("downstream_status") == InboxStatus.PROCESSED.value)
+        & F.col("answered")
+    )
+    came_at = F.when(is_unknown, F.col("received_at")).when(is_unfounded, F.col("answered_at"))
+    all_that_is_kept = F.col("watermark") - F.col("horizon")
+    return unless_unknown(
+        (came_at >= F.col("horizon")) & (first_trace() <= came_at - all_that_is_kept),
+        otherwise=False,
+    )
+
+
+def unless_unknown(condition: Column, *, otherwise: bool) -> Column:
+    """Return a condition that is never NULL."""
+    return F.coalesce(condition, F.lit(otherwise))
