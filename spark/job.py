@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 
 from shieldtx.reconcile.expectations import Stream
 from shieldtx.reconcile.findings import Bounds, Findings, OutputFolder
+from shieldtx.reconcile.incremental import Mode, mode_of
+from shieldtx.reconcile.judged_spans import unjudged_spans
 from shieldtx.reconcile.observed import Observed, ObservedTopics, decisive, received_first
 from shieldtx.reconcile.report import writer
 from shieldtx.reconcile.report.shown_rows import shown_rows
@@ -83,6 +85,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             *waiting_for_others(databases, at_end),
             *unsent_rollbacks_of_others(databases, at_end),
         ),
+        unjudged_spans=_unjudged_spans(request, found.windows),
         observed=_observed(request, plan, planned.earlier_topics, found.beside.observed),
         seconds=round(time.monotonic() - began, 3),
     )
@@ -132,6 +135,13 @@ def _obstacles(found: Judged, others: OtherSources) -> tuple[str, ...]:
         *ambiguous_in(found.tallies),
         *found.beside.obstacles,
     )
+
+
+def _unjudged_spans(request: ReconcileRequest, windows: Mapping[Stream, Window]) -> tuple[str, ...]:
+    """Say between which times no run has judged; a run of a window has others before and after."""
+    if mode_of(request.selection) is Mode.WINDOW:
+        return ()
+    return tuple(unjudged_spans(windows, request.earlier_watermarks))
 
 
 def _differs(databases: Databases, plan: Plan) -> tuple[ObservedTopics, tuple[str, ...]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import create_engine
 
-from shieldtx.app.reconciliation_start import Start, opened, start_of
+from shieldtx.app.reconciliation_start import Start, earlier_watermarks, opened, start_of
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.reasons import message_of
 from shieldtx.errors import AlreadyRunning
@@ -117,6 +117,7 @@ def run_stored(
                     selection=selection or selection_since(start.watermarks),
                     full_because=start.why_not_later,
                     observed=start.observed,
+                    earlier_watermarks=earlier_watermarks(runs.ended()),
                 )
                 runs.judge(run_id, mode=mode_of(asked.selection), basis=basis.to_json(judged))
                 result = job(asked, lost.is_set)

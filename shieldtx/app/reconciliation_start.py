@@ -15,6 +15,7 @@ from shieldtx.errors import SchemaMismatch
 from shieldtx.ports.database_history import DatabaseHistory
 from shieldtx.reconcile import basis
 from shieldtx.reconcile.basis import Basis
+from shieldtx.reconcile.incremental import Mode
 from shieldtx.reconcile.jdbc import jdbc_address
 from shieldtx.reconcile.observed import Observed
 from shieldtx.reconcile.request import ReconcileRequest
@@ -99,6 +100,22 @@ def start_of(good: Iterable[StoredRun], now: Basis, databases: ServiceDatabases)
                 return Start(why_not_later=tuple(lost))
             return Start(watermarks=stored.watermarks, observed=earlier.observed)
     return Start(why_not_later=tuple(reasons or ["no earlier run was good"]))
+
+
+def earlier_watermarks(ended: Iterable[StoredRun]) -> tuple[Mapping[str, datetime], ...]:
+    """Return by service up to when each of these runs has judged its events; of a window, nothing.
+
+    A service of which a good run met nothing was judged as well: nothing of it was there.
+    """
+    return tuple({**_of_all(run), **run.watermarks} for run in ended if run.mode != Mode.WINDOW)
+
+
+def _of_all(run: StoredRun) -> dict[str, datetime]:
+    judged = basis.from_json(run.basis) if run.good else None
+    if judged is None:
+        return {}
+    latest = min(run.watermarks.values(), default=run.started_at - judged.margin)
+    return dict.fromkeys(judged.services, latest)
 
 
 @contextmanager

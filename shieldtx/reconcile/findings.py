@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from enum import IntEnum
@@ -141,6 +142,9 @@ class Findings:
     """What of the configuration should be set otherwise, in sentences; all could be judged."""
     obstacles: tuple[str, ...] = ()
     """What should have been judged and could not be, and why, beyond the obstacles of `bounds`."""
+    unjudged_spans: tuple[str, ...] = ()
+    """Of which times no run has judged and no later one can, in sentences: a later run may start
+    all the same, and does not report it again."""
     observed: Observed = field(default_factory=Observed)
     """What the next run has to meet again to start from this one."""
 
@@ -160,11 +164,36 @@ class Findings:
     @property
     def problems(self) -> tuple[str, ...]:
         """Why some or all of it could not be judged, each reason once."""
+        return tuple(dict.fromkeys((*self.hindrances, *self.passing_problems)))
+
+    @property
+    def hindrances(self) -> tuple[str, ...]:
+        """Those of the problems for which the next run has to start where this one did."""
         hindered = (bounds.window.obstacle for bounds in self.bounds if bounds.window.obstacle)
         # In a quiet night, nothing of theirs may have moved.
         is_idle = self.left_out and not self.counts and self.selection.is_everything
         nothing = (_NOTHING_COMPARED,) if is_idle else ()
         return tuple(dict.fromkeys((*self.obstacles, *hindered, *nothing)))
+
+    @property
+    def passing_problems(self) -> tuple[str, ...]:
+        """Those of the problems with which the next run may start from this one."""
+        return (*self.unjudged_spans, *self._pairs_in_flight())
+
+    def _pairs_in_flight(self) -> Iterator[str]:
+        """Say which pairs have nothing but rows in flight or too old, because of a transaction."""
+        windows = {(b.kind, b.upstream, b.downstream): b.window for b in self.bounds}
+        for pair, verdicts in self.by_pair.items():
+            window = windows.get((pair.kind, pair.upstream, pair.downstream), Window())
+            is_held = window.transaction_since is not None and Verdict.IN_FLIGHT in verdicts
+            if is_held and all(verdict.weight is Weight.UNJUDGED for verdict in verdicts):
+                yield (
+                    f"nothing that has moved between {pair.upstream} and group {pair.group} of "
+                    f"{pair.downstream} ({pair.kind}) could be judged: a transaction of one of "
+                    f"them runs since {window.transaction_since:%Y-%m-%d %H:%M:%S%z}, and what "
+                    "has moved since then is in flight; end it, if it never ends by itself "
+                    "(`pg_stat_activity`)"
+                )
 
     @property
     def totals(self) -> Counter[Verdict]:

@@ -47,11 +47,11 @@ def is_good(findings: Findings, mode: Mode) -> bool:
     """Whether nothing before the run's watermarks has to be looked at again.
 
     So not where a mismatch was found that only its age hides from an incremental run, where
-    something could not be judged, or where only a window was looked at.
+    something could not be judged that a later run may judge, or where only a window was looked at.
     """
     return (
         mode is not Mode.WINDOW
-        and not findings.problems
+        and not findings.hindrances
         and not any(v.is_mismatch and v not in FOUND_AGAIN for v in findings.totals)
     )
 

@@ -109,6 +109,8 @@ class ReconcileRequest:
     observed: Observed | None = None
     """What the run met from whose watermarks this one starts: where this one meets something else,
     it looks at everything. None: nothing is held against it."""
+    earlier_watermarks: tuple[Mapping[str, datetime], ...] = ()
+    """Of each run that has ended, by service, up to when it judged."""
     broker: BrokerAccess | None = None
     """None: topics are not read."""
     margin: timedelta = timedelta(minutes=15)

@@ -77,6 +77,9 @@ class Window:
     """What moved since is in flight; None: nothing can be judged."""
     obstacle: str = ""
     """Why nothing can be judged; empty when something can."""
+    transaction_since: datetime | None = None
+    """When the transaction began that holds the watermark back by more than the margin; None: none
+    does."""
 
     def unless(self, obstacle: str) -> Window:
         """Return this window, or one in which `obstacle` lets nothing be judged."""
@@ -128,7 +131,12 @@ def window_of(clocks: Sequence[Clock], *, margin: timedelta) -> Window:
             f"{watermark:%Y-%m-%d %H:%M:%S%z} on are in flight, and none is left in between: end "
             "the transaction that runs for so long, set the clocks, or keep rows for longer"
         )
-    return Window(horizon=horizon, watermark=watermark)
+    now, oldest = min(clock.now for clock in clocks), watermark + margin
+    return Window(
+        horizon=horizon,
+        watermark=watermark,
+        transaction_since=oldest if now - oldest > margin else None,
+    )
 
 
 def _apart(clocks: Sequence[Clock], *, tolerated: timedelta) -> str:

@@ -72,7 +72,8 @@ def _obstacles(findings: Findings) -> dict[str, list[str]]:
     for bounds in findings.bounds:
         if bounds.window.obstacle:
             directions.setdefault(bounds.window.obstacle, []).append(labels.direction(bounds))
-    return directions | {each: [] for each in findings.obstacles if each not in directions}
+    others = (*findings.obstacles, *findings.passing_problems)
+    return directions | {each: [] for each in others if each not in directions}
 
 
 def _first_rows(findings: Findings) -> dict[Verdict, list[FoundRow]]:

@@ -21,7 +21,7 @@ from shieldtx.reconcile.config import Configuration
 from shieldtx.reconcile.expectations import Received
 from shieldtx.reconcile.findings import Bounds, Findings, OutputFolder, RunOutcome
 from shieldtx.reconcile.observed import Observed, ObservedTopics
-from shieldtx.reconcile.request import EVERYTHING, ReconcileRequest, ServiceDatabase
+from shieldtx.reconcile.request import EVERYTHING, ReconcileRequest, Selection, ServiceDatabase
 from shieldtx.reconcile.spark_launcher import ReconcileResult
 from shieldtx.reconcile.window import Window
 from shieldtx.store.reconciliation_runs import StoredRun
@@ -175,3 +175,27 @@ def test_a_run_that_looked_at_more_than_it_was_asked_to_is_stored_as_one(
 
     with stored_runs(of) as runs:
         assert [stored.mode for stored in runs.latest(limit=9)] == ["FULL", "FULL"]
+
+
+def test_a_run_knows_up_to_when_the_earlier_ones_have_judged(services, tmp_path: Path) -> None:
+    """A run that is not good has judged as well; a run of a window has left most of it out."""
+    of, asked = configuration(*services), []
+
+    def job(request: ReconcileRequest, _: Callable[[], bool]) -> ReconcileResult:
+        asked.append(request)
+        return ending(request, **changes[len(asked) - 1])
+
+    changes: list[dict[str, Any]] = [{}, {"obstacles": ("blind",)}, {}, {"bounds": ()}, {}]
+    window = Selection(written_until=datetime.now(UTC))
+    for selection in (None, None, window, None, None):
+        run(of, job, tmp_path, selection=selection)
+
+    with stored_runs(of) as runs:
+        latest, idle, _, blind, first = runs.latest(limit=9)
+    assert asked[0].earlier_watermarks == ()
+    assert asked[2].earlier_watermarks == (blind.watermarks, first.watermarks)
+    # A good run that met no event has judged all that was there.
+    until = idle.started_at - of.margin
+    last = asked[4].earlier_watermarks
+    assert last == ({"orders": until, "stock": until}, blind.watermarks, first.watermarks)
+    assert latest.good

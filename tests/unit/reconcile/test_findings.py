@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from shieldtx.reconcile.findings import RunOutcome, from_json, to_json
+from shieldtx.reconcile.incremental import Mode, is_good
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.verdicts import Verdict
-from tests.support.sample_findings import BACK, NOON, PAIR, all_findings, findings
+from shieldtx.reconcile.window import Window
+from tests.support.sample_findings import BACK, NOON, PAIR, all_findings, bounds, findings
 
 
 @pytest.mark.parametrize(
@@ -38,6 +41,40 @@ def test_what_could_not_be_judged_is_never_clean():
         findings((PAIR, Verdict.MATCHED, 9), obstacles=obstacles).outcome is RunOutcome.NOT_JUDGED
     )
     assert findings(obstacles=obstacles).outcome is RunOutcome.NOT_JUDGED
+
+
+HELD = Window(watermark=NOON, transaction_since=NOON)
+
+
+@pytest.mark.parametrize(
+    ("window", "verdicts", "outcome"),
+    [
+        (HELD, (Verdict.IN_FLIGHT,), RunOutcome.NOT_JUDGED),
+        (HELD, (Verdict.IN_FLIGHT, Verdict.TOO_OLD), RunOutcome.NOT_JUDGED),
+        (HELD, (Verdict.IN_FLIGHT, Verdict.MATCHED), RunOutcome.CLEAN),
+        # Its last events were purged long ago.
+        (HELD, (Verdict.TOO_OLD,), RunOutcome.CLEAN),
+        # A night in which the only event of a pair is young.
+        (Window(watermark=NOON), (Verdict.IN_FLIGHT,), RunOutcome.CLEAN),
+    ],
+)
+def test_a_pair_that_a_transaction_leaves_in_flight_is_not_clean(window, verdicts, outcome):
+    found = findings(
+        (PAIR, Verdict.MATCHED, 9),
+        *((BACK, verdict, 1) for verdict in verdicts),
+        bounds=(bounds(PAIR), replace(bounds(BACK), window=window)),
+    )
+    assert found.outcome is outcome
+    assert bool(found.problems) is (outcome is not RunOutcome.CLEAN)
+    assert is_good(found, Mode.FULL)
+
+
+def test_a_time_that_no_run_has_judged_is_a_problem_of_one_run():
+    found = findings((PAIR, Verdict.MATCHED, 9), unjudged_spans=("no run",))
+    assert (found.outcome, found.problems) == (RunOutcome.NOT_JUDGED, ("no run",))
+    assert is_good(found, Mode.INCREMENTAL)
+    hindered = findings(unjudged_spans=("no run",), obstacles=("no such topic",))
+    assert not is_good(hindered, Mode.INCREMENTAL)
 
 
 def test_services_left_out_do_not_change_the_outcome():

@@ -37,6 +37,16 @@ def test_a_transaction_that_still_runs_holds_the_watermark_back_on_either_side()
     assert window_of([clock(), busy], margin=MARGIN).watermark == NOON - hours(3) - MARGIN
 
 
+def test_a_transaction_that_runs_for_longer_than_the_margin_is_told():
+    began = NOON - hours(3)
+    assert window_of([clock(oldest_transaction=began)], margin=MARGIN).transaction_since == began
+    lately = clock(oldest_transaction=NOON - MARGIN)
+    assert window_of([lately], margin=MARGIN).transaction_since is None
+    # A slow clock is not a transaction.
+    apart = [clock(), clock(now=NOON - hours(1))]
+    assert window_of(apart, margin=MARGIN).transaction_since is None
+
+
 def test_without_purging_there_is_no_horizon():
     assert window_of([clock(), clock()], margin=MARGIN).horizon is None
 

@@ -101,7 +101,7 @@ class SparkNights:
             found=_listed(OutputFolder(path=self.nights.folder)),
             truth=truth_of(self.history, night),
             is_full=mode(findings) is Mode.FULL,
-            tells=bool(findings.problems),
+            tells=any(not self._is_of_a_rename(findings, each) for each in findings.problems),
             must_tell=must_tell(self.history, night),
             may_tell=may_tell(self.history, night),
             is_whole=False,
@@ -109,6 +109,11 @@ class SparkNights:
             restored=must_look_at_all(self.history, night),
         )
         return Night(said=said, counts=_counts(findings), findings=findings)
+
+    def _is_of_a_rename(self, findings: Findings, problem: str) -> bool:
+        """Whether a problem is a time in which runs judged a service by another name."""
+        is_renamed = any(night.renamed_service for night in self.history.setting.nights)
+        return is_renamed and problem in findings.unjudged_spans
 
 
 def fill(

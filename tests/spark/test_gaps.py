@@ -1,0 +1,92 @@
+"""Times and pairs that no run could judge: the run is not clean, and the next one begins later."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+from sqlalchemy import text
+
+from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.findings import RunOutcome
+from shieldtx.reconcile.incremental import Mode
+from shieldtx.reconcile.request import EVERYTHING
+from shieldtx.reconcile.verdicts import Verdict
+from tests.spark.nights import a_day_passes, mode
+from tests.spark.planting import TOPIC
+
+DAY = 24 * 60
+A_WEEK = timedelta(days=7)
+
+
+def received(orders, stock, *ages):
+    for age in ages:
+        event = orders.write(age=age)
+        stock.receive(event, group="reserve", source="orders", age=age)
+
+
+def test_a_time_that_no_run_has_judged_is_told_once(nights, orders, stock):
+    services = orders.database(retention=A_WEEK), stock.database(retention=A_WEEK)
+    received(orders, stock, 9.5 * DAY, 2 * DAY)
+    assert nights.run(*services).outcome is RunOutcome.CLEAN
+    a_day_passes(orders, 9)
+    orders.write(age=8 * DAY)
+
+    night = nights.run(*services)
+
+    assert (mode(night), night.outcome) == (Mode.INCREMENTAL, RunOutcome.NOT_JUDGED)
+    assert night.totals[Verdict.TOO_OLD] == 1
+    (told,) = night.problems
+    assert told.startswith("no run has judged the events between orders and stock from ")
+    again = nights.run(*services)
+    assert (mode(again), again.outcome) == (Mode.INCREMENTAL, RunOutcome.CLEAN)
+
+
+def test_a_run_of_everything_tells_it_too(nights, orders, stock):
+    services = orders.database(retention=A_WEEK), stock.database(retention=A_WEEK)
+    received(orders, stock, 2 * DAY)
+    nights.run(*services)
+    a_day_passes(orders, 9)
+
+    assert nights.run(*services, selection=EVERYTHING).outcome is RunOutcome.NOT_JUDGED
+    assert nights.run(*services, selection=EVERYTHING).outcome is RunOutcome.CLEAN
+
+
+def test_a_mismatch_that_stays_for_longer_than_rows_are_kept_leaves_no_gap(nights, orders, stock):
+    """Runs that are not good have judged as well, and the next ones start where they did."""
+    group = ExpectedGroup(name="reserve", topics=(TOPIC,))
+    services = orders.database(retention=A_WEEK), stock.database(retention=A_WEEK, groups=(group,))
+    received(orders, stock, 60)
+    assert nights.run(*services).outcome is RunOutcome.CLEAN
+    a_day_passes(orders, 6)
+    missing = orders.write(age=60)
+    assert nights.run(*services).outcome is RunOutcome.MISMATCHES
+    a_day_passes(orders, 6)
+    stock.receive(missing, group="reserve", source="orders", age=60)
+
+    night = nights.run(*services)
+
+    assert (mode(night), night.outcome) == (Mode.INCREMENTAL, RunOutcome.CLEAN)
+
+
+def test_a_pair_that_a_transaction_leaves_in_flight_is_not_clean(nights, services):
+    orders, stock, mail = services
+    margin = timedelta(seconds=2)
+    named = [
+        each.database(groups=(ExpectedGroup(name=each.name, topics=(TOPIC,)),))
+        for each in (stock, mail)
+    ]
+    with mail.engine.connect() as forgotten:
+        forgotten.execute(text("SELECT 1"))
+        time.sleep(3)
+        event = orders.write(age=0)
+        stock.receive(event, group="stock", source="orders", age=0)
+        time.sleep(3)
+
+        for expected in (Mode.FULL, Mode.INCREMENTAL):
+            night = nights.run(orders.database(), *named, margin=margin)
+
+            assert (mode(night), night.outcome) == (expected, RunOutcome.NOT_JUDGED)
+            (told,) = night.problems
+            assert told.startswith("nothing that has moved between orders and group mail of mail ")
+    assert nights.run(orders.database(), *named, margin=margin).outcome is RunOutcome.MISMATCHES
