@@ -85,7 +85,8 @@ def start_of(good: Iterable[StoredRun], now: Basis, databases: ServiceDatabases)
     """Find the latest good run that judged the same; of what it judged nothing may be lost since.
 
     A run of another configuration says nothing about what that one did not judge, and a database
-    that was restored may have lost what was in order.
+    that was restored may have lost what was in order. Where a clock was set back, what has moved
+    since lies before the watermarks.
     """
     reasons: list[str] = []
     for stored in good:
@@ -95,7 +96,11 @@ def start_of(good: Iterable[StoredRun], now: Basis, databases: ServiceDatabases)
         elif changed := basis.changes(earlier, now):
             reasons = reasons or changed
         else:
-            lost = [*basis.losses(earlier, now), *databases.lacking(earlier)]
+            lost = [
+                *basis.losses(earlier, now),
+                *basis.clocks_set_back(earlier, now, stored.watermarks),
+                *databases.lacking(earlier),
+            ]
             if lost:
                 return Start(why_not_later=tuple(lost))
             return Start(watermarks=stored.watermarks, observed=earlier.observed)

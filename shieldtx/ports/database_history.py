@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
@@ -42,6 +42,8 @@ class DatabaseHistory:
     """Of outbox and inbox; None where no row was open."""
     latest_settled: tuple[SettledRow | None, SettledRow | None] = (None, None)
     """Of outbox and inbox; None where no row was settled."""
+    asked_at: datetime | None = field(default=None, compare=False)
+    """The moment, by the database's clock; None: of an earlier release, which did not note it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

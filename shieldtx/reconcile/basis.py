@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -91,6 +91,35 @@ def losses(earlier: Basis, now: Basis) -> list[str]:
         for name, service in now.services.items()
         for what in _other_past(earlier.services[name].history, service.history)
     ]
+
+
+def clocks_set_back(earlier: Basis, now: Basis, watermarks: Mapping[str, datetime]) -> list[str]:
+    """Say in sentences of which databases an earlier run knew times that have not come yet.
+
+    Their clocks were ahead, and were set right. What was settled since then lies before the run's
+    `watermarks`, and no run has judged it.
+    """
+    return [
+        f"the clock of the database of {name} was ahead when an earlier run judged it, and was set "
+        f"back: that run knew of {latest:%Y-%m-%d %H:%M:%S%z}, and it is "
+        f"{history.asked_at:%Y-%m-%d %H:%M:%S%z}"
+        for name, service in now.services.items()
+        if (history := service.history) is not None and history.asked_at is not None
+        if (latest := max(_known_times(earlier, watermarks, name), default=None)) is not None
+        if latest > history.asked_at
+    ]
+
+
+def _known_times(
+    earlier: Basis, watermarks: Mapping[str, datetime], name: str
+) -> Iterator[datetime]:
+    history = earlier.services[name].history
+    if name in watermarks:
+        yield watermarks[name]
+    if history is not None:
+        yield from (row.settled_at for row in history.latest_settled if row is not None)
+        if history.asked_at is not None:
+            yield history.asked_at
 
 
 def to_json(basis: Basis) -> str:

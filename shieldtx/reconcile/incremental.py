@@ -57,11 +57,16 @@ def is_good(findings: Findings, mode: Mode) -> bool:
 
 
 def watermarks_of(findings: Findings) -> dict[str, datetime]:
-    """Return by service up to when all of its events were judged: the earliest of its pairs."""
+    """Return by service up to when all of its events were judged: the earliest of its pairs.
+
+    They are no later than by the clock of the machine of the run. Where that of a database is
+    ahead, what is settled after it was set right would lie before the watermark.
+    """
+    latest = findings.started_at - findings.margin
     found: dict[str, datetime] = {}
     for bounds in findings.bounds:
         watermark = bounds.window.watermark
         for service in (bounds.upstream, bounds.downstream):
             if watermark is not None:
-                found[service] = min(watermark, found.get(service, watermark))
+                found[service] = min(watermark, found.get(service, latest))
     return found

@@ -67,6 +67,7 @@ class SqlDatabaseHistory:
                 objects=(here.database, here.outbox, here.inbox),
                 newest=(_newest(connection, outbox, soon), _newest(connection, inbox, soon)),
                 latest_open=(_latest_open(connection, outbox), _latest_open(connection, inbox)),
+                asked_at=here.now,
                 latest_settled=(
                     _latest_settled(connection, outbox, here.now),
                     _latest_settled(connection, inbox, here.now),

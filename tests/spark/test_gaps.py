@@ -90,3 +90,18 @@ def test_a_pair_that_a_transaction_leaves_in_flight_is_not_clean(nights, service
             (told,) = night.problems
             assert told.startswith("nothing that has moved between orders and group mail of mail ")
     assert nights.run(orders.database(), *named, margin=margin).outcome is RunOutcome.MISMATCHES
+
+
+def test_a_clock_that_was_ahead_and_was_set_right_leads_to_a_full_run(nights, orders, stock):
+    services = orders.database(), stock.database()
+    received(orders, stock, DAY)
+    assert nights.run(*services).outcome is RunOutcome.CLEAN
+    a_day_passes(orders, -2 / 24)
+    orders.write(age=60)
+    a_day_passes(orders, 1 / 24)
+
+    night = nights.run(*services)
+
+    assert (mode(night), night.outcome) == (Mode.FULL, RunOutcome.MISMATCHES)
+    assert night.totals[Verdict.MISSING_DOWNSTREAM] == 1
+    assert "was set back" in night.full_because[0]

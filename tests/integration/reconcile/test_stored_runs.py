@@ -59,7 +59,7 @@ def good(request: ReconcileRequest, _: Callable[[], bool]) -> ReconcileResult:
 
 
 def ending(request: ReconcileRequest, **changed: Any) -> ReconcileResult:
-    now = datetime.now(UTC)
+    now = changed.get("started_at") or datetime.now(UTC)
     findings = Findings(
         started_at=now,
         seconds=1,
@@ -199,3 +199,24 @@ def test_a_run_knows_up_to_when_the_earlier_ones_have_judged(services, tmp_path:
     last = asked[4].earlier_watermarks
     assert last == ({"orders": until, "stock": until}, blind.watermarks, first.watermarks)
     assert latest.good
+
+
+def test_a_watermark_that_lies_in_the_future_is_no_start(services, tmp_path: Path) -> None:
+    """The clock of a database was ahead in the night of the last good run, and was set right."""
+    of, asked = configuration(*services), []
+
+    def job(request: ReconcileRequest, _: Callable[[], bool]) -> ReconcileResult:
+        asked.append(request)
+        return ending(request, started_at=datetime.now(UTC) + ahead[len(asked) - 1])
+
+    # By as much was the clock of this machine ahead, too.
+    ahead = [timedelta(hours=2), timedelta(0), timedelta(0)]
+    for _ in ahead:
+        run(of, job, tmp_path)
+
+    _, second, third = asked
+    assert second.selection.is_everything
+    assert second.full_because[0].startswith(
+        "the clock of the database of orders was ahead when an earlier run judged it"
+    )
+    assert not third.selection.is_everything

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -12,11 +12,12 @@ from uuid import UUID
 import pytest
 
 from shieldtx.domain.states import TxKind
-from shieldtx.ports.database_history import DatabaseHistory
+from shieldtx.ports.database_history import DatabaseHistory, SettledRow
 from shieldtx.reconcile.basis import (
     Basis,
     basis_of,
     changes,
+    clocks_set_back,
     configuration_of,
     from_json,
     losses,
@@ -120,6 +121,36 @@ def test_what_no_verdict_depends_on_is_none(other: Basis) -> None:
 def test_a_database_with_another_past_is_told_of(changed: dict[str, Any], said: list[str]) -> None:
     now = basis(ORDERS, history=replace(HISTORY, **changed))
     assert losses(basis(ORDERS), now) == [f"the database of orders {each}" for each in said]
+
+
+NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
+LATER = NOON + timedelta(hours=2)
+SETTLED = SettledRow(event_id=UUID(int=7), settled_at=LATER)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "watermarks", "is_ahead"),
+    [
+        ({}, {}, False),
+        ({}, {"orders": NOON, "mail": LATER}, False),
+        ({}, {"orders": LATER}, True),
+        ({"latest_settled": (None, SETTLED)}, {"orders": NOON}, True),
+        ({"latest_settled": (replace(SETTLED, settled_at=NOON), None)}, {}, False),
+        ({"asked_at": LATER}, {"orders": NOON}, True),
+    ],
+)
+def test_a_clock_that_was_ahead_and_was_set_right_is_told_of(
+    earlier: dict[str, Any], watermarks: dict[str, datetime], is_ahead: bool
+) -> None:
+    before = basis(ORDERS, history=replace(HISTORY, **earlier))
+    now = basis(ORDERS, history=replace(HISTORY, asked_at=NOON))
+    said = clocks_set_back(before, now, watermarks)
+    expected = (
+        "the clock of the database of orders was ahead when an earlier run judged it, and was set "
+        "back: that run knew of 2026-01-15 14:00:00+0000, and it is 2026-01-15 12:00:00+0000"
+    )
+    assert said == [expected] * is_ahead
+    assert clocks_set_back(before, basis(ORDERS), watermarks) == []
 
 
 def test_it_is_stored_without_a_secret_and_comes_back_as_it_was() -> None:
