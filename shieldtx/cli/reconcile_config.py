@@ -77,7 +77,6 @@ def ending_as_error() -> Iterator[None]:
 
 def _of_application(app: ShieldTx) -> Configuration:
     settings = app.settings
-    received = {topic for group in app.groups.values() for topic, _ in group.subscriptions()}
     password = settings.kafka_sasl_password
     return Configuration(
         scope=settings.source,
@@ -88,7 +87,7 @@ def _of_application(app: ShieldTx) -> Configuration:
                 schema=settings.database_schema,
                 retention=min(settings.retention_outbox, settings.retention_inbox),
                 groups=tuple(e for group in app.groups.values() for e in _expected(group)) or None,
-                others=tuple(sorted({declared.topic for declared in app.event_types} - received)),
+                others=_written_for_others(app),
             ),
         ),
         broker=BrokerAccess(
@@ -101,6 +100,19 @@ def _of_application(app: ShieldTx) -> Configuration:
             ssl_cafile=settings.kafka_ssl_cafile,
         ),
     )
+
+
+def _written_for_others(app: ShieldTx) -> tuple[str, ...]:
+    """Return the topics that no group reads, and of the others the types without any handler."""
+    groups = app.groups.values()
+    read = {topic for group in groups for topic, _ in group.subscriptions()}
+    handled = {event_type for group in groups for (event_type, _), _ in group.declared()}
+    found = {
+        declared.name if declared.topic in read else declared.topic
+        for declared in app.event_types
+        if declared.topic not in read or declared.name not in handled
+    }
+    return tuple(sorted(found))
 
 
 def _expected(group: ConsumerGroup) -> list[ExpectedGroup]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -123,7 +122,7 @@ class Member:
     groups: tuple[ExpectedGroup, ...] | None = None
     """None, or none of a kind: what its groups have received says what they should receive."""
     others: tuple[str, ...] = ()
-    """Logical topics that it writes for services which take no part in the reconciliation."""
+    """Logical topics and event types that it writes for services which take no part in this."""
 
 
 def expectation_of(
@@ -248,24 +247,26 @@ def _orphans(member: Member, arriving: Iterable[Sent], routes: Iterable[Route]) 
 
 
 def _unreceived(
-    members: Iterable[Member], sent: Iterable[Sent], routes: Iterable[Route]
+    members: Iterable[Member], sent: Collection[Sent], routes: Iterable[Route]
 ) -> Iterable[tuple[str, str]]:
-    awaited = {(r.stream.upstream, r.stream.kind, r.topic) for r in routes if r.expected}
-    others = {member.name: set(member.others) for member in members}
-    lost: dict[str, set[str]] = defaultdict(set)
-    for what in sent:
-        is_ours = what.kind is TxKind.COMMIT and what.topic not in others[what.upstream]
-        if is_ours and (what.upstream, what.kind, what.topic) not in awaited:
-            lost[what.upstream].add(what.topic)
-    for upstream, topics in sorted(lost.items()):
-        named = ", ".join(sorted(topics))
-        yield (
-            upstream,
-            (
-                f"no group is expected to receive {named} of {upstream}: name the groups that "
-                "should, or say that the topic is for others"
-            ),
-        )
+    expected = [route for route in routes if route.expected]
+    for member in members:
+        of = member.name, TxKind.COMMIT
+        written = {(s.topic, s.event_type) for s in sent if (s.upstream, s.kind) == of}
+        routed = (r for r in expected if (r.stream.upstream, r.stream.kind) == of)
+        lost = [
+            event_type if topic == event_type else f"{event_type} ({topic})"
+            for topic, event_type in sorted(written - {(r.topic, r.event_type) for r in routed})
+            if not {topic, event_type} & {*member.others}
+        ]
+        if lost:
+            yield (
+                member.name,
+                (
+                    f"no group is expected to receive {', '.join(lost)} of {member.name}: "
+                    "name the groups that should, or list the types in `for_others`"
+                ),
+            )
 
 
 def _foreign(names: Collection[str], received: Iterable[Received]) -> Iterable[str]:

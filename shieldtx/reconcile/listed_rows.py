@@ -24,6 +24,7 @@ _READ: Final = (
     "consumer_group",
     "event_id",
     "topic",
+    "event_type",
     "verdict",
     "upstream_status",
     "downstream_status",
@@ -46,6 +47,7 @@ class ListedRow:
     group: str
     event_id: UUID
     topic: str
+    event_type: str
     verdict: Verdict
     upstream_status: OutboxStatus | None
     downstream_status: InboxStatus | None
@@ -115,6 +117,7 @@ def _row(values: Mapping[str, Any]) -> ListedRow:
         group=values["consumer_group"],
         event_id=UUID(values["event_id"]),
         topic=values["topic"],
+        event_type=values["event_type"],
         verdict=Verdict[values["verdict"]],
         upstream_status=OutboxStatus(upstream_status) if upstream_status else None,
         downstream_status=InboxStatus(downstream_status) if downstream_status else None,

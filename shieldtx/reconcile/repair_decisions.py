@@ -49,21 +49,22 @@ class Policy:
     out_of_order: bool = False
     """An operator said that groups can take events after later ones of their keys."""
     for_others: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Logical topics of a service that others receive, of which nothing is known."""
+    """By service: logical topics and event types that services receive which are not known."""
     young_since: Mapping[str, datetime] = field(default_factory=dict)
     """By service: what was settled before that it may have purged; left out: it purges nothing."""
     groups: Mapping[str, Sequence[ExpectedGroup]] = field(default_factory=dict)
     """By service: the groups that the configuration names."""
 
-    def is_for_others(self, topic: str, *, writer: str, kind: TxKind) -> bool:
-        """Whether others than these services receive events of a topic.
+    def is_for_others(self, topic: str, event_type: str, *, writer: str, kind: TxKind) -> bool:
+        """Whether others than these services receive events of a topic, or of a type.
 
-        A rollback has the topic of the event that it takes back, and those compensate it who
-        receive that. Its own writer is not the service that wrote the event, so that any may be.
+        A rollback has the topic and the type of the event that it takes back, and those compensate
+        it who receive that. Its own writer is not the service that wrote the event, so that any may
+        be.
         """
-        if kind is TxKind.ROLLBACK:
-            return any(topic in topics for topics in self.for_others.values())
-        return topic in self.for_others.get(writer, ())
+        listed = self.for_others
+        services = listed if kind is TxKind.ROLLBACK else listed.keys() & {writer}
+        return any(not listed[each].isdisjoint((topic, event_type)) for each in services)
 
     @property
     def young_for_all(self) -> datetime | None:
@@ -99,8 +100,8 @@ TOO_OLD: Final = (
     "effect; look what became of it and make up for it by hand"
 )
 FOR_OTHERS: Final = (
-    "its topic is for services that take no part in this: they would get the copy too, and may "
-    "have forgotten the event; reconcile them as well, or make up for it by hand"
+    "its topic or its type is for services that take no part in this: they would get the copy "
+    "too, and may have forgotten the event; reconcile them as well, or make up for it by hand"
 )
 TAKEN_BACK: Final = (
     "it has been taken back: compensated, or its rollback is on its way; its effect must not come "
@@ -184,7 +185,7 @@ def _publish_again(
     row: ListedRow, policy: Policy, *, unless_received: Missing | None = None
 ) -> PublishStep | Refusal:
     # All groups get the copy, and each knows the event only for as long as it keeps its row.
-    if policy.is_for_others(row.topic, writer=row.upstream, kind=row.kind):
+    if policy.is_for_others(row.topic, row.event_type, writer=row.upstream, kind=row.kind):
         return Refusal(reason=FOR_OTHERS)
     if may_be_forgotten(row.published_at, since=policy.young_for_all):
         return Refusal(reason=TOO_OLD)

@@ -109,7 +109,9 @@ class Replays:
             return UNDONE_LOCALLY
         if may_be_forgotten(None, line, since=self._policy.young_for_all):
             return TOO_OLD
-        for_others = self._policy.is_for_others(line.topic, writer=self._service, kind=line.kind)
+        for_others = self._policy.is_for_others(
+            line.topic, line.type, writer=self._service, kind=line.kind
+        )
         if line.unconfirmed and for_others:
             return FOR_OTHERS
         return AFTER_LATER_ONES if is_late else None

@@ -33,7 +33,7 @@ class ServiceDatabase:
     groups: tuple[ExpectedGroup, ...] | None = None
     """None, or none of a kind: what groups have received so far says what they should receive."""
     others: tuple[str, ...] = ()
-    """Logical topics that it writes for services which take no part in the reconciliation."""
+    """Logical topics and event types that it writes for services which take no part in this."""
     other_sources: tuple[str, ...] = ()
     """Sources with events in the same tables that take no part in the reconciliation."""
 

@@ -1,12 +1,12 @@
-"""Events for services that take no part in this: no group is to receive them, but they may fail."""
+"""Events for services that take no part in this: no group is to receive them, but they may fail.
+
+A service lists their topics or their types.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any
-
-from sqlalchemy import Row
 
 from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.reconcile.window import Clock, window_of
@@ -19,15 +19,17 @@ from .row_filters import LATEST, listed, literal_time, quoted
 # A row that has not moved is neither claimed nor held back by another one: see
 # `UPSTREAM_MOVED_AT`.
 _COUNTED = """
-    SELECT o.topic, o.status, {told} AS told, count(*) AS events FROM {outbox} o
-    WHERE o.source = {name} AND o.topic IN ({topics}) AND {condition}
-    GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
+    SELECT o.topic, CASE WHEN o.topic NOT IN ({others}) THEN o.event_type END AS event_type,
+           o.status, {told} AS told, count(*) AS events FROM {outbox} o
+    WHERE o.source = {name} AND (o.topic IN ({others}) OR o.event_type IN ({others}))
+      AND {condition}
+    GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"""
 _OF_OPERATORS = "(o.settled_at IS NOT NULL AND o.status IN ('FAILED', 'UNRESOLVED'))"
 _IS_LISTED = "o.last_error IS NOT NULL"
 
 
 def waiting_for_others(databases: Databases, clocks: Mapping[str, Clock]) -> tuple[str, ...]:
-    """Say in sentences which events on topics for others wait for a person, or for a relay.
+    """Say in sentences which events for others wait for a person, or for a relay.
 
     No group is judged by them, so that no verdict names them.
     """
@@ -45,17 +47,14 @@ def waiting_for_others(databases: Databases, clocks: Mapping[str, Clock]) -> tup
 def _of_operators(databases: Databases, service: ServiceDatabase) -> Iterator[str]:
     read = incremental.read_of_outbox(databases.request.selection, service.name)
     condition = f"({read.condition} OR {incremental.OF_OPERATORS_IN_OUTBOX}) AND {_OF_OPERATORS}"
-    for topic, status, is_listed, events in _counted(databases, service, condition, _IS_LISTED):
+    for events, is_listed in _counted(databases, service, condition, _IS_LISTED):
         todo = (
             "see `shieldtx dead list` of that service"
             if is_listed
             else "they have no last_error, by which `shieldtx dead list` finds them: set it, or "
             "settle them"
         )
-        yield (
-            f"{events:,} events of {service.name} on {topic}, a topic for others, are {status} "
-            f"and wait for a person: {todo}"
-        )
+        yield f"{events} and wait for a person: {todo}"
 
 
 def _stuck(databases: Databases, service: ServiceDatabase, clock: Clock) -> Iterator[str]:
@@ -63,11 +62,11 @@ def _stuck(databases: Databases, service: ServiceDatabase, clock: Clock) -> Iter
     if watermark is None:
         return
     condition = _has_not_moved_since(watermark, databases.lately)
-    for topic, status, _, events in _counted(databases, service, condition, "true"):
+    for events, _ in _counted(databases, service, condition, "true"):
         yield (
-            f"{events:,} events of {service.name} on {topic}, a topic for others, are {status}, "
-            f"and nothing has moved them since before {watermark:%Y-%m-%d %H:%M:%S%z}: see whether "
-            "the relays of that service run and keep up"
+            f"{events}, and nothing has moved them since before "
+            f"{watermark:%Y-%m-%d %H:%M:%S%z}: see whether the relays of that service run and keep "
+            "up"
         )
 
 
@@ -79,10 +78,18 @@ def _has_not_moved_since(watermark: datetime, lately: datetime) -> str:
 
 def _counted(
     databases: Databases, service: ServiceDatabase, condition: str, told: str
-) -> Sequence[Row[*tuple[Any, ...]]]:
-    return databases.rows(
+) -> Iterator[tuple[str, bool]]:
+    """Say how many events for others are in which status, each with what is `told` of them."""
+    rows = databases.rows(
         service,
         _COUNTED.replace("{condition}", condition).replace("{told}", told),
         name=quoted(service.name),
-        topics=listed(service.others),
+        others=listed(service.others),
     )
+    for topic, event_type, status, is_so, events in rows:
+        what = (
+            f"{topic}, a topic for others,"
+            if event_type is None
+            else f"{topic} with the type {event_type}, a type for others,"
+        )
+        yield f"{events:,} events of {service.name} on {what} are {status}", is_so

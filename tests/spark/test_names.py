@@ -20,6 +20,14 @@ CLEAN, NOT_JUDGED = RunOutcome.CLEAN, RunOutcome.NOT_JUDGED
 RESERVE = ExpectedGroup(name="reserve", topics=(TOPIC,))
 AUDITED = {"topic": "orders.audited", "event_type": "orders.audited"}
 AUDIT = ExpectedGroup(name="audit", topics=(TOPIC,))
+# Two types of one topic.
+PLACED = {"topic": "orders", "event_type": "placed"}
+REFUNDED = {"topic": "orders", "event_type": "refunded"}
+PLACED_ALONE = ExpectedGroup(name="reserve", topics=("orders",), event_types=("placed",))
+UNRECEIVED = (
+    "no group is expected to receive refunded (orders) of orders: name the groups that should, or "
+    "list the types in `for_others`"
+)
 
 
 @pytest.fixture
@@ -195,6 +203,68 @@ def test_failed_rollbacks_that_name_no_writer_or_have_no_error_are_told_of(night
 def _with_an_audit(orders, stock):
     """Return the services, one of which writes to a topic that is for none of them."""
     return orders.database(others=("orders.audited",)), stock.database(groups=(RESERVE,))
+
+
+@pytest.mark.parametrize("push_down", [True, False])
+@pytest.mark.parametrize("names", ["named", "unnamed"])
+@pytest.mark.parametrize("status", [OutboxStatus.PROCESSED, OutboxStatus.FAILED, OutboxStatus.INIT])
+def test_a_type_that_no_group_should_receive_is_no_clean_run(
+    nights, orders, stock, push_down, names, status
+):
+    """Whether groups are named or the past speaks, and though its topic has another type."""
+    event_id = orders.write(age=DAY, **PLACED)
+    stock.receive(event_id, group="reserve", source="orders", age=DAY, **PLACED)
+    groups = (PLACED_ALONE,) if names == "named" else None
+    services = (orders.database(), stock.database(groups=groups))
+    orders.write(status, age=DAY, last_error="x" if status == "FAILED" else None, **REFUNDED)
+
+    found = nights.run(*services, push_down=push_down)
+
+    assert (mode(found), found.outcome) == (Mode.FULL, NOT_JUDGED)
+    assert found.problems == (UNRECEIVED,)
+
+
+@pytest.mark.parametrize("status", [OutboxStatus.PROCESSED, OutboxStatus.FAILED, OutboxStatus.INIT])
+def test_a_new_type_that_no_group_should_receive_is_told_of_in_every_night(
+    nights, orders, stock, status
+):
+    event_id = orders.write(age=3 * DAY, **PLACED)
+    stock.receive(event_id, group="reserve", source="orders", age=3 * DAY, **PLACED)
+    services = (orders.database(), stock.database(groups=(PLACED_ALONE,)))
+    assert nights.run(*services).outcome is CLEAN
+    a_day_passes(orders)
+    orders.write(status, age=60, last_error="x" if status == "FAILED" else None, **REFUNDED)
+
+    for _ in range(2):
+        night = nights.run(*services)
+
+        assert (mode(night), night.outcome) == (Mode.INCREMENTAL, NOT_JUDGED)
+        assert night.problems == (UNRECEIVED,)
+        a_day_passes(orders)
+
+
+@pytest.mark.parametrize("push_down", [True, False])
+def test_events_of_a_type_for_others_that_wait_are_told_of_in_every_night(
+    nights, orders, stock, push_down
+):
+    event_id = orders.write(age=3 * DAY, **PLACED)
+    stock.receive(event_id, group="reserve", source="orders", age=3 * DAY, **PLACED)
+    orders.write(age=3 * DAY, **REFUNDED)
+    services = (orders.database(others=("refunded",)), stock.database(groups=(PLACED_ALONE,)))
+    assert nights.run(*services, push_down=push_down).outcome is CLEAN
+    a_day_passes(orders)
+    orders.write(OutboxStatus.FAILED, age=DAY // 2, last_error="no such topic", **REFUNDED)
+    orders.write(age=DAY // 2, **REFUNDED)
+    orders.write(OutboxStatus.INIT, age=DAY // 2, **REFUNDED)
+
+    for _ in range(2):
+        night = nights.run(*services, push_down=push_down)
+
+        assert (mode(night), night.outcome) == (Mode.INCREMENTAL, NOT_JUDGED)
+        failed, stuck = night.problems
+        of_type = "1 events of orders on orders with the type refunded, a type for others, are"
+        assert failed.startswith(f"{of_type} FAILED and wait for a person: see `shieldtx dead")
+        assert stuck.startswith(f"{of_type} INIT, and nothing has moved them since before")
 
 
 def test_services_that_share_their_tables_are_no_strangers_to_each_other(nights, orders, stock):

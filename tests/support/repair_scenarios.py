@@ -171,6 +171,7 @@ def listed(
         group=group,
         event_id=UUID(str(one["event_id"])),
         topic=one["topic"],
+        event_type=one["event_type"],
         verdict=verdict,
         upstream_status=OutboxStatus(sent["status"] if sent else "PROCESSED"),
         downstream_status=InboxStatus(received["status"]) if received else None,

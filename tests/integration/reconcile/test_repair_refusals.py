@@ -124,19 +124,22 @@ def test_an_old_failed_event_that_may_have_arrived_is_not_replayed(pair: Pair, d
     assert report.repaired == {(Verdict.PARKED, RepairAction.REPLAY_EVENT): Repaired(done=2)}
 
 
+@pytest.mark.parametrize("name", ["orders", "orders.placed"], ids=["topic", "type"])
 @pytest.mark.parametrize("unconfirmed", [True, False])
-def test_a_failed_event_that_strangers_may_have_is_not_replayed(pair: Pair, unconfirmed: bool):
+def test_a_failed_event_that_strangers_may_have_is_not_replayed(
+    pair: Pair, unconfirmed: bool, name: str
+):
     """Nobody knows what a service that takes no part has forgotten."""
     pair.write(1)
     pair.orders.execute(
         "UPDATE shield_outbox SET status = 'FAILED', last_error = 'timeout', settled_at = now(), "
-        "unconfirmed = :unconfirmed",
+        "topic = 'orders', unconfirmed = :unconfirmed",
         unconfirmed=unconfirmed,
     )
     named = Policy(
         services=BOTH,
         named=frozenset({Verdict.PARKED}),
-        for_others={"orders": frozenset({"orders.placed"})},
+        for_others={"orders": frozenset({name})},
     )
 
     report = pair.repair([listed(Verdict.PARKED, sent=pair.sent()[0])], policy=named)

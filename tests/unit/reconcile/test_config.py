@@ -32,7 +32,7 @@ url = "ORDERS_URL"
 replica_url = "ORDERS_REPLICA"
 schema = "shield"
 retention = "P14D"
-for_others = ["orders.audited"]
+for_others = ["orders.audited", "orders.exported"]
 other_sources = ["billing"]
 groups = [{name = "refund", compensates = ["orders.placed"]}]
 
@@ -98,7 +98,7 @@ def test_a_file_says_who_is_compared_and_who_should_receive_what(read) -> None:
                 groups=(
                     ExpectedGroup(name="refund", kind=TxKind.ROLLBACK, topics=("orders.placed",)),
                 ),
-                others=("orders.audited",),
+                others=("orders.audited", "orders.exported"),
                 other_sources=("billing",),
             ),
             ServiceDatabase(

@@ -440,6 +440,49 @@ def test_a_topic_that_is_said_to_be_for_others_is_no_obstacle():
     assert expectation_of([orders, STOCK], sent=[other], received=[]).obstacles
 
 
+def test_a_type_that_no_group_should_receive_is_an_obstacle_beside_others_of_its_topic():
+    types = [sent("orders", "orders", each) for each in ("placed", "refunded", "recalled")]
+    past = [received("stock", "reserve", "orders", "orders", "placed")]
+    declared = Member(name="stock", groups=(group("reserve", "orders", event_types=("placed",)),))
+    for stock in (declared, STOCK):
+        ((upstream, why),) = expectation_of([ORDERS, stock], sent=types, received=past).obstacles
+        assert upstream == "orders"
+        assert "receive recalled (orders), refunded (orders) of orders: name the groups" in why
+        assert "list the types in `for_others`" in why
+
+
+def test_a_type_that_is_awaited_on_one_topic_is_an_obstacle_on_another():
+    found = expectation_of(
+        [ORDERS, STOCK],
+        sent=[sent("orders", "orders", "placed"), sent("orders", "archive", "placed")],
+        received=[received("stock", "reserve", "orders", "orders", "placed")],
+    )
+    ((_, why),) = found.obstacles
+    assert "receive placed (archive) of orders" in why
+
+
+def test_a_type_whose_rollbacks_alone_are_expected_is_an_obstacle():
+    stock = Member(name="stock", groups=(group("refund", "orders", kind=ROLLBACK),))
+    types = [sent("orders", "orders", "placed"), taken_back("orders", "stock", "orders", "placed")]
+    found = expectation_of([ORDERS, stock], sent=types, received=[])
+    assert [upstream for upstream, _ in found.obstacles] == ["orders"]
+
+
+def test_a_type_that_is_said_to_be_for_others_is_no_obstacle():
+    types = [sent("orders", "orders", each) for each in ("placed", "refunded", "recalled")]
+    past = [received("stock", "reserve", "orders", "orders", "placed")]
+
+    def obstacles(*others):
+        orders = Member(name="orders", others=others)
+        stock = Member(name="stock", others=("refunded", "recalled"))
+        return expectation_of([orders, stock], sent=types, received=past).obstacles
+
+    assert obstacles("refunded", "recalled") == ()
+    assert obstacles("orders") == ()
+    ((_, why),) = obstacles("refunded", "recaled")
+    assert "receive recalled (orders) of orders" in why
+
+
 def test_each_service_has_an_obstacle_of_its_own():
     found = expectation_of(
         [ORDERS, STOCK],

@@ -30,6 +30,7 @@ def values(**changes: Any) -> dict[str, Any]:
         "consumer_group": "stock",
         "event_id": str(new_event_id()),
         "topic": "orders.placed",
+        "event_type": "orders.placed",
         "verdict": "MISSING_DOWNSTREAM",
         "upstream_status": "PROCESSED",
         "downstream_status": None,
@@ -44,7 +45,8 @@ def write(file: Path, *listed: dict[str, Any], times: pa.DataType = MICROS) -> N
     schema = pa.schema(
         [
             *((name, pa.string()) for name in ("kind", "upstream", "downstream")),
-            *((name, pa.string()) for name in ("consumer_group", "event_id", "topic", "verdict")),
+            *((name, pa.string()) for name in ("consumer_group", "event_id", "topic")),
+            *((name, pa.string()) for name in ("event_type", "verdict")),
             *((name, pa.string()) for name in ("upstream_status", "downstream_status")),
             *((name, pa.int32()) for name in ("upstream_attempts", "attempts")),
             *((name, times) for name in ("published_at", "settled_at")),
@@ -68,6 +70,7 @@ def test_a_row_comes_back_as_it_was_listed(tmp_path: Path):
         group="stock",
         event_id=UUID(given["event_id"]),
         topic="orders.placed",
+        event_type="orders.placed",
         verdict=Verdict.MISSING_DOWNSTREAM,
         upstream_status=OutboxStatus.PROCESSED,
         downstream_status=None,

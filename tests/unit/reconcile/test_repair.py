@@ -47,6 +47,7 @@ def row(verdict: Verdict, sent: Any = O.PROCESSED, received: Any = None, **more:
         "group": "stock",
         "event_id": new_event_id(),
         "topic": "orders.placed",
+        "event_type": "orders.placed",
         "verdict": verdict,
         "upstream_status": sent,
         "downstream_status": received,
@@ -225,20 +226,25 @@ def test_what_a_receiver_may_have_purged_is_not_sent_once_more(listed: ListedRow
         assert not isinstance(decision, Refusal)
 
 
+@pytest.mark.parametrize("name", ["orders", "placed"], ids=["topic", "type"])
 @pytest.mark.parametrize(
     "listed",
     [row(V.MISSING_DOWNSTREAM, kind=TxKind.ROLLBACK), row(V.ABSENT_FROM_TOPIC)],
     ids=["rollback missing", "absent"],
 )
-def test_what_unknown_services_receive_is_not_sent_once_more_even_when_named(listed: ListedRow):
-    others = {"orders": frozenset({"orders.placed"}), "stock": frozenset({"orders.paid"})}
+def test_what_unknown_services_receive_is_not_sent_once_more_even_when_named(
+    listed: ListedRow, name: str
+):
+    listed = replace(listed, topic="orders", event_type="placed")
+    other = replace(listed, topic="invoices", event_type="sent")
+    others = {"orders": frozenset({name}), "stock": frozenset({"payments", "paid"})}
     policy = Policy(services=POLICY.services, named=frozenset(Verdict), for_others=others)
 
     decision = step_of(listed, policy)
 
     assert isinstance(decision, Refusal)
     assert "services that take no part in this" in decision.reason
-    assert isinstance(step_of(replace(listed, topic="orders.sent"), policy), PublishStep)
+    assert isinstance(step_of(other, policy), PublishStep)
     assert isinstance(step_of(row(V.MISSING_DOWNSTREAM), policy), HandOverStep)
 
 
@@ -258,7 +264,8 @@ def test_a_rollback_is_not_sent_once_more_where_unknown_services_receive_its_eve
 
     assert isinstance(decision, Refusal)
     assert "services that take no part in this" in decision.reason
-    assert isinstance(step_of(replace(placed, topic="orders.paid"), policy), PublishStep)
+    paid = replace(placed, topic="orders.paid", event_type="orders.paid")
+    assert isinstance(step_of(paid, policy), PublishStep)
 
 
 def test_an_event_is_for_others_by_what_its_writer_says():

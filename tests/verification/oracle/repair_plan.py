@@ -66,6 +66,7 @@ class RepairPlan:
                 group=row["topic"],
                 event_id=row["event_id"],
                 topic=row["topic"],
+                event_type=row["event_type"],
                 verdict=Verdict.ABSENT_FROM_TOPIC,
                 upstream_status=row["status"],
                 downstream_status=None,

@@ -346,6 +346,7 @@ def _listed_row(
         group=pair.group,
         event_id=pair.event_id,
         topic=row["topic"],
+        event_type=row["event_type"],
         verdict=verdict,
         upstream_status=None if up is None else up["status"],
         downstream_status=None if down is None else down["status"],
