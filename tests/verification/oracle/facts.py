@@ -109,7 +109,7 @@ class Facts:
         effect = (*group, row["causation_source"], row["causation_id"])
         is_own = row["causation_source"] == pair.downstream
         settled_at = None if received is None else received["settled_at"]
-        moves = [self._moved_at(each, night) for each in (sent, received) if each is not None]
+        moves = [self.moved_at(each, night) for each in (sent, received) if each is not None]
         last_move = max(*moves, answered_at or 0)
         limit = None if route is None else route.max_attempts
         kept_since = night.horizon(pair.upstream, pair.downstream)
@@ -138,7 +138,8 @@ class Facts:
         may_be_purged = effect not in self.arrived and kept_since > -math.inf
         return None if may_be_purged else effect in self.applied
 
-    def _moved_at(self, row: Row, night: Judged) -> float:
+    def moved_at(self, row: Row, night: Judged) -> float:
+        """Return when a row has moved, or is due to."""
         born = row["created_at"] if row["group"] is None else row["received_at"]
         if row["settled_at"] is not None:
             return float(max(born, row["settled_at"]))

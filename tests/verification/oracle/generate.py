@@ -22,11 +22,12 @@ from tests.verification.oracle.topic_stories import (
     ON_TOPICS,
     keys_are_used_for_days,
 )
+from tests.verification.oracle.unhandled import UNHANDLED
 
 Story = Callable[[History], None]
 IN_ORDER: Final[Sequence[Story]] = (*HEALTHY, *OWN_IN_ORDER, *HEALTHY_ON_TOPICS, *ODD_NAMES)
 STORIES: Final[Sequence[Story]] = (
-    *(*IN_ORDER, *BROKEN, *OF_KEYS, *ODD_AND_BROKEN),
+    *(*IN_ORDER, *UNHANDLED, *BROKEN, *OF_KEYS, *ODD_AND_BROKEN),
     *(*DAMAGED, *OWN_DAMAGED, *DAMAGED_ON_TOPICS, database_is_restored),
 )
 PART_WITH_TOPICS: Final = 0.25

@@ -17,6 +17,7 @@ from tests.verification.oracle import broken, damaged, facts
 from tests.verification.oracle.generate import Story
 from tests.verification.oracle.own_groups import OWN, OWN_IN_ORDER
 from tests.verification.oracle.restores import database_is_restored
+from tests.verification.oracle.unhandled import UNHANDLED
 
 Rules = Callable[[Rule], Rule | None]
 
@@ -123,6 +124,16 @@ def _from_is_for_rollbacks_too(member: Any, group: Any, arriving: Any) -> Iterat
             yield route
 
 
+_unreceived = expectations._unreceived
+
+
+def _a_received_topic_is_received_whole(members: Any, sent: Any, routes: Any) -> Iterator[Any]:
+    routes = list(routes)
+    awaited = {(each.stream.upstream, each.topic) for each in routes if each.expected}
+    others = [what for what in sent if (what.upstream, what.topic) not in awaited]
+    yield from _unreceived(members, others, routes)
+
+
 BY_RULES: Final = (
     Mutant(
         name="N1 watermarks of another configuration",
@@ -131,6 +142,11 @@ BY_RULES: Final = (
     Mutant(
         name="N2 a mistyped name goes unnoticed",
         applied=instead(mistyped_names, "mistyped_names", lambda *_: iter(())),
+    ),
+    Mutant(
+        name="a type that no group should receive goes unnoticed beside another of its topic",
+        applied=instead(expectations, "_unreceived", _a_received_topic_is_received_whole),
+        stories=UNHANDLED,
     ),
     Mutant(
         name="N7 open and arrived is a contradiction",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.verification.oracle.healthy import applied_at_once, some_time
+from tests.verification.oracle.healthy import applied_at_once, is_applied, some_time
 from tests.verification.oracle.history import History
 from tests.verification.oracle.setting import ESCAPES_AS_OF_OLD, Group
 
@@ -14,7 +14,11 @@ _ENDINGS: Final = ("\\", "\\'", "'\\", "'", '"', "%", "{}")
 
 def type_ends_in_a_backslash(h: History) -> None:
     """An event has such a type: the groups that are declared by their topics alone apply it."""
-    first = h.random.choice(_unfiltered(h))
+    by_topics = _unfiltered(h)
+    if not by_topics:
+        is_applied(h)
+        return
+    first = h.random.choice(by_topics)
     event_type = f"{h.random.choice(first.upstreams)}.odd\\"
     at = some_time(h)
     event = h.written(event_type, at)
@@ -29,6 +33,9 @@ def record_of_an_odd_type_is_lost(h: History) -> None:
     in the database that takes a backslash in a literal for an escape.
     """
     pairs = [(group, upstream) for group in _unfiltered(h) for upstream in group.upstreams]
+    if not pairs:
+        is_applied(h)
+        return
     old = [(group, upstream) for group, upstream in pairs if _reads_of_old(group, upstream)]
     lacking, upstream = h.random.choice(old or pairs)
     event_type = f"{upstream}.odd{h.random.choice(_ENDINGS)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile import mistyped_names
@@ -31,6 +31,7 @@ from tests.verification.oracle.timeline import Life
 
 EventId = tuple[str, Any]
 """An event's source and id."""
+_FOR_OPERATORS: Final = {OutboxStatus.FAILED, OutboxStatus.UNRESOLVED}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -93,13 +94,37 @@ class Reading:
 
     def obstacles(self) -> list[str]:
         """Return why something cannot be judged."""
-        rows = self.rows
-        found = [why for _, why in self._expectation(rows).obstacles]
+        rows, looked_at = self.rows, self._looked_at(self.rows)
+        read = [
+            row
+            for row in rows.outbox
+            if looked_at is None or (row["source"], row["event_id"]) in looked_at
+        ]
+        expectation = self._expectation(Rows(outbox=read, inbox=rows.inbox))
+        found = [why for _, why in expectation.obstacles]
+        found += self._waiting_for_others()
         found += [f"an event of {r['source']}" for r in rows.outbox if r["source"] != r["service"]]
         if not self.moved_since:
             sent, received = _types(rows)
             named = mistyped_names.mistyped_names(self._members(), sent, received)
             found += [why for _, why in named]
+        return found
+
+    def _waiting_for_others(self) -> list[str]:
+        """Return which events for others wait for a person or for a relay."""
+        known = Facts.of(self.rows)
+        others = {member.name: member.others for member in self._members()}
+        found = []
+        for row in self.rows.outbox:
+            names = others.get(row["source"], ())
+            if row["source"] != row["service"] or not {row["topic"], row["event_type"]} & {*names}:
+                continue
+            is_stuck = row["settled_at"] is None and (
+                known.moved_at(row, self.night) < self.night.watermark
+            )
+            is_for_operators = row["status"] in _FOR_OPERATORS and self._is_read(row)
+            if is_stuck or is_for_operators:
+                found.append(f"an event for others: {row['event_id']}")
         return found
 
     def _members(self) -> list[Member]:
@@ -108,7 +133,7 @@ class Reading:
             Member(
                 name=self.night.called(service),
                 groups=setting.expected(service, self.night),
-                others=(service,) if setting.unreceived(service) else (),
+                others=setting.others(service, self.night),
             )
             for service in setting.services
         ]
@@ -160,8 +185,7 @@ class Reading:
     def _is_read(self, row: Row) -> bool:
         if row["settled_at"] is None:
             return True
-        waits = {OutboxStatus.FAILED, OutboxStatus.UNRESOLVED, InboxStatus.DEAD}
-        if row["status"] in waits and row["last_error"] is not None:
+        if row["status"] in {*_FOR_OPERATORS, InboxStatus.DEAD} and row["last_error"] is not None:
             return True
         since = self.moved_since.get(row["service"])
         return since is None or row["settled_at"] >= since

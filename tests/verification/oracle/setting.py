@@ -22,6 +22,8 @@ QUICK: Final = 12
 MARGINS: Final = (15, 20, 40)
 PART_WITH_OWN_GROUP: Final = 0.2
 """Of the services."""
+PART_WITH_UNHANDLED_TYPE: Final = 0.25
+"""Of the services in every other history."""
 RETENTIONS: Final = (None, 3 * DAY, 7 * DAY)
 
 
@@ -35,15 +37,12 @@ class Group:
     types: tuple[str, ...]
     filtered: bool = False
     """It is declared by its event types; otherwise by its topics alone."""
+    is_second: bool = False
+    """Its service has another one, which handles at least the same."""
     from_named: bool = False
     """Its declaration names the services whose events it is to have."""
     undoes: tuple[str, ...] = ()
     """Those of its types of which it compensates events that are taken back."""
-
-    @property
-    def is_second(self) -> bool:
-        """Whether its service has another one, which handles at least the same."""
-        return self.filtered
 
     def is_for(self, event_type: str) -> bool:
         """Whether it is to have the events of a type, of which it may know nothing."""
@@ -92,6 +91,8 @@ class Judged:
     """Groups whose declaration names an event type that there is not."""
     renamed: frozenset[tuple[str, str]] = frozenset()
     """Groups whose declaration has another name than their rows."""
+    unlisted: frozenset[str] = frozenset()
+    """Services whose unhandled type the configuration does not list in `for_others`."""
     renamed_service: str = ""
     """The service whose configuration has another name than its rows; empty: there is none."""
 
@@ -127,10 +128,19 @@ class Setting:
     declared: bool
     """The configuration names the groups. Otherwise the past says what they should receive."""
     nights: tuple[Judged, ...]
+    with_unhandled: tuple[str, ...] = ()
+    """Services that write one more type on their topic, which no group handles."""
 
     def types_of(self, service: str) -> tuple[str, ...]:
-        """Return the event types that a service writes."""
+        """Return the event types that a service writes, but for one that no group handles."""
         return f"{service}.placed", f"{service}.paid"
+
+    def others(self, service: str, night: Judged) -> tuple[str, ...]:
+        """Return what a night's configuration says that a service writes for others."""
+        if self.unreceived(service):
+            return (service,)
+        is_listed = service in self.with_unhandled and service not in night.unlisted
+        return (unhandled_of(service),) if is_listed else ()
 
     def receivers(self, event_type: str) -> list[Group]:
         """Return the groups that handle a type."""
@@ -177,6 +187,11 @@ def undo_of(service: str) -> str:
     return f"{service}-{UNDO}"
 
 
+def unhandled_of(service: str) -> str:
+    """Return the type of a service's events that no group handles."""
+    return f"{service}.noted"
+
+
 def a_setting(r: Random, *, most_services: int = 4) -> Setting:
     """Choose services, groups and two to four nights, with changes of the configuration between."""
     services = NAMES[: r.randint(2, most_services)]
@@ -186,12 +201,17 @@ def a_setting(r: Random, *, most_services: int = 4) -> Setting:
         retention={service: r.choice(RETENTIONS) for service in services},
         declared=r.random() < 0.8,
         nights=(),
+        with_unhandled=_some(r, services, PART_WITH_UNHANDLED_TYPE) if r.random() < 0.5 else (),
     )
     groups = [group for service in services[1:] for group in _groups(r, setting, service)]
     if r.random() < 0.5:
         groups += _groups(r, setting, services[0])
     groups += [_own_group(setting, name) for name in services if r.random() < PART_WITH_OWN_GROUP]
-    return replace(setting, groups=tuple(groups), nights=_nights(r, setting, groups))
+    setting = replace(setting, groups=tuple(groups))
+    # Where no group handles anything of a service, its topic is for others as a whole.
+    received = tuple(n for n in setting.with_unhandled if not setting.unreceived(n))
+    setting = replace(setting, with_unhandled=received)
+    return replace(setting, nights=_nights(r, setting, groups))
 
 
 def _groups(r: Random, setting: Setting, service: str) -> list[Group]:
@@ -206,6 +226,8 @@ def _groups(r: Random, setting: Setting, service: str) -> list[Group]:
         name=f"{service}-apply",
         upstreams=upstreams,
         types=types,
+        # By its topics, it would be declared to receive what no group handles.
+        filtered=any(name in setting.with_unhandled for name in upstreams),
         from_named=r.random() < 0.3,
         undoes=_some(r, types),
     )
@@ -218,6 +240,7 @@ def _groups(r: Random, setting: Setting, service: str) -> list[Group]:
         upstreams=tuple(sorted({each.partition(".")[0] for each in some})),
         types=some,
         filtered=True,
+        is_second=True,
         undoes=_some(r, some),
     )
     return [first, audit]
@@ -225,12 +248,17 @@ def _groups(r: Random, setting: Setting, service: str) -> list[Group]:
 
 def _own_group(setting: Setting, service: str) -> Group:
     """Return a group that handles all events of its own service, and compensates them."""
-    types = setting.types_of(service)
-    return Group(service=service, name=undo_of(service), upstreams=(service,), types=types)
+    return Group(
+        service=service,
+        name=undo_of(service),
+        upstreams=(service,),
+        types=setting.types_of(service),
+        filtered=service in setting.with_unhandled,
+    )
 
 
-def _some(r: Random, types: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(each for each in types if r.random() < 0.3)
+def _some(r: Random, names: tuple[str, ...], part: float = 0.3) -> tuple[str, ...]:
+    return tuple(each for each in names if r.random() < part)
 
 
 def _nights(r: Random, setting: Setting, groups: list[Group]) -> tuple[Judged, ...]:
@@ -239,6 +267,7 @@ def _nights(r: Random, setting: Setting, groups: list[Group]) -> tuple[Judged, .
         margin=r.choice(MARGINS),
         retention=setting.retention,
         unknown=frozenset((g.service, g.name) for g in groups if g.is_second and r.random() < 0.3),
+        unlisted=frozenset(_some(r, setting.with_unhandled)),
     )
     audits = [(g.service, g.name) for g in groups if g.is_second]
     nights = [night]
@@ -255,6 +284,8 @@ def _nights(r: Random, setting: Setting, groups: list[Group]) -> tuple[Judged, .
         night = replace(night, renamed=frozenset(names), renamed_service=service)
         if r.random() < 0.2:
             night = replace(night, margin=r.choice(MARGINS))
+        if r.random() < 0.2:
+            night = replace(night, unlisted=frozenset(_some(r, setting.with_unhandled)))
         if night.unknown and r.random() < 0.5:
             night = replace(night, unknown=frozenset())
         nights.append(night)

@@ -1,0 +1,78 @@
+"""Events of a type that no group handles, on a topic whose other types have groups.
+
+A configuration lists the type as one for others, or the run has to say that no group is expected to
+receive it. No verdict names such an event, so a run tells of those that are listed and wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from shieldtx.domain.states import OutboxStatus, TxKind
+from tests.verification.oracle.healthy import is_applied, some_time, some_while
+from tests.verification.oracle.history import History
+from tests.verification.oracle.setting import Judged, unhandled_of
+from tests.verification.oracle.timeline import Life
+
+O = OutboxStatus  # noqa: E741  short, for what happens in stories
+
+
+def is_handled_by_no_group(h: History) -> None:
+    """A service writes such an event: it is sent, refused by the broker, or left."""
+    if not h.setting.with_unhandled:
+        is_applied(h)
+        return
+    at = some_time(h)
+    event = h.written(unhandled_of(h.random.choice(h.setting.with_unhandled)), at)
+    outcome = h.random.choice((O.PROCESSED, O.FAILED, O.INIT))
+    if outcome is O.PROCESSED:
+        h.sent(event, at + some_while(h))
+    elif outcome is O.FAILED:
+        event.becomes(O.PROCESSING, at, attempts=3, lease_until=at + 1)
+        error = h.random.choice(("MessageSizeTooLarge: refused", None))
+        event.becomes(O.FAILED, at + 1, last_error=error)
+
+
+def must_tell(h: History, night: Judged) -> bool:
+    """Whether there is such an event that is not listed, or that waits."""
+    return any(
+        life.service in night.unlisted or _waits(row, night)
+        for life, row in _judged(h, night)
+        if life.columns["event_type"] == unhandled_of(life.service)
+    )
+
+
+def may_tell(h: History, night: Judged) -> bool:
+    """Whether the past does not say who should receive a type.
+
+    Its groups have purged what they had of it. Whether a further run reads an event of it depends
+    on what earlier ones have said.
+    """
+    if h.setting.declared:
+        return False
+    received = {
+        (life.source, life.columns["event_type"])
+        for life in h.lives
+        if life.group is not None and life.at(night.at) is not None
+    }
+    sent = {(life.source, life.columns["event_type"]) for life, _ in _judged(h, night)}
+    return not sent <= received
+
+
+def _judged(h: History, night: Judged) -> Iterator[tuple[Life, dict[str, Any]]]:
+    for life in h.outboxes(night):
+        row = life.at(night.at)
+        is_theirs = life.source == life.service != night.renamed_service
+        if is_theirs and life.kind is TxKind.COMMIT and row is not None:
+            yield life, row
+
+
+def _waits(row: dict[str, Any], night: Judged) -> bool:
+    if row["status"] in {O.FAILED, O.UNRESOLVED}:
+        return True
+    moved = max(row["created_at"], row["due_at"], row.get("lease_until") or 0)
+    return row["settled_at"] is None and moved < night.watermark
+
+
+UNHANDLED = (is_handled_by_no_group,)
