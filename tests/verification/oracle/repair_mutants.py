@@ -18,6 +18,7 @@ from shieldtx.reconcile.order_for_all import OrderForAll
 from shieldtx.reconcile.publish_again import PublishAgain
 from shieldtx.reconcile.repair_steps import Publication
 from shieldtx.reconcile.revoked import Revoked
+from shieldtx.reconcile.siblings import Siblings
 from shieldtx.store.repair import SqlRepairStore
 from tests.verification.oracle import broken, key_stories, repair_plan
 from tests.verification.oracle.mutants import Mutant, instead
@@ -46,6 +47,15 @@ def _not_again() -> Iterator[None]:
     # It shows in few repairs: of copies alone, by a process that does not end between two of them.
     shares = {"ALONE_SHARE": 1.0, "ENDED_SHARE": 0.0}
     with patch.multiple(repair_plan, **shares), patch.object(OrderForAll, "late", _late_at_first):
+        yield
+
+
+@contextmanager
+def _siblings_are_not_asked_for() -> Iterator[None]:
+    with (
+        patch.multiple(repair_plan, WINDOW_SHARE=1.0),
+        patch.object(Siblings, "_is_missing", lambda *_: False),
+    ):
         yield
 
 
@@ -94,6 +104,11 @@ OF_REPAIRS: Final = (
         name="the order is not looked up again before each batch of copies",
         applied=_not_again,
         stories=(key_stories.latest_record_of_a_key_is_lost,),
+    ),
+    Mutant(
+        name="an event comes to a group before an earlier one of its key that it lacks",
+        applied=_siblings_are_not_asked_for,
+        stories=(broken.records_of_a_key_are_lost,),
     ),
     Mutant(
         name="clocks decide what has overtaken an event",

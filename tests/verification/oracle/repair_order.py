@@ -60,6 +60,31 @@ def inverted(before: Rows, after: Rows, applied: Sequence[Effect]) -> Iterator[s
         latest[key] = max(row["seq"], latest.get(key, 0))
 
 
+def ahead_of(
+    left_out: Iterable[Pair], before: Rows, after: Rows, applied: Sequence[Effect]
+) -> Iterator[str]:
+    """Say which events a group got although it lacks an earlier one of the key.
+
+    Not what was written meanwhile, which comes with or without a repair.
+    """
+    sent = {(row["service"], row["event_id"]): row for row in after.outbox}
+    received = received_by(after)
+    first: dict[tuple[str, ...], int] = {}
+    for pair in left_out:
+        row = sent[pair.upstream, pair.event_id]
+        is_lacked = (pair.downstream, pair.group, pair.event_id) not in received
+        if row["key"] is not None and is_lacked and row["status"] is OutboxStatus.PROCESSED:
+            key = pair.downstream, pair.group, *key_of(row)
+            first[key] = min(row["seq"], first.get(key, row["seq"]))
+    by_id = {row["event_id"]: row for row in before.outbox if row["kind"] is TxKind.COMMIT}
+    for service, group, event_id in applied:
+        later = by_id.get(event_id)
+        if later is None or later["key"] is None:
+            continue
+        if later["seq"] > first.get((service, group, *key_of(later)), later["seq"]):
+            yield f"{event_id} came to {group} before an earlier event of its key that it lacks"
+
+
 def refused_in_vain(missing: Iterable[Pair], after: Rows, report: RepairReport) -> Iterator[str]:
     """Say how many events are left to a person as overtaken by later ones that there are not."""
     sent = {(row["service"], row["event_id"]): row for row in after.outbox}

@@ -31,6 +31,8 @@ MOST_ABSENT: Final = 5
 _DISCARDED_SHARE: Final = 0.2
 ENDED_SHARE: Final = 0.6
 """Of the repairs: those whose processes end at each step."""
+WINDOW_SHARE: Final = 0.25
+"""Of the repairs: those of a run that has listed what was written since some time."""
 ALONE_SHARE: Final = 0.4
 """Of the repairs: a group that lacks an event gets it by the copy that is for all groups."""
 
@@ -43,6 +45,9 @@ class RepairPlan:
     discarded: frozenset[Pair]
     absent_alone: bool
     """A person asks for what is absent, and for nothing else that the run has found."""
+    left_out: frozenset[Pair]
+    """Of what groups lack: what the run has not listed, as it was written earlier, or what nobody
+    asks for."""
     is_ended: bool
     """Its process ends at each of its steps, and another one begins again."""
 
@@ -118,12 +123,24 @@ def a_plan(r: Random, rows: Rows, found: Verdicts, night: Judged) -> RepairPlan:
     least = MOST_ABSENT if absent_alone else 0
     absent = _some(r, least, [row for row in sent if row["event_id"] in lacked])
     absent += _some(r, 0, [row for row in sent if row["event_id"] not in lacked])
+    left_out = _before(r, rows, missing) if r.random() < WINDOW_SHARE else frozenset()
+    absent_alone = absent_alone and bool(absent)
     return RepairPlan(
         absent=tuple(absent),
         discarded=frozenset(pair for pair in missing if r.random() < _DISCARDED_SHARE),
-        absent_alone=absent_alone and bool(absent),
+        absent_alone=absent_alone,
+        left_out=frozenset(missing) if absent_alone else left_out,
         is_ended=r.random() < ENDED_SHARE,
     )
+
+
+def _before(r: Random, rows: Rows, missing: list[Pair]) -> frozenset[Pair]:
+    """Choose those that were written before one of them."""
+    written = {(row["service"], row["event_id"]): row["created_at"] for row in rows.outbox}
+    at = {pair: written.get((pair.upstream, pair.event_id)) for pair in missing}
+    times = sorted(time for time in at.values() if time is not None)
+    since = r.choice(times) if times else 0
+    return frozenset(pair for pair, time in at.items() if time is not None and time < since)
 
 
 def _some(r: Random, least: int, rows: list[Row]) -> list[Row]:

@@ -110,6 +110,7 @@ class RepairedNight:
         found = self._judge(rows_before, self.night)
         plan = a_plan(self.history.random, rows_before, found, self.night)
         plan.plant(self.services)
+        found = {pair: verdict for pair, verdict in found.items() if pair not in plan.left_out}
         if plan.absent_alone:
             found = {}
         listed = [*plan.listed(began), *self._listed(rows_before, found, began)]
@@ -128,6 +129,8 @@ class RepairedNight:
         result.wrong += self._badly_applied(rows_before, Counter(running.applied))
         result.wrong += self._delivered(rows_after, plan)
         result.wrong += repair_order.inverted(rows_before, rows_after, running.applied)
+        unlisted = self._can_still_be_delivered(plan, rows_before, rows_after)
+        result.wrong += repair_order.ahead_of(unlisted, rows_before, rows_after, running.applied)
         result.wrong += self._not_put_right(found, before, after, report)
         missing = [pair for pair, verdict in found.items() if verdict is V.MISSING_DOWNSTREAM]
         result.wrong += repair_order.refused_in_vain(missing, rows_after, report)
@@ -258,6 +261,27 @@ class RepairedNight:
             )
             if pair in plan.discarded:
                 yield f"{pair} was delivered though a person had discarded its record"
+
+    def _can_still_be_delivered(
+        self, plan: RepairPlan, before: Rows, after: Rows
+    ) -> Iterator[Pair]:
+        """Yield what the run has not listed, and another repair can hand over."""
+        taken_back = {
+            row["causation_id"]
+            for rows in (before, after)
+            for row in (*rows.outbox, *rows.inbox)
+            if _takes_back(row)
+        }
+        discarded = {pair.event_id for pair in plan.discarded}
+        sent = {(row["service"], row["event_id"]): row for row in before.outbox}
+        for pair in plan.left_out:
+            retention = self.night.retention[pair.downstream]
+            row = sent[pair.upstream, pair.event_id]
+            kept = float("inf") if retention is None else retention * PART_OF_RETENTION
+            since = row["created_at"] if row.get("unconfirmed") else row["settled_at"]
+            is_young = since >= self.night.at - kept
+            if is_young and pair.event_id not in taken_back | discarded:
+                yield pair
 
     def _badly_applied(self, rows: Rows, effects: Counter[Effect]) -> Iterator[str]:
         """Say what was applied twice, or though it had been taken back or overtaken."""
