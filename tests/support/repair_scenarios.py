@@ -204,7 +204,8 @@ def audited(service: Service) -> list[str]:
 def write_parquet(folder: Path, listed_: Sequence[ListedRow]) -> None:
     """Leave rows in a folder as Spark does."""
     times = pa.timestamp("us", tz="UTC")
-    texts = ("kind", "upstream", "downstream", "consumer_group", "event_id", "topic", "verdict")
+    pair = ("kind", "upstream", "downstream", "consumer_group")
+    texts = (*pair, "event_id", "topic", "event_type", "verdict")
     schema = pa.schema(
         [
             *((name, pa.string()) for name in texts),
