@@ -85,13 +85,45 @@ def reads(
     digests: Digests, found: Iterable[Compared]
 ) -> tuple[Mapping[str, Read], Mapping[str, Read]]:
     """Return, by service, which rows of its outbox and of its inbox have to be read."""
+    found = list(found)
     upstream: _Numbers = defaultdict(lambda: defaultdict(set))
     downstream: _Numbers = defaultdict(lambda: defaultdict(set))
     for each in found:
         stream, words = each.route.stream, (each.route.topic, each.route.event_type)
         upstream[stream.upstream][words].update(each.differing)
         downstream[stream.downstream][words].update(each.differing)
-    return _reads(digests, SENT, upstream), _reads(digests, RECEIVED, downstream)
+    odd_sent, odd_received = _odd(digests, SENT), _odd(digests, RECEIVED)
+    for service, partners in _partners(found, odd_received).items():
+        odd_sent[service] = [*odd_sent.get(service, ()), *partners]
+    return (
+        _reads(digests.buckets, upstream, odd_sent),
+        _reads(digests.buckets, downstream, odd_received),
+    )
+
+
+_Odd = dict[str, Sequence[tuple[str, Words]]]
+"""Ids of events with their types, by the service in whose table they are."""
+
+
+def _odd(digests: Digests, side: str) -> _Odd:
+    return {service: told for (of, service), told in digests.odd.items() if of == side}
+
+
+def _partners(found: Iterable[Compared], odd_received: _Odd) -> _Odd:
+    """Return the events of odd inbox rows of groups that nobody expects to have any.
+
+    In the bucket of any other group, the digests differ by such a row.
+    """
+    unexpected = [each.route for each in found if not each.route.expected]
+    words: dict[str, set[tuple[str, Words]]] = defaultdict(set)
+    for route in unexpected:
+        words[route.stream.downstream].add((route.stream.upstream, (route.topic, route.event_type)))
+    partners: dict[str, list[tuple[str, Words]]] = defaultdict(list)
+    for downstream, received in words.items():
+        for upstream, of in received:
+            odd = odd_received.get(downstream, ())
+            partners[upstream] += [event for event in odd if event[1] == of]
+    return dict(partners)
 
 
 def to_read(pairs: DataFrame, found: Iterable[Compared]) -> DataFrame:
@@ -119,10 +151,9 @@ _Numbers = dict[str, dict[Words, set[int]]]
 """Of buckets, by service and type."""
 
 
-def _reads(digests: Digests, side: str, numbers: _Numbers) -> dict[str, Read]:
-    odd = {service: told for (of, service), told in digests.odd.items() if of == side}
+def _reads(buckets: Buckets, numbers: _Numbers, odd: _Odd) -> dict[str, Read]:
     return {
-        name: _read_of(digests.buckets, numbers.get(name, {}), odd.get(name, ()))
+        name: _read_of(buckets, numbers.get(name, {}), odd.get(name, ()))
         for name in sorted({*odd, *numbers})
     }
 

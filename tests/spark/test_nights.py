@@ -413,6 +413,18 @@ def test_an_effect_that_comes_after_its_settled_rollback_is_found_in_the_next_ni
     assert night.totals[Verdict.ROLLBACK_NOT_COMPENSATED] == 1
 
 
+@pytest.mark.parametrize("push_down", [True, False])
+def test_an_open_row_of_a_group_that_nobody_names_has_its_event(nights, orders, stock, push_down):
+    """It is alone in its bucket, so that the group has no digest there to compare."""
+    first, *_ = received_by(stock, "reserve", of=orders)
+    stock.receive(first, InboxStatus.INIT, group="audit", source="orders", age=2 * DAY)
+    services = (orders.database(), stock.database(groups=(RESERVE,)))
+
+    night = nights.run(*services, push_down=push_down)
+
+    assert night.totals == {Verdict.MATCHED: 5, Verdict.STUCK: 1}
+
+
 def test_a_rollback_that_nobody_expects_is_known_with_another_that_is_looked_at(
     nights, orders, stock
 ):
