@@ -6,26 +6,20 @@ A service lists their topics or their types.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 
 from shieldtx.reconcile.request import ServiceDatabase
-from shieldtx.reconcile.window import Clock, window_of
+from shieldtx.reconcile.window import Clock
 
-from . import incremental
 from .jdbc import Databases
-from .moved_at import UPSTREAM_MOVED_AT
-from .row_filters import LATEST, listed, literal_time, quoted
+from .row_filters import listed, quoted
+from .unsent import IS_LISTED, stuck, waits_for_operator, what_to_do
 
-# A row that has not moved is neither claimed nor held back by another one: see
-# `UPSTREAM_MOVED_AT`.
 _COUNTED = """
     SELECT o.topic, CASE WHEN o.topic NOT IN ({others}) THEN o.event_type END AS event_type,
-           o.status, {told} AS told, count(*) AS events FROM {outbox} o
+           o.status, {is_listed} AS is_listed, count(*) AS events FROM {outbox} o
     WHERE o.source = {name} AND (o.topic IN ({others}) OR o.event_type IN ({others}))
       AND {condition}
     GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"""
-_OF_OPERATORS = "(o.settled_at IS NOT NULL AND o.status IN ('FAILED', 'UNRESOLVED'))"
-_IS_LISTED = "o.last_error IS NOT NULL"
 
 
 def waiting_for_others(databases: Databases, clocks: Mapping[str, Clock]) -> tuple[str, ...]:
@@ -45,44 +39,25 @@ def waiting_for_others(databases: Databases, clocks: Mapping[str, Clock]) -> tup
 
 
 def _of_operators(databases: Databases, service: ServiceDatabase) -> Iterator[str]:
-    read = incremental.read_of_outbox(databases.request.selection, service.name)
-    condition = f"({read.condition} OR {incremental.OF_OPERATORS_IN_OUTBOX}) AND {_OF_OPERATORS}"
-    for events, is_listed in _counted(databases, service, condition, _IS_LISTED):
-        todo = (
-            "see `shieldtx dead list` of that service"
-            if is_listed
-            else "they have no last_error, by which `shieldtx dead list` finds them: set it, or "
-            "settle them"
-        )
-        yield f"{events} and wait for a person: {todo}"
+    condition = waits_for_operator(databases, service, "FAILED", "UNRESOLVED")
+    for events, is_listed in _counted(databases, service, condition, IS_LISTED):
+        yield f"{events} and wait for a person: {what_to_do(is_listed=is_listed)}"
 
 
 def _stuck(databases: Databases, service: ServiceDatabase, clock: Clock) -> Iterator[str]:
-    watermark = window_of([clock], margin=databases.request.margin).watermark
-    if watermark is None:
-        return
-    condition = _has_not_moved_since(watermark, databases.lately)
-    for events, _ in _counted(databases, service, condition, "true"):
-        yield (
-            f"{events}, and nothing has moved them since before "
-            f"{watermark:%Y-%m-%d %H:%M:%S%z}: see whether the relays of that service run and keep "
-            "up"
-        )
-
-
-def _has_not_moved_since(watermark: datetime, lately: datetime) -> str:
-    is_open = " OR ".join(incremental.OPEN_IN_OUTBOX)
-    moved = UPSTREAM_MOVED_AT.replace("{latest}", LATEST).replace("{lately}", literal_time(lately))
-    return f"({is_open}) AND {moved} < {literal_time(watermark)}"
+    if (found := stuck(databases, clock)) is not None:
+        condition, what = found
+        for events, _ in _counted(databases, service, condition, "true"):
+            yield f"{events}, {what}"
 
 
 def _counted(
-    databases: Databases, service: ServiceDatabase, condition: str, told: str
+    databases: Databases, service: ServiceDatabase, condition: str, is_listed: str
 ) -> Iterator[tuple[str, bool]]:
-    """Say how many events for others are in which status, each with what is `told` of them."""
+    """Say how many events for others are in which status, and whether `dead list` has them."""
     rows = databases.rows(
         service,
-        _COUNTED.replace("{condition}", condition).replace("{told}", told),
+        _COUNTED.replace("{condition}", condition).replace("{is_listed}", is_listed),
         name=quoted(service.name),
         others=listed(service.others),
     )

@@ -11,21 +11,18 @@ from typing import Any
 from sqlalchemy import Row
 
 from shieldtx.reconcile.request import ServiceDatabase
-from shieldtx.reconcile.window import Clock, window_of
+from shieldtx.reconcile.window import Clock
 
-from . import incremental
 from .jdbc import Databases
-from .moved_at import UPSTREAM_MOVED_AT
-from .row_filters import LATEST, listed, literal_time, quoted
+from .row_filters import listed, quoted
+from .unsent import IS_LISTED, stuck, waits_for_operator, what_to_do
 
 _COUNTED = """
-    SELECT o.causation_source AS writer, o.status, {told} AS told, count(*) AS rollbacks
+    SELECT o.causation_source AS writer, o.status, {is_listed} AS is_listed, count(*) AS rollbacks
     FROM {outbox} o
     WHERE o.source = {name} AND o.tx_kind = 'ROLLBACK'
       AND (o.causation_source IS NULL OR o.causation_source NOT IN ({names})) AND {condition}
     GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
-_FAILED = "(o.settled_at IS NOT NULL AND o.status = 'FAILED')"
-_IS_LISTED = "o.last_error IS NOT NULL"
 
 
 def unsent_rollbacks_of_others(
@@ -43,35 +40,19 @@ def unsent_rollbacks_of_others(
 
 
 def _failed(databases: Databases, service: ServiceDatabase) -> Iterator[str]:
-    read = incremental.read_of_outbox(databases.request.selection, service.name)
-    condition = f"({read.condition} OR {incremental.OF_OPERATORS_IN_OUTBOX}) AND {_FAILED}"
-    for writer, status, is_listed, rollbacks in _counted(databases, service, condition, _IS_LISTED):
-        todo = (
-            "see `shieldtx dead list` of that service"
-            if is_listed
-            else "they have no last_error, by which `shieldtx dead list` finds them: set it, or "
-            "settle them"
-        )
+    condition = waits_for_operator(databases, service, "FAILED")
+    for writer, status, is_listed, rollbacks in _counted(databases, service, condition, IS_LISTED):
         yield (
             f"{_named(rollbacks, service, writer)} are {status} and wait for an operator, so that "
-            f"their events are not compensated: {todo}"
+            f"their events are not compensated: {what_to_do(is_listed=is_listed)}"
         )
 
 
 def _stuck(databases: Databases, service: ServiceDatabase, clock: Clock) -> Iterator[str]:
-    watermark = window_of([clock], margin=databases.request.margin).watermark
-    if watermark is None:
-        return
-    is_open = " OR ".join(incremental.OPEN_IN_OUTBOX)
-    lately = literal_time(databases.lately)
-    moved = UPSTREAM_MOVED_AT.replace("{latest}", LATEST).replace("{lately}", lately)
-    condition = f"({is_open}) AND {moved} < {literal_time(watermark)}"
-    for writer, status, _, rollbacks in _counted(databases, service, condition, "true"):
-        yield (
-            f"{_named(rollbacks, service, writer)} are {status}, and nothing has moved them since "
-            f"before {watermark:%Y-%m-%d %H:%M:%S%z}: see whether the relays of that service run "
-            "and keep up"
-        )
+    if (found := stuck(databases, clock)) is not None:
+        condition, what = found
+        for writer, status, _, rollbacks in _counted(databases, service, condition, "true"):
+            yield f"{_named(rollbacks, service, writer)} are {status}, {what}"
 
 
 def _named(rollbacks: int, service: ServiceDatabase, writer: str | None) -> str:
@@ -81,11 +62,11 @@ def _named(rollbacks: int, service: ServiceDatabase, writer: str | None) -> str:
 
 
 def _counted(
-    databases: Databases, service: ServiceDatabase, condition: str, told: str
+    databases: Databases, service: ServiceDatabase, condition: str, is_listed: str
 ) -> Sequence[Row[*tuple[Any, ...]]]:
     return databases.rows(
         service,
-        _COUNTED.replace("{condition}", condition).replace("{told}", told),
+        _COUNTED.replace("{condition}", condition).replace("{is_listed}", is_listed),
         name=quoted(service.name),
         names=listed([each.name for each in databases.services]),
     )
