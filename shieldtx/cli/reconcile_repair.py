@@ -16,10 +16,10 @@ from shieldtx.cli.reconcile_config import Config, ending_as_error
 from shieldtx.cli.reconcile_runs import Opened, ended_run, opened
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.findings import OutputFolder, from_json
-from shieldtx.reconcile.listed_rows import ListedRow, listed_rows
-from shieldtx.reconcile.repair import Repair
-from shieldtx.reconcile.repair_decisions import NAMED, PART_OF_RETENTION, REPAIRED, Policy
-from shieldtx.reconcile.repair_tally import RepairReport
+from shieldtx.reconcile.repair.decisions import NAMED, PART_OF_RETENTION, REPAIRED, Policy
+from shieldtx.reconcile.repair.listed_rows import ListedRow, listed_rows
+from shieldtx.reconcile.repair.repair import Repair
+from shieldtx.reconcile.repair.tally import RepairReport
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.reconciliation_runs import StoredRun
 

@@ -12,7 +12,7 @@ from shieldtx.app.reconciliation import run_reconciliation
 from shieldtx.ports.repair import RepairAction
 from shieldtx.reconcile.config import Configuration, read_configuration
 from shieldtx.reconcile.findings import OutputFolder, RunOutcome
-from shieldtx.reconcile.repair_decisions import NAMED, REPAIRED
+from shieldtx.reconcile.repair.decisions import NAMED, REPAIRED
 from shieldtx.reconcile.rules import PAIRS, TOPICS
 from shieldtx.reconcile.spark_launcher import ReconcileRequest
 from shieldtx.reconcile.verdicts import Verdict

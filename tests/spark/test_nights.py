@@ -12,7 +12,7 @@ from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.findings import OutputFolder, RunOutcome
 from shieldtx.reconcile.incremental import Mode
-from shieldtx.reconcile.listed_rows import listed_rows
+from shieldtx.reconcile.repair.listed_rows import listed_rows
 from shieldtx.reconcile.request import EVERYTHING, BrokerAccess
 from shieldtx.reconcile.verdicts import Verdict
 from tests.spark.nights import a_day_passes, mode

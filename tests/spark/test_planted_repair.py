@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from shieldtx import Settings, ShieldTx
 from shieldtx.ports.repair import RepairAction
 from shieldtx.reconcile.findings import OutputFolder
-from shieldtx.reconcile.listed_rows import listed_rows
-from shieldtx.reconcile.repair import Repair
-from shieldtx.reconcile.repair_decisions import REPAIRED, Policy, step_of
-from shieldtx.reconcile.repair_steps import Refusal
+from shieldtx.reconcile.repair.decisions import REPAIRED, Policy, step_of
+from shieldtx.reconcile.repair.listed_rows import listed_rows
+from shieldtx.reconcile.repair.repair import Repair
+from shieldtx.reconcile.repair.steps import Refusal
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.spark.planting import SHARDS

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
-from shieldtx.reconcile.listed_rows import listed_rows
+from shieldtx.reconcile.repair.listed_rows import listed_rows
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairStore
 from tests.support.repair_scenarios import repair

@@ -16,10 +16,10 @@ from sqlalchemy import Engine, create_engine, event, text
 
 from shieldtx import Event, Refused
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.reconcile.listed_rows import ListedRow
-from shieldtx.reconcile.repair import Repair
-from shieldtx.reconcile.repair_decisions import Policy
-from shieldtx.reconcile.repair_tally import RepairReport
+from shieldtx.reconcile.repair.decisions import Policy
+from shieldtx.reconcile.repair.listed_rows import ListedRow
+from shieldtx.reconcile.repair.repair import Repair
+from shieldtx.reconcile.repair.tally import RepairReport
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.tables import tables

@@ -17,8 +17,8 @@ from sqlalchemy.exc import DBAPIError
 
 from shieldtx import Event
 from shieldtx.ports.repair import RepairAction, Repaired
-from shieldtx.reconcile.repair import Repair
-from shieldtx.reconcile.repair_decisions import BUSINESS_KEY, NOT_STORED, TOO_OLD, Policy
+from shieldtx.reconcile.repair.decisions import BUSINESS_KEY, NOT_STORED, TOO_OLD, Policy
+from shieldtx.reconcile.repair.repair import Repair
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store import transactions
 from shieldtx.store.repair import SqlRepairStore

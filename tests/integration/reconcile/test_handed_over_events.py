@@ -14,8 +14,8 @@ from shieldtx.consumer.consumer import Consumer
 from shieldtx.consumer.unhandled import LOOK_EVERY, UnhandledEvents
 from shieldtx.ports.hand_over import Sent
 from shieldtx.ports.repair import RepairAction, Repaired
-from shieldtx.reconcile.limits import PART_BYTES
-from shieldtx.reconcile.repair_decisions import Policy
+from shieldtx.reconcile.repair.decisions import Policy
+from shieldtx.reconcile.repair.limits import PART_BYTES
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.tracing.timeline import trace

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from shieldtx.ports.repair import RepairAction, Repaired, RepairedEvent
-from shieldtx.reconcile.repair_decisions import Policy
+from shieldtx.reconcile.repair.decisions import Policy
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.row_repair import owed_rollback_id

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from shieldtx.cli.program import program
 from shieldtx.reconcile import basis
 from shieldtx.reconcile.findings import Findings, OutputFolder, to_json
-from shieldtx.reconcile.listed_rows import ListedRow
+from shieldtx.reconcile.repair.listed_rows import ListedRow
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.reconciliation_runs import SqlReconciliationRuns

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shieldtx.ports.repair import RepairAction, Repaired
-from shieldtx.reconcile.listed_rows import listed_rows
+from shieldtx.reconcile.repair.listed_rows import listed_rows
 from shieldtx.reconcile.verdicts import Verdict
 from tests.support import child_process
 from tests.support.project import ROOT

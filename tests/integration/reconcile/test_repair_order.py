@@ -11,8 +11,8 @@ import pytest
 
 from shieldtx import Event
 from shieldtx.ports.repair import RepairAction, Repaired
-from shieldtx.reconcile.listed_rows import ListedRow
-from shieldtx.reconcile.repair_decisions import AMONG_OTHERS, LACKS_EARLIER, OVERTAKEN, Policy
+from shieldtx.reconcile.repair.decisions import AMONG_OTHERS, LACKS_EARLIER, OVERTAKEN, Policy
+from shieldtx.reconcile.repair.listed_rows import ListedRow
 from shieldtx.reconcile.verdicts import Verdict
 from tests.support.repair_scenarios import BOTH, Pair, absent, lose, write_one_by_one
 from tests.support.service import Service

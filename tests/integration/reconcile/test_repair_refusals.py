@@ -15,7 +15,7 @@ import pytest
 from shieldtx import Event
 from shieldtx.ports.repair import RepairAction, Repaired
 from shieldtx.reconcile.expectations import ExpectedGroup
-from shieldtx.reconcile.repair_decisions import (
+from shieldtx.reconcile.repair.decisions import (
     AMONG_OTHERS,
     DISCARDED,
     FOR_OTHERS,

@@ -12,13 +12,13 @@ from sqlalchemy import text
 from shieldtx import Event
 from shieldtx.ports.broker import Delivery, DeliveryOutcome, Record
 from shieldtx.ports.repair import RepairAction, Repaired
-from shieldtx.reconcile.listed_rows import ListedRow
-from shieldtx.reconcile.repair_decisions import (
+from shieldtx.reconcile.repair.decisions import (
     AFTER_LATER_ONES,
     FOR_OTHERS,
     UNDONE_LOCALLY,
     Policy,
 )
+from shieldtx.reconcile.repair.listed_rows import ListedRow
 from shieldtx.reconcile.verdicts import Verdict
 from tests.support.repair_scenarios import BOTH, Pair, before_statements, listed, rows
 from tests.support.service import Service, Wire, answer

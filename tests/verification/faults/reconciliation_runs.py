@@ -14,8 +14,8 @@ from typing import Any, Final
 from shieldtx.cli import main, reconcile_repair
 from shieldtx.embedded.jars import fetch_jdbc_driver
 from shieldtx.reconcile.findings import OutputFolder, RunOutcome
-from shieldtx.reconcile.listed_rows import listed_rows
-from shieldtx.reconcile.repair import Repair
+from shieldtx.reconcile.repair.listed_rows import listed_rows
+from shieldtx.reconcile.repair.repair import Repair
 from shieldtx.reconcile.verdicts import Verdict
 from tests.support.repair_process import BATCH, kill_at
 from tests.verification.faults.bank import MARKER, TRANSFERRED, auditors_of

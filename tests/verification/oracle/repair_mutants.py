@@ -12,13 +12,13 @@ from uuid import UUID
 
 from shieldtx.ports.hand_over import Arrival, Line
 from shieldtx.ports.repair import RowSeen
-from shieldtx.reconcile import key_order, repair
-from shieldtx.reconcile.key_order import KeyOrder
-from shieldtx.reconcile.order_for_all import OrderForAll
-from shieldtx.reconcile.publish_again import PublishAgain
-from shieldtx.reconcile.repair_steps import Publication
-from shieldtx.reconcile.revoked import Revoked
-from shieldtx.reconcile.siblings import Siblings
+from shieldtx.reconcile.repair import key_order, repair
+from shieldtx.reconcile.repair.key_order import KeyOrder
+from shieldtx.reconcile.repair.order_for_all import OrderForAll
+from shieldtx.reconcile.repair.publish_again import PublishAgain
+from shieldtx.reconcile.repair.revoked import Revoked
+from shieldtx.reconcile.repair.siblings import Siblings
+from shieldtx.reconcile.repair.steps import Publication
 from shieldtx.store.repair import SqlRepairStore
 from tests.verification.oracle import broken, key_stories, repair_plan
 from tests.verification.oracle.mutants import Mutant, instead

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.reconcile.repair_decisions import OVERTAKEN
-from shieldtx.reconcile.repair_tally import RepairReport
+from shieldtx.reconcile.repair.decisions import OVERTAKEN
+from shieldtx.reconcile.repair.tally import RepairReport
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.facts import Row, Rows
 from tests.verification.oracle.history import Pair

@@ -19,7 +19,7 @@ from sqlalchemy import insert, text
 
 from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.reconcile.findings import TOPICS
-from shieldtx.reconcile.listed_rows import ListedRow
+from shieldtx.reconcile.repair.listed_rows import ListedRow
 from shieldtx.reconcile.verdicts import Verdict
 from tests.spark.planting import Service
 from tests.verification.oracle.facts import Row, Rows

@@ -17,10 +17,10 @@ from uuid import UUID
 from sqlalchemy import select
 
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
-from shieldtx.reconcile.listed_rows import ListedRow
-from shieldtx.reconcile.repair import Repair
-from shieldtx.reconcile.repair_decisions import PART_OF_RETENTION, Policy
-from shieldtx.reconcile.repair_tally import RepairReport
+from shieldtx.reconcile.repair.decisions import PART_OF_RETENTION, Policy
+from shieldtx.reconcile.repair.listed_rows import ListedRow
+from shieldtx.reconcile.repair.repair import Repair
+from shieldtx.reconcile.repair.tally import RepairReport
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairStore
 from tests.spark.planting import Service

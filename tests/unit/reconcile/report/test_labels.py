@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from shieldtx.reconcile.repair_decisions import REPAIRED
+from shieldtx.reconcile.repair.decisions import REPAIRED
 from shieldtx.reconcile.report import labels
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.verdicts import Verdict, Weight

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, insert, select
 from shieldtx.cli import main
 from shieldtx.domain.events import new_event_id
 from shieldtx.reconcile import spark_launcher, window
-from shieldtx.reconcile.replays import Replays
+from shieldtx.reconcile.repair.replays import Replays
 from shieldtx.store import repair_batch
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.row_repair import RowRepair

@@ -18,10 +18,7 @@ from shieldtx.ports.hand_over import Arrival, HandedOver, Key, Line, Place, Sent
 from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RowSeen
 from shieldtx.reconcile.expectations import NOBODY
 from shieldtx.reconcile.findings import TOPICS
-from shieldtx.reconcile.limits import PART_BYTES
-from shieldtx.reconcile.listed_rows import ListedRow
-from shieldtx.reconcile.repair import Repair
-from shieldtx.reconcile.repair_decisions import (
+from shieldtx.reconcile.repair.decisions import (
     NAMED,
     OVERTAKEN,
     REPAIRED,
@@ -29,8 +26,11 @@ from shieldtx.reconcile.repair_decisions import (
     Policy,
     step_of,
 )
-from shieldtx.reconcile.repair_steps import HandOverStep, PublishStep, Refusal
-from shieldtx.reconcile.rows_in_order import EventIds, RowsInOrder
+from shieldtx.reconcile.repair.limits import PART_BYTES
+from shieldtx.reconcile.repair.listed_rows import ListedRow
+from shieldtx.reconcile.repair.repair import Repair
+from shieldtx.reconcile.repair.rows_in_order import EventIds, RowsInOrder
+from shieldtx.reconcile.repair.steps import HandOverStep, PublishStep, Refusal
 from shieldtx.reconcile.verdicts import Verdict
 
 NOW = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)

@@ -11,7 +11,7 @@ from uuid import UUID
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports.hand_over import Place
 from shieldtx.ports.repair import RepairStore, RowSeen
-from shieldtx.reconcile.digest_set import DigestSet
+from shieldtx.reconcile.repair.digest_set import DigestSet
 
 _ID: Final = 16
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

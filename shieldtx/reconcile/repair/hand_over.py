@@ -16,12 +16,8 @@ from shieldtx.ports.repair import (
     RepairStore,
     RowSeen,
 )
-from shieldtx.reconcile.age import may_be_forgotten
-from shieldtx.reconcile.key_order import SETTLING, KeyOrder
-from shieldtx.reconcile.limits import Limits
-from shieldtx.reconcile.progress import Progress
-from shieldtx.reconcile.receivers import Receivers
-from shieldtx.reconcile.repair_decisions import (
+from shieldtx.reconcile.repair.age import may_be_forgotten
+from shieldtx.reconcile.repair.decisions import (
     BUSINESS_KEY,
     LACKS_EARLIER,
     NOT_STORED,
@@ -29,12 +25,16 @@ from shieldtx.reconcile.repair_decisions import (
     TOO_OLD,
     Policy,
 )
-from shieldtx.reconcile.repair_steps import Missing
-from shieldtx.reconcile.repair_tally import Tally
-from shieldtx.reconcile.revoked import Revoked
-from shieldtx.reconcile.rows_in_order import EventIds, NumberedRows
-from shieldtx.reconcile.siblings import Siblings
-from shieldtx.reconcile.slices import slices
+from shieldtx.reconcile.repair.key_order import SETTLING, KeyOrder
+from shieldtx.reconcile.repair.limits import Limits
+from shieldtx.reconcile.repair.progress import Progress
+from shieldtx.reconcile.repair.receivers import Receivers
+from shieldtx.reconcile.repair.revoked import Revoked
+from shieldtx.reconcile.repair.rows_in_order import EventIds, NumberedRows
+from shieldtx.reconcile.repair.siblings import Siblings
+from shieldtx.reconcile.repair.slices import slices
+from shieldtx.reconcile.repair.steps import Missing
+from shieldtx.reconcile.repair.tally import Tally
 
 
 @dataclass(slots=True)

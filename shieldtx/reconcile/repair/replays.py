@@ -12,22 +12,22 @@ from uuid import UUID
 from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.ports.hand_over import Key, Line
 from shieldtx.ports.repair import Note, RepairAction, RepairStore, RowSeen
-from shieldtx.reconcile.age import may_be_forgotten
-from shieldtx.reconcile.key_order import SETTLING
-from shieldtx.reconcile.limits import Limits
-from shieldtx.reconcile.places import Places
-from shieldtx.reconcile.progress import Progress
-from shieldtx.reconcile.repair_decisions import (
+from shieldtx.reconcile.repair.age import may_be_forgotten
+from shieldtx.reconcile.repair.decisions import (
     AFTER_LATER_ONES,
     FOR_OTHERS,
     TOO_OLD,
     UNDONE_LOCALLY,
     Policy,
 )
-from shieldtx.reconcile.repair_tally import Tally
-from shieldtx.reconcile.revoked import Revoked
-from shieldtx.reconcile.rows_in_order import NumberedRows
-from shieldtx.reconcile.slices import slices
+from shieldtx.reconcile.repair.key_order import SETTLING
+from shieldtx.reconcile.repair.limits import Limits
+from shieldtx.reconcile.repair.places import Places
+from shieldtx.reconcile.repair.progress import Progress
+from shieldtx.reconcile.repair.revoked import Revoked
+from shieldtx.reconcile.repair.rows_in_order import NumberedRows
+from shieldtx.reconcile.repair.slices import slices
+from shieldtx.reconcile.repair.tally import Tally
 from shieldtx.reconcile.verdicts import Verdict
 
 _ACTION: Final = RepairAction.REPLAY_EVENT

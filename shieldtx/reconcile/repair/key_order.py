@@ -17,8 +17,8 @@ from uuid import UUID
 
 from shieldtx.ports.hand_over import Arrival, Key, Line
 from shieldtx.ports.repair import RepairStore
-from shieldtx.reconcile.places import Places
-from shieldtx.reconcile.slices import batches
+from shieldtx.reconcile.repair.places import Places
+from shieldtx.reconcile.repair.slices import batches
 
 CLOCK_STEP: Final = timedelta(seconds=10)
 """What was written longer before an event is no later one: clocks of writers differ by less."""

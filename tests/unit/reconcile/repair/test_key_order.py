@@ -11,7 +11,7 @@ import pytest
 
 from shieldtx.domain.states import TxKind
 from shieldtx.ports.hand_over import Arrival, Key, Line
-from shieldtx.reconcile.key_order import CLOCK_STEP, KeyOrder
+from shieldtx.reconcile.repair.key_order import CLOCK_STEP, KeyOrder
 
 NOW = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

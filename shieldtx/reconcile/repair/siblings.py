@@ -16,11 +16,11 @@ from uuid import UUID
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports.hand_over import Key, Line, Sibling
 from shieldtx.ports.repair import RepairedEvent, RepairStore, RowSeen
-from shieldtx.reconcile.age import may_be_forgotten
-from shieldtx.reconcile.places import Places
-from shieldtx.reconcile.receivers import Receivers
-from shieldtx.reconcile.revoked import Revoked
-from shieldtx.reconcile.slices import batches
+from shieldtx.reconcile.repair.age import may_be_forgotten
+from shieldtx.reconcile.repair.places import Places
+from shieldtx.reconcile.repair.receivers import Receivers
+from shieldtx.reconcile.repair.revoked import Revoked
+from shieldtx.reconcile.repair.slices import batches
 
 _LOOKED_UP: Final = 5_000
 """Events that are looked up at once."""

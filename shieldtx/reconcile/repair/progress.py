@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from shieldtx.ports.repair import RowSeen
-from shieldtx.reconcile.digest_set import DigestSet
+from shieldtx.reconcile.repair.digest_set import DigestSet
 
 
 class Progress:

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairStore, RowSeen
-from shieldtx.reconcile.hand_over import HandOver
-from shieldtx.reconcile.limits import Limits
-from shieldtx.reconcile.listed_rows import ListedRow
-from shieldtx.reconcile.progress import Progress
-from shieldtx.reconcile.publish_again import PublishAgain
-from shieldtx.reconcile.receivers import Receivers
-from shieldtx.reconcile.repair_decisions import Policy, step_of
-from shieldtx.reconcile.repair_steps import (
+from shieldtx.reconcile.repair.decisions import Policy, step_of
+from shieldtx.reconcile.repair.hand_over import HandOver
+from shieldtx.reconcile.repair.limits import Limits
+from shieldtx.reconcile.repair.listed_rows import ListedRow
+from shieldtx.reconcile.repair.progress import Progress
+from shieldtx.reconcile.repair.publish_again import PublishAgain
+from shieldtx.reconcile.repair.receivers import Receivers
+from shieldtx.reconcile.repair.replays import Replays
+from shieldtx.reconcile.repair.slices import slices
+from shieldtx.reconcile.repair.steps import (
     AnyStep,
     HandOverStep,
     Missing,
@@ -24,9 +26,7 @@ from shieldtx.reconcile.repair_steps import (
     Refusal,
     Step,
 )
-from shieldtx.reconcile.repair_tally import RepairReport, Tally
-from shieldtx.reconcile.replays import Replays
-from shieldtx.reconcile.slices import slices
+from shieldtx.reconcile.repair.tally import RepairReport, Tally
 from shieldtx.reconcile.verdicts import Verdict
 
 BATCH: Final = 500

@@ -8,7 +8,7 @@ from functools import cached_property
 from shieldtx.domain.states import TxKind
 from shieldtx.ports.repair import RepairStore
 from shieldtx.reconcile.expectations import Sent
-from shieldtx.reconcile.repair_decisions import Policy
+from shieldtx.reconcile.repair.decisions import Policy
 
 
 class Receivers:

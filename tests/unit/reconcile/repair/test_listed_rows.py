@@ -14,8 +14,8 @@ import pytest
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.errors import ConfigurationError
-from shieldtx.reconcile import listed_rows as rows_module
-from shieldtx.reconcile.listed_rows import ListedRow, listed_rows
+from shieldtx.reconcile.repair import listed_rows as rows_module
+from shieldtx.reconcile.repair.listed_rows import ListedRow, listed_rows
 from shieldtx.reconcile.verdicts import Verdict
 
 NOW = datetime(2026, 3, 1, 2, 0, 0, 123_456, tzinfo=UTC)

@@ -13,10 +13,10 @@ from typing import Final
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.ports.repair import RepairAction, RowSeen
-from shieldtx.reconcile.age import may_be_forgotten
 from shieldtx.reconcile.expectations import NOBODY, ExpectedGroup
-from shieldtx.reconcile.listed_rows import ListedRow
-from shieldtx.reconcile.repair_steps import (
+from shieldtx.reconcile.repair.age import may_be_forgotten
+from shieldtx.reconcile.repair.listed_rows import ListedRow
+from shieldtx.reconcile.repair.steps import (
     AnyStep,
     HandOverStep,
     Missing,

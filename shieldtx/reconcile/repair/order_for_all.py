@@ -8,13 +8,13 @@ from uuid import UUID
 
 from shieldtx.ports.hand_over import Line
 from shieldtx.ports.repair import RepairedEvent, RepairStore, RowSeen
-from shieldtx.reconcile.key_order import SETTLING, KeyOrder
-from shieldtx.reconcile.receivers import Receivers
-from shieldtx.reconcile.repair_decisions import AMONG_OTHERS, OVERTAKEN, Policy
-from shieldtx.reconcile.revoked import Revoked
-from shieldtx.reconcile.rows_in_order import EventIds
-from shieldtx.reconcile.siblings import Siblings
-from shieldtx.reconcile.slices import slices
+from shieldtx.reconcile.repair.decisions import AMONG_OTHERS, OVERTAKEN, Policy
+from shieldtx.reconcile.repair.key_order import SETTLING, KeyOrder
+from shieldtx.reconcile.repair.receivers import Receivers
+from shieldtx.reconcile.repair.revoked import Revoked
+from shieldtx.reconcile.repair.rows_in_order import EventIds
+from shieldtx.reconcile.repair.siblings import Siblings
+from shieldtx.reconcile.repair.slices import slices
 
 Group = tuple[str, str]
 """With its service, which comes first."""

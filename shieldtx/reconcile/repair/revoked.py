@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from shieldtx.ports.repair import RepairStore, RowSeen
-from shieldtx.reconcile.progress import Progress
-from shieldtx.reconcile.repair_decisions import DISCARDED, TAKEN_BACK
-from shieldtx.reconcile.repair_steps import Missing
+from shieldtx.reconcile.repair.decisions import DISCARDED, TAKEN_BACK
+from shieldtx.reconcile.repair.progress import Progress
+from shieldtx.reconcile.repair.steps import Missing
 
 
 class Revoked:

@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 
 from shieldtx.ports.hand_over import Place
-from shieldtx.reconcile.places import Places
+from shieldtx.reconcile.repair.places import Places
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

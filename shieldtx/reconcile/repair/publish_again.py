@@ -9,17 +9,17 @@ from typing import Final
 from uuid import UUID
 
 from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairStore, RowSeen
-from shieldtx.reconcile.age import may_be_forgotten
-from shieldtx.reconcile.limits import Limits
-from shieldtx.reconcile.order_for_all import OrderForAll
-from shieldtx.reconcile.progress import Progress
-from shieldtx.reconcile.receivers import Receivers
-from shieldtx.reconcile.repair_decisions import TOO_OLD, Policy
-from shieldtx.reconcile.repair_steps import Publication
-from shieldtx.reconcile.repair_tally import Tally
-from shieldtx.reconcile.revoked import Revoked
-from shieldtx.reconcile.rows_in_order import EventIds, NumberedRows
-from shieldtx.reconcile.slices import slices
+from shieldtx.reconcile.repair.age import may_be_forgotten
+from shieldtx.reconcile.repair.decisions import TOO_OLD, Policy
+from shieldtx.reconcile.repair.limits import Limits
+from shieldtx.reconcile.repair.order_for_all import OrderForAll
+from shieldtx.reconcile.repair.progress import Progress
+from shieldtx.reconcile.repair.receivers import Receivers
+from shieldtx.reconcile.repair.revoked import Revoked
+from shieldtx.reconcile.repair.rows_in_order import EventIds, NumberedRows
+from shieldtx.reconcile.repair.slices import slices
+from shieldtx.reconcile.repair.steps import Publication
+from shieldtx.reconcile.repair.tally import Tally
 
 _ACTION: Final = RepairAction.PUBLISH_AGAIN
 
