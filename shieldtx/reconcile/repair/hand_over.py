@@ -10,25 +10,20 @@ from uuid import UUID
 
 from shieldtx.ports.hand_over import HandedOver, Line
 from shieldtx.ports.repair import (
-    Note,
     RepairAction,
     Repaired,
-    RepairStore,
     RowSeen,
 )
 from shieldtx.reconcile.repair.age import may_be_forgotten
+from shieldtx.reconcile.repair.context import RepairContext
 from shieldtx.reconcile.repair.decisions import (
     BUSINESS_KEY,
     LACKS_EARLIER,
     NOT_STORED,
     OVERTAKEN,
     TOO_OLD,
-    Policy,
 )
 from shieldtx.reconcile.repair.key_order import SETTLING, KeyOrder
-from shieldtx.reconcile.repair.limits import Limits
-from shieldtx.reconcile.repair.progress import Progress
-from shieldtx.reconcile.repair.receivers import Receivers
 from shieldtx.reconcile.repair.revoked import Revoked
 from shieldtx.reconcile.repair.rows_in_order import EventIds, NumberedRows
 from shieldtx.reconcile.repair.siblings import Siblings
@@ -57,38 +52,26 @@ class HandOver:
     scan is looked up. What has been stored before it is earlier, so it counts as no overtaking.
     """
 
-    def __init__(
-        self,
-        missing: Missing,
-        *,
-        stores: Mapping[str, RepairStore],
-        receivers: Receivers,
-        note: Note,
-        policy: Policy,
-        dry_run: bool,
-        progress: Progress,
-        limits: Limits,
-    ) -> None:
-        """Work on the databases of `stores`, by the names of their services."""
+    def __init__(self, missing: Missing, context: RepairContext) -> None:
+        """Hand over events that have their services, the group and a verdict in common."""
+        stores, policy = context.stores, context.policy
         self._missing = missing
         self._upstream, self._downstream = stores[missing.upstream], stores[missing.downstream]
-        self._note = note
+        self._note = context.note(missing.verdict)
         self._out_of_order = policy.out_of_order
         self._young_since = policy.young_since.get(missing.downstream)
-        self._dry_run = dry_run
+        self._dry_run = context.dry_run
         self.would_have = EventIds()
         """What a dry run says that the group would have."""
-        self._limits = limits
+        self._limits = limits = context.limits
         self._rows = NumberedRows(missing.upstream, self._upstream, looked_up=limits.looked_up)
-        self._revoked = Revoked(stores, lacked_by=missing, progress=progress)
+        self._revoked = Revoked(stores, lacked_by=missing, progress=context.progress)
         self._added = EventIds()
         self._siblings = Siblings(
-            stores=stores,
+            context,
             source=missing.upstream,
             to=(missing.downstream, missing.group),
-            receivers=receivers,
             revoked=self._revoked,
-            young_since=self._young_since,
         )
         self._order = KeyOrder(
             upstream=self._upstream,

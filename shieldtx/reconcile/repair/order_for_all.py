@@ -7,10 +7,10 @@ from datetime import datetime
 from uuid import UUID
 
 from shieldtx.ports.hand_over import Line
-from shieldtx.ports.repair import RepairedEvent, RepairStore, RowSeen
-from shieldtx.reconcile.repair.decisions import AMONG_OTHERS, OVERTAKEN, Policy
+from shieldtx.ports.repair import RepairedEvent, RowSeen
+from shieldtx.reconcile.repair.context import RepairContext
+from shieldtx.reconcile.repair.decisions import AMONG_OTHERS, OVERTAKEN
 from shieldtx.reconcile.repair.key_order import SETTLING, KeyOrder
-from shieldtx.reconcile.repair.receivers import Receivers
 from shieldtx.reconcile.repair.revoked import Revoked
 from shieldtx.reconcile.repair.rows_in_order import EventIds
 from shieldtx.reconcile.repair.siblings import Siblings
@@ -26,23 +26,20 @@ class OrderForAll:
     def __init__(
         self,
         source: str,
+        context: RepairContext,
         *,
-        stores: Mapping[str, RepairStore],
-        policy: Policy,
-        receivers: Receivers,
         revoked: Revoked,
         would_have: Mapping[Group, EventIds],
-        looked_up: int,
     ) -> None:
         """Ask all services, for each may receive the copies."""
         self._source = source
-        self._stores = stores
-        self._upstream = stores[source]
-        self._policy = policy
-        self._receivers = receivers
+        self._context = context
+        self._stores = context.stores
+        self._upstream = context.stores[source]
+        self._receivers = context.receivers(source)
         self._revoked = revoked
         self._would_have = would_have
-        self._looked_up = looked_up
+        self._looked_up = context.limits.looked_up
         self._scanned: dict[str, datetime] = {}
         """By service: from when on its database is asked what has come since the last scan."""
 
@@ -90,12 +87,10 @@ class OrderForAll:
 
     def _siblings(self, group: Group) -> Siblings:
         return Siblings(
-            stores=self._stores,
+            self._context,
             source=self._source,
             to=group,
-            receivers=self._receivers,
             revoked=self._revoked,
-            young_since=self._policy.young_since.get(group[0]),
             would_have=self._would_have.get(group, ()),
         )
 

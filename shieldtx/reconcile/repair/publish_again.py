@@ -8,13 +8,11 @@ from itertools import groupby
 from typing import Final
 from uuid import UUID
 
-from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairStore, RowSeen
+from shieldtx.ports.repair import RepairAction, Repaired, RowSeen
 from shieldtx.reconcile.repair.age import may_be_forgotten
-from shieldtx.reconcile.repair.decisions import TOO_OLD, Policy
-from shieldtx.reconcile.repair.limits import Limits
+from shieldtx.reconcile.repair.context import RepairContext
+from shieldtx.reconcile.repair.decisions import TOO_OLD
 from shieldtx.reconcile.repair.order_for_all import OrderForAll
-from shieldtx.reconcile.repair.progress import Progress
-from shieldtx.reconcile.repair.receivers import Receivers
 from shieldtx.reconcile.repair.revoked import Revoked
 from shieldtx.reconcile.repair.rows_in_order import EventIds, NumberedRows
 from shieldtx.reconcile.repair.slices import slices
@@ -31,31 +29,18 @@ class PublishAgain:
     that has the event. To one that lacks it, it would come behind the later events of its key.
     """
 
-    def __init__(
-        self,
-        publication: Publication,
-        *,
-        stores: Mapping[str, RepairStore],
-        receivers: Receivers,
-        note: Note,
-        policy: Policy,
-        dry_run: bool,
-        progress: Progress,
-        limits: Limits,
-    ) -> None:
-        """Work on the databases of `stores`, by the names of their services."""
+    def __init__(self, publication: Publication, context: RepairContext) -> None:
+        """Publish events of one service, which have a verdict in common."""
         self._publication = publication
-        self._stores = stores
-        self._receivers = receivers
-        self._upstream = stores[publication.upstream]
-        self._note = note
-        self._policy = policy
-        self._dry_run = dry_run
-        self._progress = progress
-        self._limits = limits
+        self._context = context
+        self._stores, self._policy = context.stores, context.policy
+        self._limits, self._progress = context.limits, context.progress
+        self._upstream = context.stores[publication.upstream]
         # All groups get the copy. A rollback, too, is for groups of other services that compensate.
-        self._revoked = Revoked(stores, lacked_by=None, progress=progress)
-        self._rows = NumberedRows(publication.upstream, self._upstream, looked_up=limits.looked_up)
+        self._revoked = Revoked(context.stores, lacked_by=None, progress=context.progress)
+        self._rows = NumberedRows(
+            publication.upstream, self._upstream, looked_up=context.limits.looked_up
+        )
 
     def add(self, row: RowSeen) -> None:
         """Add a PROCESSED row of the outbox."""
@@ -68,12 +53,9 @@ class PublishAgain:
         """
         order = OrderForAll(
             self._publication.upstream,
-            stores=self._stores,
-            policy=self._policy,
-            receivers=self._receivers,
+            self._context,
             revoked=self._revoked,
             would_have=would_have,
-            looked_up=self._limits.looked_up,
         )
         for chunk in self._rows.in_order().parts(self._limits.compared):
             late = order.late(chunk)
@@ -125,7 +107,8 @@ class PublishAgain:
         return kept
 
     def _publish(self, rows: Sequence[RowSeen], late: Mapping[UUID, str], tally: Tally) -> None:
-        repaired = self._upstream.repair(_ACTION, rows, note=self._note, dry_run=self._dry_run)
+        note, dry_run = self._context.note(self._publication.verdict), self._context.dry_run
+        repaired = self._upstream.repair(_ACTION, rows, note=note, dry_run=dry_run)
         self._progress.publish(self._publication.upstream, repaired.events)
         if rows[0].event_id in late:
             repaired = replace(repaired, out_of_order=repaired.done)

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairStore, RowSeen
+from shieldtx.ports.repair import RepairAction, Repaired, RepairStore, RowSeen
+from shieldtx.reconcile.repair.context import RepairContext
 from shieldtx.reconcile.repair.decisions import Policy, step_of
 from shieldtx.reconcile.repair.hand_over import HandOver
 from shieldtx.reconcile.repair.limits import Limits
 from shieldtx.reconcile.repair.listed_rows import ListedRow
-from shieldtx.reconcile.repair.progress import Progress
 from shieldtx.reconcile.repair.publish_again import PublishAgain
-from shieldtx.reconcile.repair.receivers import Receivers
 from shieldtx.reconcile.repair.replays import Replays
 from shieldtx.reconcile.repair.slices import slices
 from shieldtx.reconcile.repair.steps import (
@@ -78,21 +77,17 @@ class Repair:
         compared: int = COMPARED,
     ) -> None:
         """Work on the databases of `stores`, by the names of their services."""
-        self._stores = stores
-        self._policy = policy
-        self._run_id = run_id
-        self._who = who
-        self._dry_run = dry_run
-        self._progress = Progress()
-        self._known_receivers: dict[str, Receivers] = {}
         looked_up = max(looked_up, batch)
-        self._limits = Limits(batch=batch, looked_up=looked_up, compared=max(compared, looked_up))
+        limits = Limits(batch=batch, looked_up=looked_up, compared=max(compared, looked_up))
+        self._context = RepairContext(
+            stores=stores, policy=policy, run_id=run_id, who=who, dry_run=dry_run, limits=limits
+        )
 
     def run(self, rows: Iterable[ListedRow]) -> RepairReport:
         """Repair what can be; of the others, say why not."""
         tally, work = Tally(), _Work()
         for row in rows:
-            step = step_of(row, self._policy)
+            step = step_of(row, self._context.policy)
             if isinstance(step, Refusal):
                 tally.refuse(row.verdict, step.reason)
             else:
@@ -119,80 +114,38 @@ class Repair:
         match step:
             case HandOverStep(missing=missing, row=seen):
                 if missing not in work.hand_overs:
-                    work.hand_overs[missing] = self._hand_over(missing)
+                    work.hand_overs[missing] = HandOver(missing, self._context)
                 work.hand_overs[missing].add(seen)
             case PublishStep(publication=publication, row=seen):
                 if publication not in work.publications:
-                    work.publications[publication] = self._publish_again(publication)
+                    work.publications[publication] = PublishAgain(publication, self._context)
                 work.publications[publication].add(seen)
             case Step(action=RepairAction.REPLAY_EVENT as action, service=service, row=seen):
                 kind = _Kind(verdict, action, service)
                 if kind not in work.replays:
-                    work.replays[kind] = self._replays(kind)
+                    work.replays[kind] = Replays(service, verdict, self._context)
                 work.replays[kind].add(seen)
             case Step(action=action, service=service, row=seen):
                 kind = _Kind(verdict, action, service)
                 work.waiting[kind].append(seen)
-                if len(work.waiting[kind]) >= self._limits.looked_up:
+                if len(work.waiting[kind]) >= self._context.limits.looked_up:
                     self._carry_out(kind, work.waiting.pop(kind), tally)
-
-    def _hand_over(self, missing: Missing) -> HandOver:
-        return HandOver(
-            missing,
-            stores=self._stores,
-            receivers=self._receivers(missing.upstream),
-            note=self._note(missing.verdict),
-            policy=self._policy,
-            dry_run=self._dry_run,
-            progress=self._progress,
-            limits=self._limits,
-        )
-
-    def _publish_again(self, publication: Publication) -> PublishAgain:
-        return PublishAgain(
-            publication,
-            stores=self._stores,
-            receivers=self._receivers(publication.upstream),
-            note=self._note(publication.verdict),
-            policy=self._policy,
-            dry_run=self._dry_run,
-            progress=self._progress,
-            limits=self._limits,
-        )
-
-    def _replays(self, kind: _Kind) -> Replays:
-        return Replays(
-            kind.service,
-            kind.verdict,
-            stores=self._stores,
-            note=self._note(kind.verdict),
-            policy=self._policy,
-            dry_run=self._dry_run,
-            progress=self._progress,
-            limits=self._limits,
-        )
-
-    def _receivers(self, source: str) -> Receivers:
-        if source not in self._known_receivers:
-            self._known_receivers[source] = Receivers(source, self._stores, self._policy)
-        return self._known_receivers[source]
 
     def _carry_out(self, kind: _Kind, rows: Sequence[RowSeen], tally: Tally) -> None:
         # Those of a key in the order in which they were written, as far as their ids tell.
         rows = sorted(rows, key=lambda row: row.event_id)
-        for part in slices(rows, self._limits.batch):
+        for part in slices(rows, self._context.limits.batch):
             tally.add(kind.verdict, kind.action, self._repair(kind, part))
 
     def _repair(self, kind: _Kind, rows: Sequence[RowSeen]) -> Repaired:
-        store, note = self._stores[kind.service], self._note(kind.verdict)
-        if not (self._dry_run and kind.action is RepairAction.RAISE_ROLLBACK):
-            return store.repair(kind.action, rows, note=note, dry_run=self._dry_run)
+        context = self._context
+        store, note = context.stores[kind.service], context.note(kind.verdict)
+        if not (context.dry_run and kind.action is RepairAction.RAISE_ROLLBACK):
+            return store.repair(kind.action, rows, note=note, dry_run=context.dry_run)
         # Of the groups of a service that gave an event up, one rollback speaks for all.
-        new = [row for row in rows if not self._progress.would_have_raised(kind.service, row)]
+        progress = context.progress
+        new = [row for row in rows if not progress.would_have_raised(kind.service, row)]
         repaired = store.repair(kind.action, new, note=note, dry_run=True)
         raised = [row for row in new if row.event_id in repaired.events]
-        self._progress.pretend_to_raise(kind.service, raised)
+        progress.pretend_to_raise(kind.service, raised)
         return repaired.plus(Repaired(needless=len(rows) - len(new)))
-
-    def _note(self, verdict: Verdict) -> Note:
-        return Note(who=self._who, run_id=self._run_id, verdict=verdict)

@@ -11,19 +11,17 @@ from uuid import UUID
 
 from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.ports.hand_over import Key, Line
-from shieldtx.ports.repair import Note, RepairAction, RepairStore, RowSeen
+from shieldtx.ports.repair import RepairAction, RowSeen
 from shieldtx.reconcile.repair.age import may_be_forgotten
+from shieldtx.reconcile.repair.context import RepairContext
 from shieldtx.reconcile.repair.decisions import (
     AFTER_LATER_ONES,
     FOR_OTHERS,
     TOO_OLD,
     UNDONE_LOCALLY,
-    Policy,
 )
 from shieldtx.reconcile.repair.key_order import SETTLING
-from shieldtx.reconcile.repair.limits import Limits
 from shieldtx.reconcile.repair.places import Places
-from shieldtx.reconcile.repair.progress import Progress
 from shieldtx.reconcile.repair.revoked import Revoked
 from shieldtx.reconcile.repair.rows_in_order import NumberedRows
 from shieldtx.reconcile.repair.slices import slices
@@ -44,25 +42,18 @@ class Replays:
         self,
         service: str,
         verdict: Verdict,
-        *,
-        stores: Mapping[str, RepairStore],
-        note: Note,
-        policy: Policy,
-        dry_run: bool,
-        progress: Progress,
-        limits: Limits,
+        context: RepairContext,
     ) -> None:
-        """Work on the databases of `stores`, by the names of their services."""
+        """Replay events of which a run has listed the FAILED rows with one verdict."""
         self._service = service
         self._verdict = verdict
-        self._outbox = stores[service]
-        self._note = note
-        self._policy = policy
-        self._dry_run = dry_run
-        self._limits = limits
-        self._revoked = Revoked(stores, lacked_by=None, progress=progress)
+        self._outbox = context.stores[service]
+        self._context = context
+        self._limits = context.limits
+        self._policy = context.policy
+        self._revoked = Revoked(context.stores, lacked_by=None, progress=context.progress)
         self._rows = NumberedRows(
-            service, self._outbox, looked_up=limits.looked_up, status=OutboxStatus.FAILED
+            service, self._outbox, looked_up=context.limits.looked_up, status=OutboxStatus.FAILED
         )
 
     def add(self, row: RowSeen) -> None:
@@ -86,7 +77,8 @@ class Replays:
                 self._replay([row for row in batch if row.event_id not in refused], by_now, tally)
 
     def _replay(self, rows: Sequence[RowSeen], late: set[UUID], tally: Tally) -> None:
-        repaired = self._outbox.repair(_ACTION, rows, note=self._note, dry_run=self._dry_run)
+        note, dry_run = self._context.note(self._verdict), self._context.dry_run
+        repaired = self._outbox.repair(_ACTION, rows, note=note, dry_run=dry_run)
         out_of_order = len(late.intersection(repaired.events))
         tally.add(self._verdict, _ACTION, replace(repaired, out_of_order=out_of_order))
 

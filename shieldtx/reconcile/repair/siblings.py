@@ -7,23 +7,19 @@ one could never come in its order any more.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
 from uuid import UUID
 
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports.hand_over import Key, Line, Sibling
-from shieldtx.ports.repair import RepairedEvent, RepairStore, RowSeen
+from shieldtx.ports.repair import RepairedEvent, RowSeen
 from shieldtx.reconcile.repair.age import may_be_forgotten
+from shieldtx.reconcile.repair.context import RepairContext
 from shieldtx.reconcile.repair.places import Places
-from shieldtx.reconcile.repair.receivers import Receivers
 from shieldtx.reconcile.repair.revoked import Revoked
 from shieldtx.reconcile.repair.slices import batches
-
-_LOOKED_UP: Final = 5_000
-"""Events that are looked up at once."""
 
 
 def _by_key() -> defaultdict[Key, Places]:
@@ -58,26 +54,23 @@ class Siblings:
 
     def __init__(
         self,
+        context: RepairContext,
         *,
-        stores: Mapping[str, RepairStore],
         source: str,
         to: tuple[str, str],
-        receivers: Receivers,
         revoked: Revoked,
-        young_since: datetime | None,
         would_have: Container[UUID] = (),
     ) -> None:
-        """Look for a group, `to`, which is given with its service.
-
-        What it settled before `young_since` it may have purged, so that nobody knows what it lacks.
-        """
-        self._upstream = stores[source]
+        """Look for a group, `to`, which is given with its service."""
+        self._upstream = context.stores[source]
         self._service, self._group = to
-        self._downstream = stores[self._service]
+        self._downstream = context.stores[self._service]
         self._source = source
-        self._receivers = receivers
+        self._looked_up = context.limits.looked_up
+        self._receivers = context.receivers(source)
         self._revoked = revoked
-        self._young_since = young_since
+        # What it has settled before that, it may have purged: what it lacks is unknown.
+        self._young_since = context.policy.young_since.get(self._service)
         self._would_have = would_have
 
     def of(
@@ -98,7 +91,7 @@ class Siblings:
                 asked.types.add((line.topic, line.type))
         found = Found()
         siblings = self._upstream.siblings(asked.places.keys(), since=since)
-        for part in batches(siblings, _LOOKED_UP):
+        for part in batches(siblings, self._looked_up):
             for sibling in part:
                 found.sent[sibling.ordered_by].add(sibling)
             self._sort([each for each in part if self._matters(each, asked)], asked, found)
