@@ -6,13 +6,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 from unittest.mock import patch
 from uuid import UUID
 
 from shieldtx.ports.hand_over import Arrival, Line
 from shieldtx.ports.repair import RowSeen
 from shieldtx.reconcile.repair import key_order, repair
+from shieldtx.reconcile.repair.context import RepairContext
 from shieldtx.reconcile.repair.key_order import KeyOrder
 from shieldtx.reconcile.repair.order_for_all import OrderForAll
 from shieldtx.reconcile.repair.publish_again import PublishAgain
@@ -27,10 +28,10 @@ from tests.verification.oracle.mutants import Mutant, instead
 class _AsksOneGroup(PublishAgain):
     """Looks for discards of the one group that lacks a rollback."""
 
-    def __init__(self, publication: Publication, **given: Any) -> None:
-        super().__init__(publication, **given)
-        lacked_by, progress = publication.unless_received, given["progress"]
-        self._revoked = Revoked(given["stores"], lacked_by=lacked_by, progress=progress)
+    def __init__(self, publication: Publication, context: RepairContext) -> None:
+        super().__init__(publication, context)
+        lacked_by = publication.unless_received
+        self._revoked = Revoked(context.stores, lacked_by=lacked_by, progress=context.progress)
 
 
 _late = OrderForAll.late
