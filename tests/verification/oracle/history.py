@@ -357,6 +357,17 @@ class History:
                 at = life.settled_at + kept + self.random.choice((1, 300, 1000))
                 life.gone_at = min(life.gone_at, at)
 
+    def forgotten(self, night: float) -> set[tuple[str, str, UUID]]:
+        """Return what groups had applied and have purged by then: service, group, event."""
+        return {
+            (life.service, life.group, life.event_id)
+            for life in self.lives
+            if life.group is not None
+            and life.status is I.PROCESSED
+            and life.gone_at <= night
+            and life.gone_at >= life.settled_at + (self.setting.retention[life.service] or NEVER)
+        }
+
     def new_key(self) -> str:
         """Make a key that no other event has."""
         return f"key-{len(self.lives)}"

@@ -12,14 +12,16 @@ from uuid import UUID
 
 from shieldtx.ports.hand_over import Arrival, Line
 from shieldtx.ports.repair import RowSeen
-from shieldtx.reconcile.repair import key_order, repair
+from shieldtx.reconcile.repair import decisions, key_order, repair
 from shieldtx.reconcile.repair.context import RepairContext
+from shieldtx.reconcile.repair.decisions import Policy
 from shieldtx.reconcile.repair.key_order import KeyOrder
 from shieldtx.reconcile.repair.order_for_all import OrderForAll
 from shieldtx.reconcile.repair.publish_again import PublishAgain
 from shieldtx.reconcile.repair.revoked import Revoked
 from shieldtx.reconcile.repair.siblings import Siblings
 from shieldtx.reconcile.repair.steps import Publication
+from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairStore
 from tests.verification.oracle import broken, key_stories, repair_plan
 from tests.verification.oracle.mutants import Mutant, instead
@@ -75,6 +77,16 @@ class _ByAnyArrival(key_order._OfOneKey):
         super().add(arrival, line and replace(line, seq=sys.maxsize))
 
 
+@contextmanager
+def _all_groups_get_what_one_lacks() -> Iterator[None]:
+    missing = {Verdict.MISSING_DOWNSTREAM: decisions._publish_again}
+    with (
+        patch.dict(decisions._DECISIONS, missing),
+        patch.object(Policy, "young_for_all", None),
+    ):
+        yield
+
+
 OF_REPAIRS: Final = (
     Mutant(
         name="N4 what was taken back is delivered",
@@ -85,6 +97,11 @@ OF_REPAIRS: Final = (
         name="N4 delivered behind later events of its key",
         applied=instead(KeyOrder, "overtaken", lambda *_, **__: set()),
         stories=(broken.record_is_lost_before_another_of_its_key,),
+    ),
+    Mutant(
+        name="N6 all groups get a copy of what one lacks, however little they keep",
+        applied=_all_groups_get_what_one_lacks,
+        stories=(broken.record_is_lost,),
     ),
     Mutant(
         name="published again behind later events of its key",

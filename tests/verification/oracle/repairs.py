@@ -290,6 +290,7 @@ class RepairedNight:
             for row in rows.inbox
             if row["status"] is InboxStatus.PROCESSED
         }
+        forgotten = self.history.forgotten(self.night.at)
         received = repair_order.received_by(rows)
         taken_back = {
             row["causation_id"] for row in (*rows.outbox, *rows.inbox) if _takes_back(row)
@@ -298,6 +299,8 @@ class RepairedNight:
         for effect, times in effects.items():
             if times > 1 or effect in applied:
                 yield f"{effect} was applied {times + (effect in applied)} times"
+            if effect in forgotten and self._was_settled(rows, effect[-1]):
+                yield f"{effect} was applied again by a group that had purged it"
             if effect in overtaken:
                 yield f"{effect} was applied behind a later event of its key"
             is_lost = effect not in received
