@@ -6,6 +6,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.reconcile.facts import Fact
 from shieldtx.reconcile.verdicts import Verdict
 
 
@@ -34,7 +35,7 @@ def first_trace() -> Column:
 def is_ambiguous() -> Column:
     """Whether a row is missing that may have been purged, and a run in time could not judge it."""
     is_too_old = F.col("verdict") == Verdict.TOO_OLD.value
-    is_any = _was_sent_again() | _came_late()
+    is_any = _was_sent_again() | _came_late() | _was_settled_late()
     return unless_unknown(is_too_old & is_any, otherwise=False)
 
 
@@ -72,6 +73,23 @@ def _came_late() -> Column:
     all_that_is_kept = F.col("watermark") - F.col("horizon")
     return unless_unknown(
         (came_at >= F.col("horizon")) & (first_trace() <= came_at - all_that_is_kept),
+        otherwise=False,
+    )
+
+
+def _was_settled_late() -> Column:
+    """Whether a rollback was settled lately without a compensation, and is older than the horizon.
+
+    It was FAILED or DEAD for long, and replayed. Another rollback may have compensated the event
+    before, and have been purged since.
+    """
+    return unless_unknown(
+        (F.col("kind") == TxKind.ROLLBACK.value)
+        & (F.col("downstream_status") == InboxStatus.PROCESSED.value)
+        & ~F.col("answered")
+        & F.coalesce(Fact.OWES.value, F.lit(col=True))
+        & (first_trace() < F.col("horizon"))
+        & (F.col("settled_at") >= F.col("horizon")),
         otherwise=False,
     )
 

@@ -84,10 +84,13 @@ def ambiguous_in(tallies: Iterable[Tally]) -> Iterable[str]:
     for pair in absent:
         if absent[pair]:
             yield (_absent if pair.downstream == TOPICS else _not_received)(pair, absent[pair])
+        is_rollback = pair.kind is TxKind.ROLLBACK
         if unknown[pair]:
-            yield _without_row(pair, unknown[pair])
+            without_row = _rollback_without_row if is_rollback else _without_row
+            yield without_row(pair, unknown[pair])
         if unfounded[pair]:
-            yield _without_reason(pair, unfounded[pair])
+            without_reason = _not_compensated if is_rollback else _without_reason
+            yield without_reason(pair, unfounded[pair])
 
 
 def _not_received(pair: Pair, rows: int) -> str:
@@ -106,6 +109,26 @@ def _without_row(pair: Pair, rows: int) -> str:
         "was purged before a run could judge it, as of an event that was received long after it "
         "was sent, or it has never been there. They are the rows of this group under rows/ that "
         "are `ambiguous`: find out who sent them"
+    )
+
+
+def _rollback_without_row(pair: Pair, rows: int) -> str:
+    return (
+        f"{rows:,} rollbacks of {pair.upstream} were older than the retention when group "
+        f"{pair.group} of {pair.downstream} received or settled them, and have no row in the "
+        f"outbox of {pair.upstream}: the row was purged before a run could judge it, or it has "
+        "never been there. They are the rows of this group under rows/ that are `ambiguous`: find "
+        "out who sent them, and whether their events were compensated"
+    )
+
+
+def _not_compensated(pair: Pair, rows: int) -> str:
+    return (
+        f"{rows:,} rollbacks of {pair.upstream} were older than the retention when group "
+        f"{pair.group} of {pair.downstream} settled them without a compensation: another rollback "
+        "compensated the event, and its row was purged before a run could judge it, or nothing "
+        "did. They are the rows of this group under rows/ that are `ambiguous`: see whether the "
+        "effects of their events have to be undone"
     )
 
 

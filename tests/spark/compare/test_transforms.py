@@ -753,6 +753,59 @@ def test_an_arrival_without_a_row_upstream_is_ambiguous_if_no_run_could_judge_it
     assert (count.ambiguous, count.unknown, count.arrived) == (int(is_ambiguous),) * 3
 
 
+RETURNED = {"event_id": "r", "causation_id": "e", "causation_source": "orders"}
+REPLAYED = RETURNED | {"created_at": before(90), "published_at": before(31)}
+SETTLED_LATE = RETURNED | {
+    "event_time": before(90),
+    "received_at": before(30),
+    "settled_at": before(29),
+}
+
+
+@pytest.mark.parametrize(
+    ("rollback", "arrival", "verdict", "is_ambiguous"),
+    [
+        # FAILED until it was replayed, for longer than all that is kept or for nearly as long.
+        ([REPLAYED], SETTLED_LATE, "TOO_OLD", True),
+        ([REPLAYED], SETTLED_LATE | {"event_time": before(61)}, "TOO_OLD", True),
+        ([REPLAYED], SETTLED_LATE | {"event_time": before(60)}, "ROLLBACK_NOT_COMPENSATED", False),
+        # DEAD until it was replayed: its outbox row is purged.
+        ([], SETTLED_LATE | {"received_at": before(89)}, "TOO_OLD", True),
+        ([REPLAYED], SETTLED_LATE | {"settled_at": before(61)}, "TOO_OLD", False),
+        # Whether a group of another service has to compensate the event is not known.
+        ([REPLAYED], SETTLED_LATE | {"downstream_owes": None}, "TOO_OLD", True),
+        ([REPLAYED], SETTLED_LATE | {"downstream_owes": False}, "MATCHED", False),
+        ([REPLAYED], SETTLED_LATE | {"downstream_status": "DEAD"}, "PARKED", False),
+    ],
+)
+def test_a_rollback_that_was_settled_late_without_a_compensation_is_ambiguous(
+    spark, rollback, arrival, verdict, is_ambiguous
+):
+    rows = rows_of(
+        spark,
+        sent(spark, *rollback, stream=BACK),
+        received(spark, arrival, stream=BACK),
+        window=HOUR_KEPT,
+        stream=BACK,
+    )
+    (row,) = rows.collect()
+    assert (row.verdict, row.ambiguous) == (verdict, is_ambiguous)
+    assert transforms.listed(rows).count() == int(verdict != "MATCHED")
+
+
+def test_a_rollback_that_was_settled_late_and_compensated_its_event_is_not_ambiguous(spark):
+    rows = rows_of(
+        spark,
+        sent(spark, REPLAYED, stream=BACK),
+        received(spark, SETTLED_LATE, stream=BACK),
+        answers=(rollbacks(spark), compensations(spark, {"causation_id": "e"})),
+        window=HOUR_KEPT,
+        stream=BACK,
+    )
+    (row,) = rows.collect()
+    assert (row.verdict, row.ambiguous) == ("MATCHED", False)
+
+
 @pytest.mark.parametrize("side", ["upstream_status", "downstream_status"])
 def test_what_one_side_has_purged_is_not_listed(spark, side):
     rows = judged(spark, Verdict.TOO_OLD, Verdict.IN_FLIGHT, Verdict.MISSING_DOWNSTREAM)

@@ -112,6 +112,11 @@ ON_SPARK: Final = (
         stories=(damaged.outbox_row_is_lost,),
     ),
     Mutant(
+        name="a rollback that was settled late without a compensation, and the run is good",
+        applied=instead(purged_rows, "_was_settled_late", lambda: F.lit(col=False)),
+        stories=(damaged.rollback_is_settled_late,),
+    ),
+    Mutant(
         name="N17 payloads alone are compared",
         applied=instead(outbox_inbox, "envelope_digest", _zero),
         stories=(damaged.content_differs,),
