@@ -13,23 +13,32 @@ from shieldtx.reconcile.verdicts import Verdict
 def first_trace() -> Column:
     """Return since when the rows that a verdict asks for can have been settled, and so be purged.
 
-    The rollback of an event that was given up is written when the group gives it up. Anything else
-    that groups do with an event comes after its record was sent: of a delayed event, that is long
+    What groups do with an event comes after its record was sent: of a delayed event, that is long
     after it was written. An event that was sent more than once may have arrived with its first
     record, long before its row was settled: it counts from when it was written. The event's own
-    time comes from its writer's clock, so that the time of the arrival counts as well.
+    time comes from its writer's clock, so that the time of the arrival counts as well. For the
+    rollback of an event that was given up, see `owes_rollback`.
     """
     is_commit = F.col("kind") == TxKind.COMMIT.value
     is_sent = is_commit & (F.col("upstream_status") == OutboxStatus.PROCESSED.value)
-    is_given_up = F.col("downstream_status") == InboxStatus.MAX_RECONSUMED.value
     was_sent_once = ~F.coalesce("upstream_unconfirmed", F.lit(col=False))
     return F.coalesce(
-        F.when(is_sent & is_given_up, F.col("settled_at")),
         F.when(is_sent & was_sent_once, F.least("published_at", "received_at")),
         F.least("event_time", "received_at"),
         F.when(was_sent_once, F.col("published_at")),
         F.col("created_at"),
     )
+
+
+def owes_rollback() -> Column:
+    """Whether a group gave an event up so lately that its rollback is there, if it was written.
+
+    That is in the same transaction and the same database, whatever the upstream has purged. NULL:
+    the rollback may have been purged, or the event was not given up.
+    """
+    is_given_up = F.col("downstream_status") == InboxStatus.MAX_RECONSUMED.value
+    is_late = unless_unknown(F.col("settled_at") >= F.col("horizon"), otherwise=True)
+    return F.when(is_given_up & is_late, F.lit(col=True))
 
 
 def is_ambiguous() -> Column:

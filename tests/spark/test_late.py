@@ -76,3 +76,19 @@ def test_a_late_rollback_that_compensated_its_event_is_in_order(nights, orders, 
 
     assert night.outcome is RunOutcome.CLEAN
     assert night.totals[Verdict.TOO_OLD] == 0
+
+
+@BOTH_WAYS
+def test_the_lost_rollback_of_an_event_that_the_upstream_has_purged_is_missed(
+    nights, orders, stock, push_down
+):
+    """The group tried the event for nine days, and gave it up yesterday."""
+    in_order(orders, stock)
+    event = first_id_of((orders.now() - timedelta(days=10)).timestamp())
+    late = {"age": 10 * DAY, "settled_age": DAY}
+    stock.receive(event, InboxStatus.MAX_RECONSUMED, group="reserve", source="orders", **late)
+
+    night = nights.run(*services(orders, stock), push_down=push_down)
+
+    assert night.totals[Verdict.NEITHER_EFFECT_NOR_COMPENSATION] == 1
+    assert [row.event_id for row in night.first_rows] == [str(event)]

@@ -686,12 +686,17 @@ ARRIVED = {
         (ARRIVED, {"published_at": before(300)}, "NEITHER_EFFECT_NOR_COMPENSATION"),
         (ARRIVED, {"upstream_unconfirmed": True}, "NEITHER_EFFECT_NOR_COMPENSATION"),
         (ARRIVED | {"settled_at": before(61)}, {}, "TOO_OLD"),
+        # The upstream has purged the event: the rollback would be in the group's own database.
+        (ARRIVED | {"received_at": before(61)}, None, "NEITHER_EFFECT_NOR_COMPENSATION"),
+        (ARRIVED, None, "NEITHER_EFFECT_NOR_COMPENSATION"),
+        (ARRIVED | {"received_at": before(62), "settled_at": before(61)}, None, "TOO_OLD"),
+        (ARRIVED | {"event_time": before(60)}, None, "UNKNOWN_UPSTREAM"),
     ],
 )
 def test_a_rollback_is_owed_since_its_event_was_given_up(spark, arrival, changes, verdict):
     rows = rows_of(
         spark,
-        sent(spark, DELAYED | changes),
+        sent(spark, *([] if changes is None else [DELAYED | changes])),
         received(spark, arrival | {"downstream_status": "MAX_RECONSUMED"}),
         window=HOUR_KEPT,
     )

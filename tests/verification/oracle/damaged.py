@@ -142,18 +142,23 @@ def _others_are_entitled(h: History, a: Applied, ground: Life) -> None:
 
 
 def rollback_row_is_lost(h: History) -> None:
-    """A group gave the event up, and the rollback that it owes is not there."""
-    a, arrival, rollback = _given_up(h)
+    """A group gave the event up, perhaps after days, and the rollback that it owes is not there."""
+    a = _applied_by_others(h, again=True)
     _others_match(h, a)
-    rollback.gone_at = a.at + 1
+    arrival = h.received(a.event, a.group, a.at)
+    late = a.at + h.random.choice((0, 0, 60, 2 * DAY, 4 * DAY, 8 * DAY))
+    arrival.becomes(I.PROCESSING, a.at, attempts=2, due_at=late)
+    rollback = h.gave_up(arrival, late)
+    rollback.gone_at = late + 1
     h.say(
         V.NEITHER_EFFECT_NOR_COMPENSATION,
         a.event,
         a.group,
-        since=a.at + 1,
-        moved=a.at,
-        trace=a.at,
-        rows=(a.event, arrival),
+        since=late + 1,
+        moved=late,
+        trace=late,
+        # The upstream may have purged the event.
+        rows=(arrival,),
         arrival=arrival,
     )
 
