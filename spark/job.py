@@ -141,7 +141,7 @@ def _unjudged_spans(request: ReconcileRequest, windows: Mapping[Stream, Window])
     """Say between which times no run has judged; a run of a window has others before and after."""
     if mode_of(request.selection) is Mode.WINDOW:
         return ()
-    return tuple(unjudged_spans(windows, request.earlier_watermarks))
+    return tuple(unjudged_spans(windows, request.judged_until))
 
 
 def _differs(databases: Databases, plan: Plan) -> tuple[ObservedTopics, tuple[str, ...]]:
