@@ -22,7 +22,7 @@ from shieldtx.reconcile.window import Clock, Window, earliest_watermark
 from .compare import transforms
 from .compare.digests import digests_of
 from .compare.read_plan import Plan, plan_of, without_purged_events
-from .judging import Judged, judged, windows_of
+from .judging import Judged, idle_of, judged, windows_of
 from .prefetch import Prefetch
 from .progress import report_progress
 from .results.collect import ambiguous_in, counts_of, first_rows_of, unlisted_in, unread_of
@@ -86,6 +86,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             *unsent_rollbacks_of_others(databases, at_end),
         ),
         unjudged_spans=_unjudged_spans(request, found.windows),
+        idle=idle_of(found.windows, at_end, request),
         observed=_observed(request, plan, planned.earlier_topics, found.beside.observed),
         seconds=round(time.monotonic() - began, 3),
     )

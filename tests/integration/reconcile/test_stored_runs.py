@@ -206,6 +206,31 @@ def until(request: ReconcileRequest) -> datetime | None:
     return known.get(("orders", "stock"))
 
 
+def test_each_run_of_a_stream_that_can_never_be_judged_says_why_it_looks_at_everything(
+    services, tmp_path: Path
+) -> None:
+    of, told = configuration(*services), []
+
+    def job(request: ReconcileRequest, _: Callable[[], bool]) -> ReconcileResult:
+        ended = ending(request, bounds=(blind,), full_because=request.full_because)
+        told.append(ended.findings)
+        return ended
+
+    blind = Bounds(
+        kind=TxKind.COMMIT,
+        upstream="orders",
+        downstream="stock",
+        window=Window(obstacle="the clocks are too far apart"),
+    )
+    for _ in range(3):
+        run(of, job, tmp_path)
+
+    assert {each.full_because for each in told} == {("no earlier run was good",)}
+    assert {each.problems for each in told} == {("the clocks are too far apart",)}
+    with stored_runs(of) as runs:
+        assert all(not stored.watermarks for stored in runs.latest(limit=9))
+
+
 def test_any_number_of_failed_runs_hides_no_earlier_one(
     services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
