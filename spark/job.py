@@ -22,7 +22,7 @@ from shieldtx.reconcile.window import Clock, Window, earliest_watermark
 from .compare import transforms
 from .compare.digests import digests_of
 from .compare.read_plan import Plan, plan_of, without_purged_events
-from .judging import Judged, judged, windows_of
+from .judging import Judged, idle_of, judged, windows_of
 from .prefetch import Prefetch
 from .progress import report_progress
 from .results.collect import ambiguous_in, counts_of, first_rows_of, unlisted_in, unread_of
@@ -86,6 +86,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             *unsent_rollbacks_of_others(databases, at_end),
         ),
         unjudged_spans=_unjudged_spans(request, found.windows),
+        idle=idle_of(found.windows, at_end, request),
         observed=_observed(request, plan, planned.earlier_topics, found.beside.observed),
         seconds=round(time.monotonic() - began, 3),
     )
@@ -141,7 +142,7 @@ def _unjudged_spans(request: ReconcileRequest, windows: Mapping[Stream, Window])
     """Say between which times no run has judged; a run of a window has others before and after."""
     if mode_of(request.selection) is Mode.WINDOW:
         return ()
-    return tuple(unjudged_spans(windows, request.earlier_watermarks))
+    return tuple(unjudged_spans(windows, request.judged_until))
 
 
 def _differs(databases: Databases, plan: Plan) -> tuple[ObservedTopics, tuple[str, ...]]:

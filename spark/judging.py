@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from pyspark.sql import DataFrame
 
@@ -108,3 +109,16 @@ def windows_of(
         )
         for stream in streams
     }
+
+
+def idle_of(
+    windows: Mapping[Stream, Window], clocks: Mapping[str, Clock], request: ReconcileRequest
+) -> Mapping[str, datetime]:
+    """Return the watermark of each service without a stream, by its own clock.
+
+    Nothing of it has moved since the last good run. Without a watermark, the next run would read
+    all of its rows.
+    """
+    busy = {name for stream in windows for name in (stream.upstream, stream.downstream)}
+    own = {name: window_of([clocks[name]], margin=request.margin) for name in clocks.keys() - busy}
+    return {name: window.watermark for name, window in own.items() if window.watermark is not None}

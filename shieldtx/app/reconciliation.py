@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import create_engine
 
-from shieldtx.app.reconciliation_start import Start, earlier_watermarks, opened, start_of
+from shieldtx.app.reconciliation_start import Start, judged_runs, opened, start_of
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.reasons import message_of
 from shieldtx.errors import AlreadyRunning
@@ -24,6 +24,7 @@ from shieldtx.reconcile.incremental import (
     selection_since,
     watermarks_of,
 )
+from shieldtx.reconcile.judged_spans import judged_until
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.spark_launcher import ReconcileRequest, ReconcileResult
 from shieldtx.store.reconciliation_runs import SqlReconciliationRuns
@@ -117,7 +118,7 @@ def run_stored(
                     selection=selection or selection_since(start.watermarks),
                     full_because=start.why_not_later,
                     observed=start.observed,
-                    earlier_watermarks=earlier_watermarks(runs.ended()),
+                    judged_until=judged_until(judged_runs(runs.all_ended()), judged.services),
                 )
                 runs.judge(run_id, mode=mode_of(asked.selection), basis=basis.to_json(judged))
                 result = job(asked, lost.is_set)

@@ -17,6 +17,7 @@ from shieldtx.reconcile import basis
 from shieldtx.reconcile.basis import Basis
 from shieldtx.reconcile.incremental import Mode
 from shieldtx.reconcile.jdbc import jdbc_address
+from shieldtx.reconcile.judged_spans import JudgedRun
 from shieldtx.reconcile.observed import Observed
 from shieldtx.reconcile.request import ReconcileRequest
 from shieldtx.store.database_history import SqlDatabaseHistory
@@ -107,20 +108,21 @@ def start_of(good: Iterable[StoredRun], now: Basis, databases: ServiceDatabases)
     return Start(why_not_later=tuple(reasons or ["no earlier run was good"]))
 
 
-def earlier_watermarks(ended: Iterable[StoredRun]) -> tuple[Mapping[str, datetime], ...]:
-    """Return by service up to when each of these runs has judged its events; of a window, nothing.
+def judged_runs(ended: Iterable[StoredRun]) -> Iterator[JudgedRun]:
+    """Yield what runs have judged that have ended; those of a window have left most of it out.
 
     A service of which a good run met nothing was judged as well: nothing of it was there.
     """
-    return tuple({**_of_all(run), **run.watermarks} for run in ended if run.mode != Mode.WINDOW)
-
-
-def _of_all(run: StoredRun) -> dict[str, datetime]:
-    judged = basis.from_json(run.basis) if run.good else None
-    if judged is None:
-        return {}
-    latest = min(run.watermarks.values(), default=run.started_at - judged.margin)
-    return dict.fromkeys(judged.services, latest)
+    for run in ended:
+        if run.mode == Mode.WINDOW or not (run.good or run.watermarks):
+            continue
+        judged = basis.from_json(run.basis)
+        if judged is None:
+            yield JudgedRun(services=frozenset(run.watermarks), watermarks=run.watermarks)
+            continue
+        latest = min(run.watermarks.values(), default=run.started_at - judged.margin)
+        met = dict.fromkeys(judged.services, latest) if run.good else {}
+        yield JudgedRun(services=frozenset(judged.services), watermarks={**met, **run.watermarks})
 
 
 @contextmanager

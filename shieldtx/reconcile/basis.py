@@ -19,7 +19,7 @@ from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.observed import Observed
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
 
-RULES: Final = 6
+RULES: Final = 7
 """The generation of rules and selections: what an earlier release called in order may not be."""
 
 

@@ -39,7 +39,8 @@ class Fact(StrEnum):
     OWES = "owes"
     """Of a ROLLBACK: the group has to compensate its event. So it has where its own service wrote
     the event, and otherwise where the group has applied it. None: the group has no row of the
-    event, and may have purged one."""
+    event, and may have purged one. Of a COMMIT: the group gave it up, and its rollback cannot have
+    been purged; otherwise None."""
 
     UNDONE_FIRST = "undone_first"
     """Of a COMMIT: the group has compensated the event, and its effect was settled later."""

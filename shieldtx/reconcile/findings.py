@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from enum import IntEnum
@@ -145,6 +145,8 @@ class Findings:
     unjudged_spans: tuple[str, ...] = ()
     """Of which times no run has judged and no later one can, in sentences: a later run may start
     all the same, and does not report it again."""
+    idle: Mapping[str, datetime] = field(default_factory=dict)
+    """By service of which the run met no event: up to when there was none for certain."""
     observed: Observed = field(default_factory=Observed)
     """What the next run has to meet again to start from this one."""
 

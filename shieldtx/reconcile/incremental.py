@@ -59,14 +59,19 @@ def is_good(findings: Findings, mode: Mode) -> bool:
 def watermarks_of(findings: Findings) -> dict[str, datetime]:
     """Return by service up to when all of its events were judged: the earliest of its pairs.
 
-    They are no later than by the clock of the machine of the run. Where that of a database is
-    ahead, what is settled after it was set right would lie before the watermark.
+    A service with a pair that could not be judged has none. They are no later than by the clock of
+    the machine of the run. Where that of a database is ahead, what is settled after it was set
+    right would lie before the watermark.
     """
     latest = findings.started_at - findings.margin
-    found: dict[str, datetime] = {}
+    found = {service: min(since, latest) for service, since in findings.idle.items()}
+    unjudged: set[str] = set()
     for bounds in findings.bounds:
         watermark = bounds.window.watermark
-        for service in (bounds.upstream, bounds.downstream):
-            if watermark is not None:
-                found[service] = min(watermark, found.get(service, latest))
-    return found
+        services = (bounds.upstream, bounds.downstream)
+        if watermark is None:
+            unjudged.update(services)
+            continue
+        for service in services:
+            found[service] = min(watermark, found.get(service, latest))
+    return {service: until for service, until in found.items() if service not in unjudged}

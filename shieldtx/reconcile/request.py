@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.expectations import ExpectedGroup, Member
+from shieldtx.reconcile.judged_spans import JudgedUntil
 from shieldtx.reconcile.observed import Observed
 
 
@@ -109,8 +110,8 @@ class ReconcileRequest:
     observed: Observed | None = None
     """What the run met from whose watermarks this one starts: where this one meets something else,
     it looks at everything. None: nothing is held against it."""
-    earlier_watermarks: tuple[Mapping[str, datetime], ...] = ()
-    """Of each run that has ended, by service, up to when it judged."""
+    judged_until: tuple[JudgedUntil, ...] = ()
+    """Up to when earlier runs have judged."""
     broker: BrokerAccess | None = None
     """None: topics are not read."""
     margin: timedelta = timedelta(minutes=15)

@@ -59,6 +59,7 @@ def _rule(verdict: Verdict, **when: Iterable[Value]) -> Rule:
 _YES, _NO, _NONE = (True,), (False,), (None,)
 _COMMIT, _ROLLBACK = (TxKind.COMMIT,), (TxKind.ROLLBACK,)
 _SENT = (OutboxStatus.PROCESSED,)
+_SENT_OR_PURGED = (*_SENT, *_NONE)
 _OPEN_UPSTREAM = frozenset(OUTBOX.states) - OUTBOX.settled
 _IN_LINE = _OPEN_UPSTREAM - {OutboxStatus.HALF}
 _DONE, _GAVE_UP = (InboxStatus.PROCESSED,), (InboxStatus.MAX_RECONSUMED,)
@@ -206,15 +207,17 @@ PAIRS = RuleSet(
             overtaken=_YES,
         ),
         _rule(_V.UNKNOWN_UPSTREAM, upstream_status=_NONE, kept=_YES),
-        _rule(_V.TOO_OLD, upstream_status=_NONE),
-        # Both have theirs, and the answer is missing.
+        # The answer is missing. That shows in the group's own database, whatever the upstream has
+        # purged.
         _rule(
             _V.NEITHER_EFFECT_NOR_COMPENSATION,
             kind=_COMMIT,
-            upstream_status=_SENT,
+            upstream_status=_SENT_OR_PURGED,
             downstream_status=_GAVE_UP,
-            kept=_YES,
+            answered=_NO,
+            owes=_YES,
         ),
+        _rule(_V.TOO_OLD, upstream_status=_NONE),
         _rule(_V.TOO_OLD, kind=_COMMIT, upstream_status=_SENT, downstream_status=_GAVE_UP),
         _rule(
             _V.ROLLBACK_NOT_COMPENSATED,

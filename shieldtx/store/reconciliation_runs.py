@@ -200,14 +200,15 @@ class SqlReconciliationRuns:
 
     def good(self) -> Iterator[StoredRun]:
         """Yield the runs that were good, the latest first."""
-        skipped = 0
-        while some := self._select(LOOKED_BACK, self._tables.reconcile_run.c.good, skipped=skipped):
-            yield from some
-            skipped += len(some)
+        return self._all(self._tables.reconcile_run.c.good)
 
     def ended(self) -> Sequence[StoredRun]:
         """Return the latest runs that have ended, the latest first."""
         return self._select(LOOKED_BACK, self._tables.reconcile_run.c.outcome.is_not(None))
+
+    def all_ended(self) -> Iterator[StoredRun]:
+        """Yield all runs that have ended, the latest first."""
+        return self._all(self._tables.reconcile_run.c.outcome.is_not(None))
 
     def running(self) -> StoredRun | None:
         """Return the run that is at work, or died at it."""
@@ -223,6 +224,12 @@ class SqlReconciliationRuns:
 
     def _first(self, condition: ColumnElement[bool]) -> StoredRun | None:
         return next(iter(self._select(1, condition)), None)
+
+    def _all(self, condition: ColumnElement[bool]) -> Iterator[StoredRun]:
+        skipped = 0
+        while some := self._select(LOOKED_BACK, condition, skipped=skipped):
+            yield from some
+            skipped += len(some)
 
     def _select(
         self, limit: int, *conditions: ColumnElement[bool], skipped: int = 0

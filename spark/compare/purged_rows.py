@@ -6,24 +6,23 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.reconcile.facts import Fact
 from shieldtx.reconcile.verdicts import Verdict
 
 
 def first_trace() -> Column:
     """Return since when the rows that a verdict asks for can have been settled, and so be purged.
 
-    The rollback of an event that was given up is written when the group gives it up. Anything else
-    that groups do with an event comes after its record was sent: of a delayed event, that is long
+    What groups do with an event comes after its record was sent: of a delayed event, that is long
     after it was written. An event that was sent more than once may have arrived with its first
     record, long before its row was settled: it counts from when it was written. The event's own
-    time comes from its writer's clock, so that the time of the arrival counts as well.
+    time comes from its writer's clock, so that the time of the arrival counts as well. For the
+    rollback of an event that was given up, see `owes_rollback`.
     """
     is_commit = F.col("kind") == TxKind.COMMIT.value
     is_sent = is_commit & (F.col("upstream_status") == OutboxStatus.PROCESSED.value)
-    is_given_up = F.col("downstream_status") == InboxStatus.MAX_RECONSUMED.value
     was_sent_once = ~F.coalesce("upstream_unconfirmed", F.lit(col=False))
     return F.coalesce(
-        F.when(is_sent & is_given_up, F.col("settled_at")),
         F.when(is_sent & was_sent_once, F.least("published_at", "received_at")),
         F.least("event_time", "received_at"),
         F.when(was_sent_once, F.col("published_at")),
@@ -31,10 +30,21 @@ def first_trace() -> Column:
     )
 
 
+def owes_rollback() -> Column:
+    """Whether a group gave an event up so lately that its rollback is there, if it was written.
+
+    That is in the same transaction and the same database, whatever the upstream has purged. NULL:
+    the rollback may have been purged, or the event was not given up.
+    """
+    is_given_up = F.col("downstream_status") == InboxStatus.MAX_RECONSUMED.value
+    is_late = unless_unknown(F.col("settled_at") >= F.col("horizon"), otherwise=True)
+    return F.when(is_given_up & is_late, F.lit(col=True))
+
+
 def is_ambiguous() -> Column:
     """Whether a row is missing that may have been purged, and a run in time could not judge it."""
     is_too_old = F.col("verdict") == Verdict.TOO_OLD.value
-    is_any = _was_sent_again() | _came_late()
+    is_any = _was_sent_again() | _came_late() | _was_settled_late()
     return unless_unknown(is_too_old & is_any, otherwise=False)
 
 
@@ -72,6 +82,23 @@ def _came_late() -> Column:
     all_that_is_kept = F.col("watermark") - F.col("horizon")
     return unless_unknown(
         (came_at >= F.col("horizon")) & (first_trace() <= came_at - all_that_is_kept),
+        otherwise=False,
+    )
+
+
+def _was_settled_late() -> Column:
+    """Whether a rollback was settled lately without a compensation, and is older than the horizon.
+
+    It was FAILED or DEAD for long, and replayed. Another rollback may have compensated the event
+    before, and have been purged since.
+    """
+    return unless_unknown(
+        (F.col("kind") == TxKind.ROLLBACK.value)
+        & (F.col("downstream_status") == InboxStatus.PROCESSED.value)
+        & ~F.col("answered")
+        & F.coalesce(Fact.OWES.value, F.lit(col=True))
+        & (first_trace() < F.col("horizon"))
+        & (F.col("settled_at") >= F.col("horizon")),
         otherwise=False,
     )
 

@@ -76,7 +76,7 @@ def judged(
         F.lit(None).cast("timestamp").alias("downstream_moved_at"),
         F.when(is_recorded(), F.concat_ws(":", "first.partition", "first.offset")).alias("record"),
         F.lit(col=False).alias("unlisted"),
-        is_ambiguous(margin).alias("ambiguous"),
+        is_ambiguous(windows, margin).alias("ambiguous"),
         verdict_of(TOPICS).alias("verdict"),
     )
 
@@ -246,21 +246,27 @@ def is_kept(windows: Mapping[str, Window], margin: timedelta) -> Column:
     which is after its record was sent; but for the time of that, one has its sender's word.
     """
     keeps_record = _is_since(F.col("complete_since"), margin)
-    horizon = _of_service({name: w.horizon or EVERYTHING for name, w in windows.items()})
-    keeps_row = F.least("written_at", "sent_at") >= horizon
+    keeps_row = F.least("written_at", "sent_at") >= _horizon(windows)
     kept = F.when(F.col("upstream_status").isNull(), keeps_row).otherwise(
         is_recorded() | keeps_record
     )
     return F.coalesce(kept, F.lit(col=False))
 
 
-def is_ambiguous(margin: timedelta) -> Column:
-    """Whether the broker has lost the record, or has deleted it from another partition by age.
+def is_ambiguous(windows: Mapping[str, Window], margin: timedelta) -> Column:
+    """Whether what is missing was removed by its age, or has never been there.
 
-    Which one it is depends on when the last partition was added, which is not known.
+    The broker has lost the record, or has deleted it from another partition by age: which one it is
+    depends on when the last partition was added, which is not known. Or a record of lately says
+    that its event was written long before, and has no row. That is not a delayed event whose row
+    was purged: the row is settled after the record is sent.
     """
-    is_unjudged = verdict_of(TOPICS) == Verdict.BEFORE_TOPIC.value
-    return F.coalesce(is_unjudged & _is_since(F.col("unless_added"), margin), F.lit(col=False))
+    verdict = verdict_of(TOPICS)
+    perhaps_deleted = verdict == Verdict.BEFORE_TOPIC.value
+    perhaps_purged = verdict == Verdict.TOO_OLD.value
+    return F.coalesce(
+        perhaps_deleted & _is_since(F.col("unless_added"), margin), F.lit(col=False)
+    ) | F.coalesce(perhaps_purged & (F.col("sent_at") >= _horizon(windows)), F.lit(col=False))
 
 
 def _is_since(since: Column, margin: timedelta) -> Column:
@@ -269,6 +275,10 @@ def _is_since(since: Column, margin: timedelta) -> Column:
     return (F.col("created_at") >= since + F.lit(margin)) | F.coalesce(
         was_sent & (F.col("published_at") >= since + F.lit(2 * margin)), F.lit(col=False)
     )
+
+
+def _horizon(windows: Mapping[str, Window]) -> Column:
+    return _of_service({name: w.horizon or EVERYTHING for name, w in windows.items()})
 
 
 def _of_service(times: Mapping[str, datetime | None]) -> Column:

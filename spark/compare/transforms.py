@@ -14,7 +14,7 @@ from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.rules import PAIRS
 from shieldtx.reconcile.verdicts import Verdict
 
-from .purged_rows import first_trace, is_ambiguous, unless_unknown
+from .purged_rows import first_trace, is_ambiguous, owes_rollback, unless_unknown
 from .verdict_expression import verdict_of
 
 STREAM = ("kind", "upstream", "downstream")
@@ -163,7 +163,9 @@ def judged(pairs: DataFrame, windows: DataFrame) -> DataFrame:
     has_same_payload = F.col("upstream_digest") == F.col("downstream_digest")
     has_same_envelope = F.col("upstream_envelope") == F.col("downstream_envelope")
     facts = {
-        Fact.OWES: F.coalesce(F.col("downstream_owes"), _never_had_its_event()),
+        Fact.OWES: F.when(F.col("kind") == TxKind.COMMIT.value, owes_rollback()).otherwise(
+            F.coalesce(F.col("downstream_owes"), _never_had_its_event())
+        ),
         Fact.OVERTAKEN: unless_unknown(F.col("downstream_overtaken"), otherwise=False),
         Fact.SAME_PAYLOAD: unless_unknown(has_same_payload, otherwise=True),
         Fact.SAME_ENVELOPE: unless_unknown(has_same_envelope, otherwise=True),

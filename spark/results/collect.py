@@ -78,16 +78,17 @@ def ambiguous_in(tallies: Iterable[Tally]) -> Iterable[str]:
     unknown: Counter[Pair] = Counter()
     unfounded: Counter[Pair] = Counter()
     for tally in tallies:
-        absent[tally.pair] += tally.ambiguous - tally.arrived
         unknown[tally.pair] += tally.unknown
-        unfounded[tally.pair] += tally.arrived - tally.unknown
+        unfounded[tally.pair] += tally.arrived - tally.unknown if tally.arrived else 0
+        absent[tally.pair] += tally.ambiguous - max(tally.arrived, tally.unknown)
     for pair in absent:
         if absent[pair]:
             yield (_absent if pair.downstream == TOPICS else _not_received)(pair, absent[pair])
         if unknown[pair]:
             yield _without_row(pair, unknown[pair])
         if unfounded[pair]:
-            yield _without_reason(pair, unfounded[pair])
+            without_reason = _not_compensated if pair.kind is TxKind.ROLLBACK else _without_reason
+            yield without_reason(pair, unfounded[pair])
 
 
 def _not_received(pair: Pair, rows: int) -> str:
@@ -100,12 +101,45 @@ def _not_received(pair: Pair, rows: int) -> str:
 
 
 def _without_row(pair: Pair, rows: int) -> str:
+    if pair.downstream == TOPICS:
+        return _record_without_row(pair, rows)
+    if pair.kind is TxKind.ROLLBACK:
+        return _rollback_without_row(pair, rows)
     return (
         f"{rows:,} events came to group {pair.group} of {pair.downstream} ({pair.kind}) when they "
         f"were older than the retention, and have no row in the outbox of {pair.upstream}: the row "
         "was purged before a run could judge it, as of an event that was received long after it "
         "was sent, or it has never been there. They are the rows of this group under rows/ that "
         "are `ambiguous`: find out who sent them"
+    )
+
+
+def _record_without_row(pair: Pair, rows: int) -> str:
+    return (
+        f"{rows:,} records on {pair.group} ({pair.kind}) say that their events were written by "
+        f"{pair.upstream} before the rows that are kept, and were sent since; they have no row in "
+        f"the outbox of {pair.upstream}: the rows were lost, or others sent the records. They are "
+        "the rows of this topic under rows/ that are `ambiguous`: find out who sent them"
+    )
+
+
+def _rollback_without_row(pair: Pair, rows: int) -> str:
+    return (
+        f"{rows:,} rollbacks of {pair.upstream} were older than the retention when group "
+        f"{pair.group} of {pair.downstream} received or settled them, and have no row in the "
+        f"outbox of {pair.upstream}: the row was purged before a run could judge it, or it has "
+        "never been there. They are the rows of this group under rows/ that are `ambiguous`: find "
+        "out who sent them, and whether their events were compensated"
+    )
+
+
+def _not_compensated(pair: Pair, rows: int) -> str:
+    return (
+        f"{rows:,} rollbacks of {pair.upstream} were older than the retention when group "
+        f"{pair.group} of {pair.downstream} settled them without a compensation: another rollback "
+        "compensated the event, and its row was purged before a run could judge it, or nothing "
+        "did. They are the rows of this group under rows/ that are `ambiguous`: see whether the "
+        "effects of their events have to be undone"
     )
 
 

@@ -46,6 +46,35 @@ def test_what_came_too_late_is_told_by_what_is_missing():
     )
 
 
+def test_rollbacks_that_were_settled_late_are_told_by_what_is_missing():
+    pair = Pair(kind=TxKind.ROLLBACK, upstream="stock", downstream="orders", group="undo")
+    tally = Tally(pair=pair, verdict=Verdict.TOO_OLD, rows=7, ambiguous=5, unknown=2, arrived=5)
+
+    unknown, not_compensated = ambiguous_in([tally])
+
+    assert unknown.startswith(
+        "2 rollbacks of stock were older than the retention when group undo of orders received or "
+        "settled them, and have no row in the outbox of stock"
+    )
+    assert not_compensated.startswith(
+        "3 rollbacks of stock were older than the retention when group undo of orders settled them "
+        "without a compensation"
+    )
+
+
+def test_records_without_rows_are_told_beside_events_without_records():
+    pair = Pair(kind=TxKind.COMMIT, upstream="orders", downstream=TOPICS, group="orders.placed")
+    absent, unknown = ambiguous_in(
+        [
+            Tally(pair=pair, verdict=Verdict.BEFORE_TOPIC, rows=5, ambiguous=2),
+            Tally(pair=pair, verdict=Verdict.TOO_OLD, rows=5, ambiguous=4, unknown=4),
+        ]
+    )
+
+    assert absent.startswith("2 events of orders have no record on orders.placed (COMMIT), and")
+    assert unknown.startswith("4 records on orders.placed (COMMIT) say that their events were ")
+
+
 def test_a_run_without_ambiguous_events_says_nothing():
     pair = Pair(kind=TxKind.COMMIT, upstream="orders", downstream="stock", group="reserve")
     assert list(ambiguous_in([Tally(pair=pair, verdict=Verdict.TOO_OLD, rows=7)])) == []

@@ -92,6 +92,35 @@ def test_a_pair_that_a_transaction_leaves_in_flight_is_not_clean(nights, service
     assert nights.run(orders.database(), *named, margin=margin).outcome is RunOutcome.MISMATCHES
 
 
+def test_a_service_of_which_nothing_moves_is_not_read_from_its_beginning(nights, services):
+    orders, stock, mail = services
+    letters = {"topic": "letters", "event_type": "letters"}
+    of = [
+        orders.database(groups=(), retention=A_WEEK),
+        stock.database(groups=(ExpectedGroup(name="stock", topics=(TOPIC,)),), retention=A_WEEK),
+        mail.database(groups=(ExpectedGroup(name="mail", topics=("letters",)),), retention=A_WEEK),
+    ]
+    stock.receive(orders.write(age=DAY), group="stock", source="orders", age=DAY)
+    mail.receive(
+        orders.write(age=DAY, **letters), group="mail", source="orders", age=DAY, **letters
+    )
+    nights.run(*of)
+    first = orders.now()
+
+    for _ in range(2):
+        mail.receive(
+            orders.write(age=0, **letters), group="mail", source="orders", age=0, **letters
+        )
+        a_day_passes(of[0], 0.5)
+        night = nights.run(*of)
+
+        assert (mode(night), night.outcome) == (Mode.INCREMENTAL, RunOutcome.CLEAN)
+        assert night.totals == {Verdict.MATCHED: night.totals[Verdict.MATCHED]}
+        assert "stock" not in {pair.downstream for pair in night.by_pair}
+        assert night.selection.moved_since.keys() == {"orders", "stock", "mail"}
+        assert night.selection.moved_since["stock"] > first - timedelta(days=0.6)
+
+
 def test_a_clock_that_was_ahead_and_was_set_right_leads_to_a_full_run(nights, orders, stock):
     services = orders.database(), stock.database()
     received(orders, stock, DAY)

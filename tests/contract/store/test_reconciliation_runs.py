@@ -261,6 +261,19 @@ def test_good_runs_are_found_behind_any_number_of_others(
     assert [run.run_id for run in runs.good()] == ["five", "four", "three", "two", "one"]
 
 
+def test_ended_runs_are_found_behind_any_number_of_others(
+    runs: SqlReconciliationRuns, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(reconciliation_runs, "LOOKED_BACK", 2)
+    run_through(runs, "one", good=True)
+    for run_id in ("two", "three", "four"):
+        run_through(runs, run_id, outcome="ERROR")
+    begin(runs, "five")
+
+    assert [run.run_id for run in runs.all_ended()] == ["four", "three", "two", "one"]
+    assert [run.run_id for run in runs.ended()] == ["four", "three"]
+
+
 def test_what_a_run_judges_may_be_told_until_it_ends(runs: SqlReconciliationRuns):
     begin(runs, "one")
     runs.judge("one", mode="INCREMENTAL", basis='{"margin": "PT5M"}')

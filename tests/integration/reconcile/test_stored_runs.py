@@ -24,6 +24,7 @@ from shieldtx.reconcile.observed import Observed, ObservedTopics
 from shieldtx.reconcile.request import EVERYTHING, ReconcileRequest, Selection, ServiceDatabase
 from shieldtx.reconcile.spark_launcher import ReconcileResult
 from shieldtx.reconcile.window import Window
+from shieldtx.store import reconciliation_runs
 from shieldtx.store.reconciliation_runs import StoredRun
 from tests.support.migrated_databases import MigratedDatabases
 
@@ -191,14 +192,67 @@ def test_a_run_knows_up_to_when_the_earlier_ones_have_judged(services, tmp_path:
         run(of, job, tmp_path, selection=selection)
 
     with stored_runs(of) as runs:
-        latest, idle, _, blind, first = runs.latest(limit=9)
-    assert asked[0].earlier_watermarks == ()
-    assert asked[2].earlier_watermarks == (blind.watermarks, first.watermarks)
+        latest, idle, _, blind, _ = runs.latest(limit=9)
+    assert asked[0].judged_until == ()
+    assert until(asked[2]) == blind.watermarks["orders"]
     # A good run that met no event has judged all that was there.
-    until = idle.started_at - of.margin
-    last = asked[4].earlier_watermarks
-    assert last == ({"orders": until, "stock": until}, blind.watermarks, first.watermarks)
+    assert until(asked[4]) == idle.started_at - of.margin
     assert latest.good
+
+
+def until(request: ReconcileRequest) -> datetime | None:
+    """Return up to when earlier runs have judged the events between orders and stock."""
+    known = {each.services: each.until for each in request.judged_until}
+    return known.get(("orders", "stock"))
+
+
+def test_each_run_of_a_stream_that_can_never_be_judged_says_why_it_looks_at_everything(
+    services, tmp_path: Path
+) -> None:
+    of, told = configuration(*services), []
+
+    def job(request: ReconcileRequest, _: Callable[[], bool]) -> ReconcileResult:
+        ended = ending(request, bounds=(blind,), full_because=request.full_because)
+        told.append(ended.findings)
+        return ended
+
+    blind = Bounds(
+        kind=TxKind.COMMIT,
+        upstream="orders",
+        downstream="stock",
+        window=Window(obstacle="the clocks are too far apart"),
+    )
+    for _ in range(3):
+        run(of, job, tmp_path)
+
+    assert {each.full_because for each in told} == {("no earlier run was good",)}
+    assert {each.problems for each in told} == {("the clocks are too far apart",)}
+    with stored_runs(of) as runs:
+        assert all(not stored.watermarks for stored in runs.latest(limit=9))
+
+
+def test_any_number_of_failed_runs_hides_no_earlier_one(
+    services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciliation_runs, "LOOKED_BACK", 2)
+    of, asked = configuration(*services), []
+
+    def failing(*_: Any) -> ReconcileResult:
+        raise RuntimeError("password authentication failed")
+
+    def job(request: ReconcileRequest, _: Callable[[], bool]) -> ReconcileResult:
+        asked.append(request)
+        return ending(request)
+
+    run(of, good, tmp_path)
+    for _ in range(3):
+        with pytest.raises(RuntimeError):
+            run(of, failing, tmp_path)
+    run(of, job, tmp_path)
+
+    with stored_runs(of) as runs:
+        *_, first = runs.latest(limit=9)
+    assert until(asked[0]) == first.watermarks["orders"]
 
 
 def test_a_watermark_that_lies_in_the_future_is_no_start(services, tmp_path: Path) -> None:

@@ -281,6 +281,27 @@ def test_a_partition_without_records_may_just_have_been_added(spark):
     assert verdicts(spark, outbox, records, whole) == {"e": "ABSENT_FROM_TOPIC"}
 
 
+@pytest.mark.parametrize(
+    ("written_at", "sent_at", "verdict", "is_ambiguous"),
+    [
+        # It cannot be of a delayed event whose row was purged: that would be settled later.
+        (before(600).isoformat(), before(29), "TOO_OLD", True),
+        (before(31).isoformat(), before(30), "TOO_OLD", True),
+        (before(600).isoformat(), before(31), "TOO_OLD", False),
+        (before(600).isoformat(), before(-1), "IN_FLIGHT", False),
+        (before(30).isoformat(), before(29), "RECORD_WITHOUT_ROW", False),
+        ("yesterday", before(29), "RECORD_WITHOUT_ROW", False),
+    ],
+)
+def test_a_record_of_lately_without_a_row_is_ambiguous_if_it_says_to_be_old(
+    spark, written_at, sent_at, verdict, is_ambiguous
+):
+    records = sent(spark, {"event_id": "e", "written_at": written_at, "sent_at": sent_at})
+    window = Window(horizon=before(30), watermark=NOON)
+    (row,) = judge(spark, written(spark), records, window=window).collect()
+    assert (row.verdict, row.ambiguous) == (verdict, is_ambiguous)
+
+
 def test_what_would_be_missed_but_for_an_empty_last_partition_is_ambiguous(spark):
     """The last one has lost its beginning and is empty: since when it is there, nothing shows."""
     first, last = (

@@ -686,12 +686,17 @@ ARRIVED = {
         (ARRIVED, {"published_at": before(300)}, "NEITHER_EFFECT_NOR_COMPENSATION"),
         (ARRIVED, {"upstream_unconfirmed": True}, "NEITHER_EFFECT_NOR_COMPENSATION"),
         (ARRIVED | {"settled_at": before(61)}, {}, "TOO_OLD"),
+        # The upstream has purged the event: the rollback would be in the group's own database.
+        (ARRIVED | {"received_at": before(61)}, None, "NEITHER_EFFECT_NOR_COMPENSATION"),
+        (ARRIVED, None, "NEITHER_EFFECT_NOR_COMPENSATION"),
+        (ARRIVED | {"received_at": before(62), "settled_at": before(61)}, None, "TOO_OLD"),
+        (ARRIVED | {"event_time": before(60)}, None, "UNKNOWN_UPSTREAM"),
     ],
 )
 def test_a_rollback_is_owed_since_its_event_was_given_up(spark, arrival, changes, verdict):
     rows = rows_of(
         spark,
-        sent(spark, DELAYED | changes),
+        sent(spark, *([] if changes is None else [DELAYED | changes])),
         received(spark, arrival | {"downstream_status": "MAX_RECONSUMED"}),
         window=HOUR_KEPT,
     )
@@ -751,6 +756,59 @@ def test_an_arrival_without_a_row_upstream_is_ambiguous_if_no_run_could_judge_it
     assert transforms.listed(rows).count() == int(verdict != "TOO_OLD" or is_ambiguous)
     (count,) = transforms.counted(rows).collect()
     assert (count.ambiguous, count.unknown, count.arrived) == (int(is_ambiguous),) * 3
+
+
+RETURNED = {"event_id": "r", "causation_id": "e", "causation_source": "orders"}
+REPLAYED = RETURNED | {"created_at": before(90), "published_at": before(31)}
+SETTLED_LATE = RETURNED | {
+    "event_time": before(90),
+    "received_at": before(30),
+    "settled_at": before(29),
+}
+
+
+@pytest.mark.parametrize(
+    ("rollback", "arrival", "verdict", "is_ambiguous"),
+    [
+        # FAILED until it was replayed, for longer than all that is kept or for nearly as long.
+        ([REPLAYED], SETTLED_LATE, "TOO_OLD", True),
+        ([REPLAYED], SETTLED_LATE | {"event_time": before(61)}, "TOO_OLD", True),
+        ([REPLAYED], SETTLED_LATE | {"event_time": before(60)}, "ROLLBACK_NOT_COMPENSATED", False),
+        # DEAD until it was replayed: its outbox row is purged.
+        ([], SETTLED_LATE | {"received_at": before(89)}, "TOO_OLD", True),
+        ([REPLAYED], SETTLED_LATE | {"settled_at": before(61)}, "TOO_OLD", False),
+        # Whether a group of another service has to compensate the event is not known.
+        ([REPLAYED], SETTLED_LATE | {"downstream_owes": None}, "TOO_OLD", True),
+        ([REPLAYED], SETTLED_LATE | {"downstream_owes": False}, "MATCHED", False),
+        ([REPLAYED], SETTLED_LATE | {"downstream_status": "DEAD"}, "PARKED", False),
+    ],
+)
+def test_a_rollback_that_was_settled_late_without_a_compensation_is_ambiguous(
+    spark, rollback, arrival, verdict, is_ambiguous
+):
+    rows = rows_of(
+        spark,
+        sent(spark, *rollback, stream=BACK),
+        received(spark, arrival, stream=BACK),
+        window=HOUR_KEPT,
+        stream=BACK,
+    )
+    (row,) = rows.collect()
+    assert (row.verdict, row.ambiguous) == (verdict, is_ambiguous)
+    assert transforms.listed(rows).count() == int(verdict != "MATCHED")
+
+
+def test_a_rollback_that_was_settled_late_and_compensated_its_event_is_not_ambiguous(spark):
+    rows = rows_of(
+        spark,
+        sent(spark, REPLAYED, stream=BACK),
+        received(spark, SETTLED_LATE, stream=BACK),
+        answers=(rollbacks(spark), compensations(spark, {"causation_id": "e"})),
+        window=HOUR_KEPT,
+        stream=BACK,
+    )
+    (row,) = rows.collect()
+    assert (row.verdict, row.ambiguous) == ("MATCHED", False)
 
 
 @pytest.mark.parametrize("side", ["upstream_status", "downstream_status"])

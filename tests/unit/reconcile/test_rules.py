@@ -182,7 +182,6 @@ def test_nothing_that_may_have_been_purged_is_missed():
     absences = {
         V.MISSING_DOWNSTREAM,
         V.UNKNOWN_UPSTREAM,
-        V.NEITHER_EFFECT_NOR_COMPENSATION,
         V.ROLLBACK_NOT_COMPENSATED,
         # Of what called for a rollback, or of the rollback that a tombstone is of.
         V.EFFECT_DESPITE_ROLLBACK,
@@ -199,6 +198,9 @@ def test_nothing_that_may_have_been_purged_is_missed():
             # What nobody goes on with stays longer than the row of the other side.
             assert purged[F.UPSTREAM] is None
             assert after in {V.UNKNOWN_UPSTREAM, V.IN_FLIGHT}
+        elif before is V.NEITHER_EFFECT_NOR_COMPENSATION:
+            # Whether its rollback may be purged is another fact.
+            assert (purged[F.OWES], after) == (True, V.UNKNOWN_UPSTREAM)
         elif after in absences:
             assert before is (V.BEFORE_TOPIC if after is V.ABSENT_FROM_TOPIC else V.TOO_OLD)
         else:
@@ -209,7 +211,8 @@ def test_nothing_that_may_have_been_purged_is_missed():
 def test_an_answer_matters_only_to_what_is_settled_downstream():
     for _, unanswered, answered in differing_in(F.ANSWERED):
         if PAIRS.judge(unanswered) is not PAIRS.judge(answered):
-            assert answered[F.UPSTREAM] is O.PROCESSED
+            is_given_up = answered[F.DOWNSTREAM] is I.MAX_RECONSUMED
+            assert answered[F.UPSTREAM] in {O.PROCESSED, *([None] if is_given_up else [])}
             assert (answered[F.KIND], answered[F.DOWNSTREAM]) in {
                 (COMMIT, I.MAX_RECONSUMED),
                 (COMMIT, I.PROCESSED),
@@ -241,10 +244,22 @@ def test_a_group_without_an_effect_has_nothing_to_compensate_at_any_time() -> No
         assert judge_pair(ROLLBACK, O.PROCESSED, I.PROCESSED, **facts) is V.TOO_OLD
         assert judge_pair(ROLLBACK, O.PROCESSED, I.PROCESSED, answered=True, **facts) is V.MATCHED
         assert judge_pair(ROLLBACK, O.PROCESSED, I.PROCESSED, quiet=False, **facts) is V.IN_FLIGHT
-    assert changed == {(V.MATCHED, verdict, ROLLBACK, I.PROCESSED) for verdict in before}
+    owed = (V.TOO_OLD, V.NEITHER_EFFECT_NOR_COMPENSATION, COMMIT, I.MAX_RECONSUMED)
+    assert changed == {owed, *((V.MATCHED, each, ROLLBACK, I.PROCESSED) for each in before)}
     # As long as it has not settled the rollback, it has not said so.
     for status, verdict in ((None, V.MISSING_DOWNSTREAM), (I.INIT, V.STUCK), (I.DEAD, V.PARKED)):
         assert judge_pair(ROLLBACK, O.PROCESSED, status, owes=False) is verdict
+
+
+def test_the_database_of_a_group_alone_proves_that_a_rollback_is_lost() -> None:
+    for upstream in (O.PROCESSED, None):
+        pair = (COMMIT, upstream, I.MAX_RECONSUMED)
+        assert judge_pair(*pair, kept=False) is V.NEITHER_EFFECT_NOR_COMPENSATION
+        assert judge_pair(*pair, kept=False, owes=None) is V.TOO_OLD
+        assert judge_pair(*pair, kept=False, quiet=False) is V.IN_FLIGHT
+    assert judge_pair(COMMIT, None, I.MAX_RECONSUMED, kept=False, answered=True) is V.TOO_OLD
+    # Of an event that its upstream would still have, that is the first thing to find out.
+    assert judge_pair(COMMIT, None, I.MAX_RECONSUMED) is V.UNKNOWN_UPSTREAM
 
 
 def test_an_effect_after_its_compensation_is_despite_it_at_any_time() -> None:

@@ -142,18 +142,23 @@ def _others_are_entitled(h: History, a: Applied, ground: Life) -> None:
 
 
 def rollback_row_is_lost(h: History) -> None:
-    """A group gave the event up, and the rollback that it owes is not there."""
-    a, arrival, rollback = _given_up(h)
+    """A group gave the event up, perhaps after days, and the rollback that it owes is not there."""
+    a = _applied_by_others(h, again=True)
     _others_match(h, a)
-    rollback.gone_at = a.at + 1
+    arrival = h.received(a.event, a.group, a.at)
+    late = a.at + h.random.choice((0, 0, 60, 2 * DAY, 4 * DAY, 8 * DAY))
+    arrival.becomes(I.PROCESSING, a.at, attempts=2, due_at=late)
+    rollback = h.gave_up(arrival, late)
+    rollback.gone_at = late + 1
     h.say(
         V.NEITHER_EFFECT_NOR_COMPENSATION,
         a.event,
         a.group,
-        since=a.at + 1,
-        moved=a.at,
-        trace=a.at,
-        rows=(a.event, arrival),
+        since=late + 1,
+        moved=late,
+        trace=late,
+        # The upstream may have purged the event.
+        rows=(arrival,),
         arrival=arrival,
     )
 
@@ -171,15 +176,59 @@ def was_tried_too_often(h: History) -> None:
 
 def compensation_is_not_there(h: History) -> None:
     """A rollback was settled, and compensated nothing."""
+    a, rollback = _given_up_and_refused(h)
+    h.sent(rollback, a.at + 1)
+    settled = h.compensated(rollback, a.at + 2, first=False)
+    _is_not_compensated(h, rollback, UNDO, settled)
+    returned_to_others(h, rollback, a.at + 1)
+
+
+def rollback_is_settled_late(h: History) -> None:
+    """The same of a rollback that was FAILED or DEAD for hours or days, and was then replayed."""
+    a, rollback = _given_up_and_refused(h)
+    again_at = a.at + h.random.choice((30, DAY, 4 * DAY, 8 * DAY))
+    if h.random.random() < 0.5:
+        rollback.becomes(O.PROCESSING, a.at, attempts=3, lease_until=a.at + 1)
+        rollback.becomes(O.FAILED, a.at + 1, last_error="TopicAuthorizationFailed")
+        for group in (UNDO, *h.setting.undoers(rollback.columns["event_type"])):
+            h.say(V.PARKED, rollback, group, since=a.at + 1, until=again_at)
+        rollback.becomes(O.INIT, again_at, attempts=0, due_at=again_at, last_error=None)
+        h.sent(rollback, again_at)
+        settled = h.compensated(rollback, again_at, first=False)
+        returned_to_others(h, rollback, again_at)
+    else:
+        h.sent(rollback, a.at + 1)
+        settled = h.received(rollback, UNDO, a.at + 1)
+        settled.becomes(I.DEAD, a.at + 2, attempts=LIMIT, last_error="ValueError: no such order")
+        h.say(V.PARKED, rollback, UNDO, since=a.at + 2, until=again_at, arrival=settled)
+        replayed = {"attempts": 1, "due_at": again_at, "last_error": None}
+        settled.becomes(I.PROCESSING, again_at, **replayed)
+        h.applied(settled, again_at + 1)
+        returned_to_others(h, rollback, a.at + 1)
+    _is_not_compensated(h, rollback, UNDO, settled)
+
+
+def _given_up_and_refused(h: History) -> tuple[Applied, Life]:
     a, arrival, rollback = _given_up(h)
     _others_are_entitled(h, a, arrival)
     rows = a.event, arrival, rollback
     h.say(V.REFUSED, a.event, a.group, since=a.at, rows=rows, arrival=arrival)
-    h.sent(rollback, a.at + 1)
-    settled = h.compensated(rollback, a.at + 2, first=False)
-    known = {"moved": a.at + 3, "trace": rollback.born_at, "rows": (rollback, settled)}
-    h.say(V.ROLLBACK_NOT_COMPENSATED, rollback, UNDO, since=a.at + 3, arrival=settled, **known)
-    returned_to_others(h, rollback, a.at + 1)
+    return a, rollback
+
+
+def _is_not_compensated(
+    h: History, rollback: Life, group: Group | str, settled: Life, *grounds: Life, since: float = 0
+) -> None:
+    """Say that a rollback was settled without a compensation.
+
+    If that was too late to know of all that may have compensated its event, it is ambiguous.
+    """
+    at, written = settled.settled_at, rollback.born_at
+    known = {"since": since or at, "moved": at, "arrival": settled}
+    rows = (rollback, settled, *grounds)
+    h.say(V.ROLLBACK_NOT_COMPENSATED, rollback, group, trace=written, rows=rows, **known)
+    late = {"trace": at, "ambiguous_since": written, "rows": (settled, *grounds)}
+    h.say(V.TOO_OLD, rollback, group, **late, **known)
 
 
 def effect_is_not_taken_back(h: History) -> None:
@@ -208,7 +257,6 @@ def effect_is_not_taken_back(h: History) -> None:
     settled = h.compensated(rollback, rollback.settled_at + 1, group=group, first=False)
     since = settled.settled_at
     known = {"rows": (rollback, settled), "arrival": settled}
-    wrong = {"moved": since, "trace": rollback.born_at, "rows": (rollback, settled, arrival)}
     if late is not None:
         rows = event, arrival, settled
         h.say(V.REFUSED, event, group, since=since, until=late, rows=rows, arrival=arrival)
@@ -218,8 +266,7 @@ def effect_is_not_taken_back(h: History) -> None:
     grounds = (gave_up,) if group.service == refusing.service else ()
     rows = event, arrival, *grounds
     h.say(V.MATCHED, event, group, since=late or since, rows=rows, arrival=arrival)
-    stays = {**known, **wrong}
-    h.say(V.ROLLBACK_NOT_COMPENSATED, rollback, group, since=late or since, **stays)
+    _is_not_compensated(h, rollback, group, settled, arrival, since=late or since)
     # Without its row of the event, the group may have had no effect.
     left = {**known, "moved": since, "purged": (arrival,)}
     h.say(V.TOO_OLD, rollback, group, since=late or since, **left)
@@ -355,6 +402,7 @@ DAMAGED = (
     rollback_row_is_lost,
     was_tried_too_often,
     compensation_is_not_there,
+    rollback_is_settled_late,
     effect_is_not_taken_back,
     effect_was_kept,
     is_taken_back_days_later,

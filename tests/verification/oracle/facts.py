@@ -123,7 +123,9 @@ class Facts:
             ),
             Fact.ANSWERED: answered_at is not None,
             Fact.ENTITLED: entitled or undone_at is not None,
-            Fact.OWES: pair.kind == TxKind.COMMIT or is_own or self._owes(effect, kept_since),
+            Fact.OWES: owes_rollback(received, kept_since)
+            if pair.kind == TxKind.COMMIT
+            else is_own or self._owes(effect, kept_since),
             Fact.UNDONE_FIRST: undone_at is not None
             and settled_at is not None
             and undone_at < settled_at,
@@ -165,19 +167,23 @@ def first_trace(sent: Row | None, received: Row | None) -> float:
         and received
         and sent["kind"] is TxKind.COMMIT
         and sent["status"] is OutboxStatus.PROCESSED
+        and not sent["unconfirmed"]
     ):
-        if received["status"] is InboxStatus.MAX_RECONSUMED:
-            # With this, the rollback is written.
-            return float(received["settled_at"])
-        if not sent["unconfirmed"]:
-            # No group can have had it earlier.
-            return float(min(sent["settled_at"], received["received_at"]))
+        # No group can have had it earlier.
+        return float(min(sent["settled_at"], received["received_at"]))
     if received is not None:
         return float(min(received["event_time"], received["received_at"]))
     assert sent is not None
     # The first record of what was sent more than once may have arrived long before that.
     is_by_settlement = sent["settled_at"] is not None and not sent["unconfirmed"]
     return float(sent["settled_at"] if is_by_settlement else sent["created_at"])
+
+
+def owes_rollback(received: Row | None, kept_since: float) -> bool | None:
+    """Whether a group gave an event up, with which the rollback is written, lately enough."""
+    if received is None or received["status"] is not InboxStatus.MAX_RECONSUMED:
+        return None
+    return True if received["settled_at"] >= kept_since else None
 
 
 _WAITING = {OutboxStatus.INIT, InboxStatus.INIT}

@@ -133,7 +133,9 @@ class History:
         Whether a further run reads the event depends on what earlier ones have said.
         """
         return self._may_be_sent_again(night) or any(
-            self._came_late(night, life) for life in self.lives if life.group is not None
+            self._came_late(night, life) or self._was_settled_late(night, life)
+            for life in self.lives
+            if life.group is not None
         )
 
     def _may_be_sent_again(self, night: Judged) -> bool:
@@ -164,6 +166,14 @@ class History:
             came.append(row["received_at"])
         kept = night.watermark - horizon
         return any(at >= horizon and at - row["event_time"] >= kept for at in came)
+
+    def _was_settled_late(self, night: Judged, arrival: Life) -> bool:
+        """Whether a rollback was settled when what had compensated its event may be purged."""
+        row = arrival.at(night.at)
+        if row is None or arrival.kind is TxKind.COMMIT or row["status"] is not I.PROCESSED:
+            return False
+        horizon = night.horizon(arrival.source, arrival.service)
+        return bool(row["event_time"] < horizon <= row["settled_at"])
 
     def outboxes(self, night: Judged) -> list[Life]:
         """Return the rows of all outboxes that are there."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from shieldtx.domain.states import OutboxStatus, TxKind
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile import basis, expectations, mistyped_names
 from shieldtx.reconcile.facts import Fact
 from shieldtx.reconcile.rules import PAIRS, Rule, RuleSet
@@ -107,6 +107,18 @@ def _without_a_row_is_without_an_effect(rule: Rule) -> Rule | None:
     return replace(rule, when={**rule.when, Fact.OWES: frozenset({False, None})})
 
 
+def _owed_if_sent(rule: Rule) -> Rule | None:
+    if rule.verdict is not Verdict.NEITHER_EFFECT_NOR_COMPENSATION:
+        return rule
+    return replace(rule, when={**rule.when, Fact.UPSTREAM: frozenset({OutboxStatus.PROCESSED})})
+
+
+def _owed_since_it_came(received: Any, kept_since: float) -> bool | None:
+    if received is None or received["status"] is not InboxStatus.MAX_RECONSUMED:
+        return None
+    return True if received["received_at"] >= kept_since else None
+
+
 def _since_it_was_written(sent: Any, received: Any) -> float:
     trace = sent["created_at"] if received is None else received["event_time"]
     return float(trace)
@@ -165,6 +177,16 @@ BY_RULES: Final = (
     Mutant(
         name="a delayed event is as old as its writing",
         applied=instead(facts, "first_trace", _since_it_was_written),
+        stories=(damaged.is_taken_back_days_later,),
+    ),
+    Mutant(
+        name="a rollback is owed as long as the upstream keeps its event",
+        applied=rules_of(PAIRS, _owed_if_sent),
+        stories=(damaged.rollback_row_is_lost,),
+    ),
+    Mutant(
+        name="a rollback is owed since its event came",
+        applied=instead(facts, "owes_rollback", _owed_since_it_came),
         stories=(damaged.rollback_row_is_lost,),
     ),
     Mutant(

@@ -22,6 +22,7 @@ from shieldtx.reconcile.expectations import (
     Stream,
     expectation_of,
 )
+from shieldtx.reconcile.facts import Fact
 from shieldtx.reconcile.rules import PAIRS
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.facts import Facts, Row, Rows, first_trace
@@ -61,7 +62,7 @@ class Reading:
         """Return which of these pairs lack a row that was purged, or has never been there."""
         sent = {(row["source"], row["event_id"]): row for row in self.rows.outbox}
         received = {(r["service"], r["group"], r["event_id"]): r for r in self.rows.inbox}
-        rollbacks = Facts.of(self.rows).rollbacks
+        known = Facts.of(self.rows)
         return {
             pair
             for pair, verdict in found.items()
@@ -70,12 +71,12 @@ class Reading:
                 pair,
                 sent.get((pair.upstream, pair.event_id)),
                 received.get((pair.downstream, pair.group, pair.event_id)),
-                rollbacks.get((pair.downstream, pair.upstream, pair.event_id)),
+                known,
             )
         }
 
     def _is_ambiguous(
-        self, pair: Pair, sent: Row | None, received: Row | None, answered_at: float | None
+        self, pair: Pair, sent: Row | None, received: Row | None, known: Facts
     ) -> bool:
         """Whether what came lately would be judged, if the event were not older than that."""
         horizon = self.night.horizon(pair.upstream, pair.downstream)
@@ -83,6 +84,9 @@ class Reading:
             assert sent is not None
             was_sent = sent["status"] is OutboxStatus.PROCESSED
             return bool(was_sent and sent["unconfirmed"] and sent["settled_at"] >= horizon)
+        if self._lacks_compensation(pair, sent, received, known):
+            return bool(first_trace(sent, received) < horizon <= received["settled_at"])
+        answered_at = known.rollbacks.get((pair.downstream, pair.upstream, pair.event_id))
         came_at = None
         if sent is None and received["status"] is not InboxStatus.FENCED:
             came_at = received["received_at"]
@@ -91,6 +95,16 @@ class Reading:
         if came_at is None or came_at < horizon:
             return False
         return bool(came_at - first_trace(sent, received) >= self.night.watermark - horizon)
+
+    def _lacks_compensation(
+        self, pair: Pair, sent: Row | None, received: Row, known: Facts
+    ) -> bool:
+        """Whether a group has settled a rollback, and no compensation of its event is there."""
+        is_settled = received["status"] is InboxStatus.PROCESSED
+        if pair.kind != TxKind.ROLLBACK or not is_settled:
+            return False
+        facts = known.facts(pair, sent, received, None, self.night)
+        return not facts[Fact.ANSWERED] and facts[Fact.OWES] is not False
 
     def obstacles(self) -> list[str]:
         """Return why something cannot be judged."""

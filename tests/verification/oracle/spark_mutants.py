@@ -8,6 +8,7 @@ from typing import Any, Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
+from shieldtx.domain.states import InboxStatus
 from shieldtx.reconcile import basis
 from shieldtx.store.database_history import SqlDatabaseHistory
 from spark import job
@@ -40,6 +41,11 @@ def _quoted_plainly(text: str) -> str:
 
 def _since_it_was_written() -> Column:
     return F.coalesce("event_time", "created_at")
+
+
+def _owed_since_it_came() -> Column:
+    is_given_up = F.col("downstream_status") == InboxStatus.MAX_RECONSUMED.value
+    return F.when(is_given_up & (F.col("received_at") >= F.col("horizon")), F.lit(col=True))
 
 
 _YES: Final = True
@@ -104,12 +110,22 @@ ON_SPARK: Final = (
     Mutant(
         name="a delayed event is as old as its writing",
         applied=instead(transforms, "first_trace", _since_it_was_written),
+        stories=(damaged.is_taken_back_days_later,),
+    ),
+    Mutant(
+        name="a rollback is owed since its event came",
+        applied=instead(transforms, "owes_rollback", _owed_since_it_came),
         stories=(damaged.rollback_row_is_lost,),
     ),
     Mutant(
         name="a delayed event without an outbox row, and the run is good",
         applied=instead(purged_rows, "_came_late", lambda: F.lit(col=False)),
         stories=(damaged.outbox_row_is_lost,),
+    ),
+    Mutant(
+        name="a rollback that was settled late without a compensation, and the run is good",
+        applied=instead(purged_rows, "_was_settled_late", lambda: F.lit(col=False)),
+        stories=(damaged.rollback_is_settled_late,),
     ),
     Mutant(
         name="N17 payloads alone are compared",

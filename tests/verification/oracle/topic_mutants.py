@@ -98,6 +98,10 @@ def _read_as_spark_does(text: Column) -> Column:
     return text.try_cast("timestamp")
 
 
+def _never_ambiguous(*_: Any) -> Column:
+    return F.lit(col=False)
+
+
 def _unshifted(given: Any, **_: Any) -> Any:
     return given
 
@@ -122,6 +126,11 @@ TOPICS_ON_SPARK: Final = (
         name="N9 records are missed by when they were written",
         applied=instead(topic_transforms, "is_kept", _kept_by_writing_alone),
         stories=(topic_stories.record_of_a_delayed_event_is_lost,),
+    ),
+    Mutant(
+        name="an old record without a row, and the run is good",
+        applied=instead(topic_transforms, "is_ambiguous", _never_ambiguous),
+        stories=(topic_stories.old_record_is_forged,),
     ),
     Mutant(
         name="an order is judged without what was settled before",

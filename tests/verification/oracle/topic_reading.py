@@ -61,7 +61,10 @@ class TopicReading:
         return found
 
     def ambiguous(self) -> list[EventId]:
-        """Return the events that would be missed if the last partition was known to be old."""
+        """Return the events that would be missed if the last partition was known to be old.
+
+        And those without a row that say to be too old to have one, and were sent lately.
+        """
         of_logs = (_Beside(reading=self, log=log) for log in self.logs)
         return [event for beside in of_logs for event in beside.ambiguous()]
 
@@ -121,16 +124,22 @@ class _Beside:
         ]
 
     def ambiguous(self) -> list[EventId]:
-        """Return the events whose records were lost, or were in another partition once."""
+        """Return the events of which nothing shows whether something of them was lost."""
         return [
-            event
-            for event, facts in self.facts()
-            if TOPICS.judge(facts) is Verdict.BEFORE_TOPIC
+            event for event, facts in self.facts() if self._is_ambiguous(event, TOPICS.judge(facts))
+        ]
+
+    def _is_ambiguous(self, event: EventId, verdict: Verdict) -> bool:
+        """Whether its records were lost, or were in another partition; or its row was lost."""
+        if verdict is Verdict.TOO_OLD:
+            return _first_sent(self._records[event]) >= self._night.horizon(event[0])
+        return (
+            verdict is Verdict.BEFORE_TOPIC
             and (row := self._rows[event])["key"] is not None
             and self._keeps_since(row) is None
             and self._as_many_since[self._log.topic, self._log.kind.value] is None
             and self._was_sent_since(row, self._own_since(row))
-        ]
+        )
 
     def _is_looked_at(self, event: EventId) -> bool:
         reading, records = self._reading, self._records.get(event, [])

@@ -104,10 +104,10 @@ def record_has_no_time(h: History) -> None:
 
 
 def old_record_is_forged(h: History) -> None:
-    """Such a record, sent right before a night, that says to be of the day before."""
+    """Such a record, sent right before a night, that says to be of the day before, or older."""
     event_type, _ = some_type(h)
     at = int(h.random.choice(h.setting.nights).at) - h.random.randint(1, 10)
-    _forge(h, event_type, at, at - h.random.choice((60, 700, DAY)))
+    _forge(h, event_type, at, at - h.random.choice((60, 700, DAY, 4 * DAY, 8 * DAY)))
 
 
 def _forge(h: History, event_type: str, at: float, written_at: float | str) -> None:

@@ -34,12 +34,17 @@ def expected(h: History, night: Judged) -> dict[Pair, Verdict]:
 def must_tell(h: History, night: Judged) -> bool:
     """Whether a topic is read of which no partition says since when it is complete.
 
-    Or one without records that were lost, which only its empty last partition hides.
+    Or one without records that were lost, which only its empty last partition hides. Or one with
+    records without rows that say to be of events which are too old to have rows.
     """
-    return any(
+    is_hidden = any(
         all(_complete_since(partition) is None for partition in _partitions(log, night))
         or any(_is_lost(log, event, night) for event in _hidden(h, night, log))
         for log in read(h, night)
+    )
+    return is_hidden or any(
+        verdict is V.TOO_OLD and pair.upstream != night.renamed_service
+        for pair, verdict in expected(h, night).items()
     )
 
 
@@ -116,8 +121,10 @@ def _without_row(night: Judged, service: str, records: list[Any]) -> Verdict | N
     """Say what is true of a record whose row is not there, and was not purged."""
     sent_at = min(record.sent_at for record in records)
     written = [r.written_at for r in records if isinstance(r.written_at, float | int)]
-    is_kept = min([sent_at, *written]) >= night.horizon(service)
-    return V.RECORD_WITHOUT_ROW if is_kept and sent_at < night.watermark else None
+    horizon = night.horizon(service)
+    if not horizon <= sent_at < night.watermark:
+        return None
+    return V.RECORD_WITHOUT_ROW if min([sent_at, *written]) >= horizon else V.TOO_OLD
 
 
 def _is_lost(log: Log, event: EventId, night: Judged) -> bool:
