@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
@@ -35,6 +35,31 @@ class Place:
     def due_at(self) -> datetime:
         """Return when it was to be sent."""
         return self.written_at if self.delayed_until is None else self.delayed_until
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Behind:
+    """Includes each place that is behind one of some others; and a few more of the same key."""
+
+    seq: int | None
+    """Of events without a delay: those with a higher number."""
+    due_at: datetime | None
+    """Of events without a delay, too: those that were written after this time."""
+    delayed_until: datetime
+    """Of events with a chosen delay: those that were due at this time or later."""
+
+    @classmethod
+    def any_of(cls, places: Iterable[Place]) -> Behind | None:
+        """Return it for some places; None: there are none."""
+        places = list(places)
+        if not places:
+            return None
+        delayed = [place.delayed_until for place in places if place.delayed_until is not None]
+        return cls(
+            seq=min((each.seq for each in places if each.delayed_until is None), default=None),
+            due_at=min(delayed, default=None),
+            delayed_until=min(place.due_at for place in places),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

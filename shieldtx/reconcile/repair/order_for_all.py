@@ -47,7 +47,9 @@ class OrderForAll:
         """Return which events would come to a group behind later ones of their keys, and why.
 
         It is asked for parts of the rows in the order of their numbers, which takes scans. With
-        `again`, rows of the last such part are compared with what has come since: by indexes.
+        `again`, rows of the last such part are compared with what has come since: by indexes. Those
+        that were late then are not asked for again, for all that this repair itself has sent or
+        handed over is among what has come.
         """
         if not again:
             self._scanned = {name: s.now() - SETTLING for name, s in self._stores.items()}
@@ -73,7 +75,11 @@ class OrderForAll:
             source=self._source,
             group=name,
         )
-        late = dict.fromkeys(order.overtaken(lacked, since=since.get(service)), OVERTAKEN)
+        if since:
+            overtaken, _ = order.overtaken_since(lacked, since[service])
+        else:
+            overtaken = order.overtaken(lacked)
+        late = dict.fromkeys(overtaken, OVERTAKEN)
         found = self._siblings(group).of(lacked.values(), since=since.get(self._source))
         for event_id, line in lacked.items():
             if (key := line.ordered_by) and event_id not in late:

@@ -63,7 +63,8 @@ class PublishAgain:
                 kept = self._look_up(part, late, tally)
                 for batch in slices(kept, self._limits.batch):
                     # What came before this may have taken minutes.
-                    by_now = _of(batch, late) | order.late(batch, again=True)
+                    in_order = [row for row in batch if row.event_id not in late]
+                    by_now = _of(batch, late) | order.late(in_order, again=True)
                     for some in _alike(self._in_time(batch, by_now, tally), by_now):
                         self._publish(some, by_now, tally)
 

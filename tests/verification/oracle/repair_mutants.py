@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -52,6 +53,15 @@ def _not_again() -> Iterator[None]:
 
 
 @contextmanager
+def _nothing_overtakes() -> Iterator[None]:
+    with (
+        patch.object(KeyOrder, "overtaken", lambda *_: set()),
+        patch.object(KeyOrder, "overtaken_since", lambda *_, **__: (set(), Counter())),
+    ):
+        yield
+
+
+@contextmanager
 def _siblings_are_not_asked_for() -> Iterator[None]:
     with (
         patch.multiple(repair_plan, WINDOW_SHARE=1.0),
@@ -83,7 +93,7 @@ OF_REPAIRS: Final = (
     ),
     Mutant(
         name="N4 delivered behind later events of its key",
-        applied=instead(KeyOrder, "overtaken", lambda *_, **__: set()),
+        applied=_nothing_overtakes,
         stories=(broken.record_is_lost_before_another_of_its_key,),
     ),
     Mutant(
