@@ -116,6 +116,8 @@ class Sent:
     """They are in line again: a relay sends them."""
     changed: int = 0
     """They are gone, or not as they were seen."""
+    on_their_way: AbstractSet[UUID] = frozenset()
+    """Of both: those in line, and those that were sent again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +132,13 @@ class HandedOver:
     """It has received another event with their business key."""
     refused: AbstractSet[UUID] = frozenset()
     """Its database refuses them, as for letters that its encoding does not have."""
+    behind: AbstractSet[UUID] = frozenset()
+    """They are not stored because an earlier event of their key is not."""
+
+    @property
+    def not_stored(self) -> AbstractSet[UUID]:
+        """Return those that the group lacks still."""
+        return self.conflicting | self.refused | self.behind
 
     def plus(self, other: HandedOver) -> HandedOver:
         """Add what became of others."""
@@ -138,4 +147,5 @@ class HandedOver:
             needless=self.needless | other.needless,
             conflicting=self.conflicting | other.conflicting,
             refused=self.refused | other.refused,
+            behind=self.behind | other.behind,
         )

@@ -177,12 +177,19 @@ class RepairStore(Protocol):
         ...
 
     def hand_over(
-        self, group: str, envelopes: Sequence[Envelope], *, note: Note, dry_run: bool
+        self,
+        group: str,
+        envelopes: Sequence[Envelope],
+        *,
+        note: Note,
+        in_order: bool,
+        dry_run: bool,
     ) -> HandedOver:
         """Store events in the inbox of a group, and note it, in one transaction.
 
-        The unique keys of the inbox decide what is new. With `dry_run` nothing is written: the
-        answer says what would be.
+        The unique keys of the inbox decide what is new. With `in_order`, none is stored of whose
+        key an event before it is not. With `dry_run` nothing is written: the answer says what would
+        be.
         """
         ...
 

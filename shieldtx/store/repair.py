@@ -143,7 +143,13 @@ class SqlRepairStore:
             return self._hand_over.sent(connection, rows, payloads=payloads)
 
     def hand_over(
-        self, group: str, envelopes: Sequence[Envelope], *, note: Note, dry_run: bool
+        self,
+        group: str,
+        envelopes: Sequence[Envelope],
+        *,
+        note: Note,
+        in_order: bool,
+        dry_run: bool,
     ) -> HandedOver:
         """Store events in the inbox of a group, in one transaction; or only say what that would do.
 
@@ -151,10 +157,10 @@ class SqlRepairStore:
         """
         if dry_run:
             with self._engine.connect() as connection:
-                return self._hand_over.try_out(connection, group, envelopes)
+                return self._hand_over.try_out(connection, group, envelopes, in_order=in_order)
 
         def store(connection: Connection) -> HandedOver:
-            handed = self._hand_over.store(connection, group, envelopes)
+            handed = self._hand_over.store(connection, group, envelopes, in_order=in_order)
             if handed.done:
                 events = {group: sorted(handed.done)}
                 action = RepairAction.HAND_OVER

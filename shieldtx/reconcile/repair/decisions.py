@@ -121,6 +121,11 @@ LACKS_EARLIER: Final = (
     "come in their order any more; repair those first (`shieldtx reconcile --full` lists them), or "
     "make sure that the group can take that, and repair with `--out-of-order`"
 )
+WAITS_FOR_EARLIER: Final = (
+    "the group has not received an earlier event of its key, which is in line, on its way, or left "
+    "to an operator by this repair: repair the same run again when the group has received that "
+    "one, or make sure that the group can take that, and repair with `--out-of-order`"
+)
 AMONG_OTHERS: Final = (
     "a group lacks it, and its key has other events that the group lacks too, that were sent later "
     "or that are published again: copies keep no order; hand them over first (`--verdict "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from shieldtx.ports.hand_over import HandedOver, Line
+from shieldtx.domain.events import Envelope
+from shieldtx.ports.hand_over import HandedOver, Line, Sent
 from shieldtx.ports.repair import (
     RepairAction,
     Repaired,
@@ -21,7 +22,9 @@ from shieldtx.reconcile.repair.decisions import (
     NOT_STORED,
     OVERTAKEN,
     TOO_OLD,
+    WAITS_FOR_EARLIER,
 )
+from shieldtx.reconcile.repair.held_back import HeldBack
 from shieldtx.reconcile.repair.key_order import SETTLING, KeyOrder
 from shieldtx.reconcile.repair.newcomers import Newcomers
 from shieldtx.reconcile.repair.revoked import Revoked
@@ -42,6 +45,10 @@ class _Found:
     """They do not come in the order of their keys."""
     rows: list[RowSeen] = field(default_factory=list)
     """What is to be handed over."""
+
+    def lines_of(self, events: Iterable[UUID]) -> Iterator[Line]:
+        """Yield where these events stand; one that its outbox did not have stands nowhere."""
+        return (self.lines[event_id] for event_id in events if event_id in self.lines)
 
 
 class HandOver:
@@ -66,12 +73,13 @@ class HandOver:
         """What was handed over; by a dry run, in pretence."""
         self._limits = limits = context.limits
         self._rows = NumberedRows(missing.upstream, self._upstream, looked_up=limits.looked_up)
-        self._revoked = Revoked(stores, lacked_by=missing, progress=context.progress)
+        self._revoked = Revoked(stores, to=missing.to, progress=context.progress)
         self._added = EventIds()
+        self._held_back = HeldBack()
         self._siblings = Siblings(
             context,
             source=missing.upstream,
-            to=(missing.downstream, missing.group),
+            to=missing.to,
             revoked=self._revoked,
         )
         self._order = KeyOrder(
@@ -120,6 +128,8 @@ class HandOver:
                     late[event_id] = OVERTAKEN
                 elif siblings.lacked[key].any_before(line):
                     late[event_id] = LACKS_EARLIER
+                elif siblings.in_line[key].any_before(line):
+                    late[event_id] = WAITS_FOR_EARLIER
         return late
 
     def _look_up(
@@ -174,14 +184,37 @@ class HandOver:
         sent = self._upstream.sent(rows, payloads=not self._dry_run)
         self._count(tally, Repaired(needless=sent.needless, changed=sent.changed))
         handed = self._downstream.hand_over(
-            self._missing.group, sent.envelopes, note=self._note, dry_run=self._dry_run
+            self._missing.group,
+            self._not_held_back(sent, found, rows, tally),
+            note=self._note,
+            in_order=not self._out_of_order,
+            dry_run=self._dry_run,
         )
+        self._held_back.behind(found.lines_of(handed.not_stored))
+        found.late |= {i for i in handed.done if found.lines[i] in self._held_back}
         self._count(tally, _counted(handed, found.late))
         self.done.add(handed.done)
         if not self._dry_run:
-            found.newcomers.hand_over(found.lines[event_id] for event_id in handed.done)
+            found.newcomers.hand_over(found.lines_of(handed.done))
         tally.refuse(self._missing.verdict, BUSINESS_KEY, len(handed.conflicting))
         tally.refuse(self._missing.verdict, NOT_STORED, len(handed.refused))
+        tally.refuse(self._missing.verdict, WAITS_FOR_EARLIER, len(handed.behind))
+
+    def _not_held_back(
+        self, sent: Sent, found: _Found, rows: Sequence[RowSeen], tally: Tally
+    ) -> list[Envelope]:
+        """Leave out what comes behind an event that was to be handed over, and is not."""
+        envelopes = {envelope.id: envelope for envelope in sent.envelopes}
+        kept = []
+        for row in rows:
+            if row.event_id in sent.on_their_way:
+                self._held_back.behind(found.lines_of([row.event_id]))
+            if envelope := envelopes.pop(row.event_id, None):
+                if self._out_of_order or found.lines[envelope.id] not in self._held_back:
+                    kept.append(envelope)
+                else:
+                    tally.refuse(self._missing.verdict, WAITS_FOR_EARLIER)
+        return kept
 
     def _count(self, tally: Tally, repaired: Repaired) -> None:
         tally.add(self._missing.verdict, RepairAction.HAND_OVER, repaired)

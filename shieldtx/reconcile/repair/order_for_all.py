@@ -28,7 +28,6 @@ class OrderForAll:
         source: str,
         context: RepairContext,
         *,
-        revoked: Revoked,
         would_have: Mapping[Group, EventIds],
     ) -> None:
         """Ask all services, for each may receive the copies."""
@@ -37,7 +36,6 @@ class OrderForAll:
         self._stores = context.stores
         self._upstream = context.stores[source]
         self._receivers = context.receivers(source)
-        self._revoked = revoked
         self._would_have = would_have
         self._looked_up = context.limits.looked_up
         self._scanned: dict[str, datetime] = {}
@@ -87,16 +85,22 @@ class OrderForAll:
                     late[event_id] = OVERTAKEN
                 # A relay has no order for what comes back in line: what is written later may be
                 # sent first.
-                elif found.sent[key].any_behind(line) or found.lacked[key].any_before(line):
+                elif (
+                    found.sent[key].any_behind(line)
+                    or found.lacked[key].any_before(line)
+                    or found.in_line[key].any_before(line)
+                ):
                     late[event_id] = AMONG_OTHERS
         return late
 
     def _siblings(self, group: Group) -> Siblings:
+        # What another group has discarded, this one lacks all the same.
+        revoked = Revoked(self._stores, to=group, progress=self._context.progress)
         return Siblings(
             self._context,
             source=self._source,
             to=group,
-            revoked=self._revoked,
+            revoked=revoked,
             would_have=self._would_have.get(group, ()),
         )
 

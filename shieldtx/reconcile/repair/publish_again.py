@@ -37,7 +37,7 @@ class PublishAgain:
         self._limits, self._progress = context.limits, context.progress
         self._upstream = context.stores[publication.upstream]
         # All groups get the copy. A rollback, too, is for groups of other services that compensate.
-        self._revoked = Revoked(context.stores, lacked_by=None, progress=context.progress)
+        self._revoked = Revoked(context.stores, to=None, progress=context.progress)
         self._rows = NumberedRows(
             publication.upstream, self._upstream, looked_up=context.limits.looked_up
         )
@@ -54,7 +54,6 @@ class PublishAgain:
         order = OrderForAll(
             self._publication.upstream,
             self._context,
-            revoked=self._revoked,
             would_have=would_have,
         )
         for chunk in self._rows.in_order().parts(self._limits.compared):

@@ -102,7 +102,7 @@ class Repair:
             replays.carry_out(tally)
         for publication, publish_again in work.publications.items():
             would_have = {
-                (missing.downstream, missing.group): hand_over.done
+                missing.to: hand_over.done
                 for missing, hand_over in work.hand_overs.items()
                 if missing.upstream == publication.upstream and self._context.dry_run
             }

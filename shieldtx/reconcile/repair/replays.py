@@ -51,7 +51,7 @@ class Replays:
         self._context = context
         self._limits = context.limits
         self._policy = context.policy
-        self._revoked = Revoked(context.stores, lacked_by=None, progress=context.progress)
+        self._revoked = Revoked(context.stores, to=None, progress=context.progress)
         self._rows = NumberedRows(
             service, self._outbox, looked_up=context.limits.looked_up, status=OutboxStatus.FAILED
         )

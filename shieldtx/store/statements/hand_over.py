@@ -14,7 +14,7 @@ from shieldtx.ports.hand_over import Behind
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.tables import Tables, in_line
 
-_SENT: Final = (OutboxStatus.INIT, OutboxStatus.PROCESSING, OutboxStatus.PROCESSED)
+SENT: Final = (OutboxStatus.INIT, OutboxStatus.PROCESSING, OutboxStatus.PROCESSED)
 """Of what is or may be in a topic, or will be."""
 
 
@@ -78,7 +78,7 @@ def siblings(
         *_place(t, d),
     ).where(
         o.c.tx_kind == TxKind.COMMIT.value,
-        o.c.status.in_([status.value for status in _SENT]),
+        o.c.status.in_([status.value for status in SENT]),
         d.is_in(o.c.topic, topics, o.c.topic.type),
         d.is_in(o.c.key, keys, o.c.key.type),
     )

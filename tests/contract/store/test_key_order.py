@@ -10,11 +10,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 
 from shieldtx import InboxStatus, OutboxStatus, TxKind, new_event_id
 from shieldtx.domain.events import Envelope, shard_of
 from shieldtx.ports.hand_over import Behind, Line
+from shieldtx.ports.repair import Note
 from shieldtx.reconcile.repair.places import Places
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.statements.envelope_columns import values_of
@@ -148,3 +149,31 @@ def test_arrivals_are_counted_by_topic_and_key_as_they_are_read(stores: Stores):
     }
     assert Counter(each.ordered_by for each in arrivals) == {KEY: 3, ("orders.placed", "l"): 1}
     assert store.count_received("stock", "orders", [], since=since) == {}
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("in_order", [True, False])
+def test_what_is_behind_an_event_that_is_not_stored_is_not_stored(
+    stores: Stores, in_order: bool, dry_run: bool
+):
+    put(stores, stores.tables.inbox, [received(biz_key="b", key="m")])
+    first, conflicting, *later = [event(), event(biz_key="b"), event(), event(), event(biz_key="c")]
+    other = event("l")
+    note = Note(who="ann", run_id="r1", verdict="MISSING_DOWNSTREAM")
+
+    handed = repair_store(stores).hand_over(
+        "stock",
+        [first, conflicting, later[0], other, *later[1:]],
+        note=note,
+        in_order=in_order,
+        dry_run=dry_run,
+    )
+
+    behind = {each.id for each in later}
+    assert handed.conflicting == {conflicting.id}
+    assert handed.behind == (behind if in_order else set())
+    assert handed.done == {first.id, other.id} | (set() if in_order else behind)
+    with stores.engine.connect() as connection:
+        stored = set(connection.scalars(select(stores.tables.inbox.c.event_id)))
+    assert handed.done <= stored if not dry_run else len(stored) == 1
+    assert not stored & (handed.behind | handed.conflicting)

@@ -398,8 +398,15 @@ class Databases:
         )
 
     def hand_over(
-        self, group: str, envelopes: Sequence[Envelope], *, note: Note, dry_run: bool
+        self,
+        group: str,
+        envelopes: Sequence[Envelope],
+        *,
+        note: Note,
+        in_order: bool,
+        dry_run: bool,
     ) -> HandedOver:
+        del in_order
         assert group == "stock"
         assert {envelope.payload for envelope in envelopes} == {"null" if dry_run else "{}"}
         ids = [envelope.id for envelope in envelopes]
