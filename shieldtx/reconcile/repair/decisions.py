@@ -153,7 +153,8 @@ NOT_STORED: Final = (
 NAMED: Final[Mapping[Verdict, str]] = {
     Verdict.PARKED: (
         "it waits for an operator: repair the cause, then `--verdict PARKED` replays those of "
-        "which no service has undone its part, or `shieldtx dead replay` one by one"
+        "which no service has undone its part, or `shieldtx dead replay` one by one: that also "
+        "replays what is older than a retention, which a group may apply twice, or was taken back"
     ),
     Verdict.ABSENT_FROM_TOPIC: (
         "groups that lack it are listed by themselves, as MISSING_DOWNSTREAM; for whoever else "
