@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Final
 
 from shieldtx.cli.output import moment
@@ -106,17 +107,35 @@ def lines_of(summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def warning_of(letter: DeadLetter) -> str:
-    """Say what a person should know before a FAILED event is replayed."""
+def warning_of(
+    letter: DeadLetter, *, taken_back: bool = False, kept_since: datetime | None = None
+) -> str:
+    """Say what a person should know before a FAILED event is replayed.
+
+    The inbox keeps what has settled since `kept_since`; those of other services may keep less.
+    """
     done = (
         "an attempt that was never confirmed may have delivered it, and its local rollback was "
         "withheld"
         if letter.unconfirmed
         else "its local rollback, if it has one, has run already: the service has taken it back"
     )
+    more = ""
+    if taken_back:
+        more += (
+            " There is a rollback of it: its effect would come after the compensation. Do not "
+            "replay it unless that is what you want."
+        )
+    written = letter.envelope.time
+    if letter.unconfirmed and kept_since is not None and written < kept_since:
+        more += (
+            f" It was written at {moment(written)}, before what an inbox is sure to keep: a group "
+            "may have applied it and purged its row, and would apply it once more. Find out "
+            "whether its effects are there."
+        )
     return (
         f"warning: {titled(letter)}; {done}. Replay publishes it now, after later events of its "
-        "key."
+        f"key.{more}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -123,19 +124,27 @@ def replay(
 
     Who did it is written into shield_audit, in the same transaction. A FAILED event's local
     rollback has run already, and later events of its key may have been published: replay it when
-    the service's data say that it should be sent all the same.
+    the service's data say that it should be sent all the same. A warning says where this database
+    has a rollback of it, and where it may have been delivered longer ago than
+    SHIELDTX_RETENTION_INBOX: a group may apply it twice.
 
     Example: `shieldtx dead replay 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de`
 
-    Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA.
+    Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA,
+    SHIELDTX_RETENTION_INBOX.
     """
     app = invocation(context).service()
     app.schema.check()
     store = app.stores.dead_letters()
     chosen = [_chosen(rows_of(store, ref), group) for ref in dict.fromkeys(event_ids)]
     failed = [letter for letter in chosen if letter.group is None]
+    taken_back = store.taken_back(failed)
+    kept_since = datetime.now(UTC) - app.settings.retention_inbox
     for letter in failed:
-        typer.echo(dead_letter_views.warning_of(letter), err=True)
+        warning = dead_letter_views.warning_of(
+            letter, taken_back=letter.envelope.id in taken_back, kept_since=kept_since
+        )
+        typer.echo(warning, err=True)
     if failed and not yes and not confirm("Replay?"):
         typer.echo("nothing was replayed (scripts say --yes)", err=True)
         raise typer.Exit(FAILED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
@@ -35,6 +35,31 @@ class Place:
     def due_at(self) -> datetime:
         """Return when it was to be sent."""
         return self.written_at if self.delayed_until is None else self.delayed_until
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Behind:
+    """Includes each place that is behind one of some others; and a few more of the same key."""
+
+    seq: int | None
+    """Of events without a delay: those with a higher number."""
+    due_at: datetime | None
+    """Of events without a delay, too: those that were written after this time."""
+    delayed_until: datetime
+    """Of events with a chosen delay: those that were due at this time or later."""
+
+    @classmethod
+    def any_of(cls, places: Iterable[Place]) -> Behind | None:
+        """Return it for some places; None: there are none."""
+        places = list(places)
+        if not places:
+            return None
+        delayed = [place.delayed_until for place in places if place.delayed_until is not None]
+        return cls(
+            seq=min((each.seq for each in places if each.delayed_until is None), default=None),
+            due_at=min(delayed, default=None),
+            delayed_until=min(place.due_at for place in places),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +116,8 @@ class Sent:
     """They are in line again: a relay sends them."""
     changed: int = 0
     """They are gone, or not as they were seen."""
+    on_their_way: AbstractSet[UUID] = frozenset()
+    """Of both: those in line, and those that were sent again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,6 +132,13 @@ class HandedOver:
     """It has received another event with their business key."""
     refused: AbstractSet[UUID] = frozenset()
     """Its database refuses them, as for letters that its encoding does not have."""
+    behind: AbstractSet[UUID] = frozenset()
+    """They are not stored because an earlier event of their key is not."""
+
+    @property
+    def not_stored(self) -> AbstractSet[UUID]:
+        """Return those that the group lacks still."""
+        return self.conflicting | self.refused | self.behind
 
     def plus(self, other: HandedOver) -> HandedOver:
         """Add what became of others."""
@@ -113,4 +147,5 @@ class HandedOver:
             needless=self.needless | other.needless,
             conflicting=self.conflicting | other.conflicting,
             refused=self.refused | other.refused,
+            behind=self.behind | other.behind,
         )

@@ -11,7 +11,7 @@ from typing import Protocol
 from uuid import UUID
 
 from shieldtx.domain.events import Envelope
-from shieldtx.ports.hand_over import Arrival, HandedOver, Key, Line, Sent, Sibling
+from shieldtx.ports.hand_over import Arrival, Behind, HandedOver, Key, Line, Sent, Sibling
 
 
 class RepairAction(StrEnum):
@@ -123,12 +123,16 @@ class RepairStore(Protocol):
         ...
 
     def siblings(
-        self, keys: Collection[Key], *, since: datetime | None = None
+        self,
+        keys: Collection[Key],
+        *,
+        since: datetime | None = None,
+        behind: Behind | None = None,
     ) -> Iterator[Sibling]:
         """Yield the events of these keys that were sent, or are to be sent.
 
         With `since`, only of rows that are open or have settled since: they are found by indexes,
-        where all others take a scan of the outbox.
+        where all others take a scan of the outbox. With `behind`, only of places that it includes.
         """
         ...
 
@@ -159,6 +163,12 @@ class RepairStore(Protocol):
         """
         ...
 
+    def count_received(
+        self, group: str, source: str, keys: Collection[Key], *, since: datetime
+    ) -> Mapping[Key, int]:
+        """Return how many events `received_after` yields with `since`, by key."""
+        ...
+
     def sent(self, rows: Sequence[RowSeen], *, payloads: bool) -> Sent:
         """Read the events of those PROCESSED rows of its outbox that still are as they were seen.
 
@@ -167,12 +177,19 @@ class RepairStore(Protocol):
         ...
 
     def hand_over(
-        self, group: str, envelopes: Sequence[Envelope], *, note: Note, dry_run: bool
+        self,
+        group: str,
+        envelopes: Sequence[Envelope],
+        *,
+        note: Note,
+        in_order: bool,
+        dry_run: bool,
     ) -> HandedOver:
         """Store events in the inbox of a group, and note it, in one transaction.
 
-        The unique keys of the inbox decide what is new. With `dry_run` nothing is written: the
-        answer says what would be.
+        The unique keys of the inbox decide what is new. With `in_order`, none is stored of whose
+        key an event before it is not. With `dry_run` nothing is written: the answer says what would
+        be.
         """
         ...
 

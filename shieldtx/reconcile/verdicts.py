@@ -94,8 +94,9 @@ class Verdict(StrEnum):
         ),
         (
             "Read its last error with `shieldtx dead show`, repair the cause, and replay it, "
-            "unless its local rollback has undone what the service did; or discard it, where it "
-            "is never to be handled."
+            "unless its local rollback has undone what the service did, the event was taken back, "
+            "or it may have been delivered longer ago than the shortest retention; or discard it, "
+            "where it is never to be handled."
         ),
     )
     MISSING_DOWNSTREAM = (
@@ -132,8 +133,11 @@ class Verdict(StrEnum):
         (
             "It was delivered all the same. FAILED: where `shieldtx dead show` says that it may "
             "have been delivered, it is a rollback, or its type has no local rollback, both sides "
-            "have kept their part: undo nothing, `shieldtx dead replay` it; the group knows its "
-            "id. Otherwise its service has undone its part: undo the group's, too. HALF or "
+            "have kept their part: undo nothing. `shieldtx dead replay` it, if it was written more "
+            "recently than the shortest retention of all services and was not taken back: its "
+            "groups know its id. Otherwise a group would apply it twice, or after its "
+            "compensation: make up by hand for what groups lack. FAILED, and its service has "
+            "undone its part: undo the group's, too. HALF or "
             "UNRESOLVED: find out whether its transaction committed. If so, `shieldtx half "
             "commit`; if not, `shieldtx half rollback`, and undo the group's part. DISCARDED: "
             "undo the group's part, unless its service has kept its own. Both settled: find out "

@@ -21,6 +21,7 @@ from shieldtx.store.statements import audit
 from shieldtx.store.statements import dead_letters as sql
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
+from shieldtx.store.statements import repair as repair_sql
 from shieldtx.store.statements.envelope_columns import envelope_of
 from shieldtx.store.tables import Tables
 
@@ -155,6 +156,18 @@ class SqlDeadLetters:
         )
         with self._engine.connect() as connection:
             return [_parked(row) for row in connection.execute(statement)]
+
+    def taken_back(self, letters: Sequence[DeadLetter]) -> set[UUID]:
+        """Return of which own events this database has a rollback, written or received."""
+        own = {x.envelope.id: x.envelope.source for x in letters if x.group is None}
+        t, d = self._tables, self._dialect
+        statements = [
+            repair_sql.not_discarded_rollbacks(t, d, sorted(own)),
+            repair_sql.received_rollbacks(t, d, sorted(own)),
+        ]
+        with self._engine.connect() as connection:
+            found = [tuple(row) for each in statements for row in connection.execute(each)]
+        return {event_id for event_id, source in found if source in {own[event_id], None}}
 
     def replay(self, letters: Sequence[DeadLetter], *, who: str) -> None:
         """Give dead letters all their attempts again: all or none, with an audit entry each.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -21,6 +22,7 @@ from shieldtx.store.repair_batch import key_of, sort
 from shieldtx.store.statements import hand_over as sql
 from shieldtx.store.statements import receive as receive_sql
 from shieldtx.store.statements.envelope_columns import columns_of, envelope_of
+from shieldtx.store.statements.hand_over import SENT
 from shieldtx.store.statements.repair import events_to_hand_over
 from shieldtx.store.tables import Tables
 
@@ -42,29 +44,57 @@ class EventHandOver:
         found = {row.event_id: row for row in connection.execute(statement)}
         now = {key_of(row): found[row.event_id] for row in rows if row.event_id in found}
         batch = sort(RepairAction.HAND_OVER, rows, now)
+        ready = set(batch.ids)
         return Sent(
             envelopes=[envelope_of(now) for _, now in batch.ready],
             needless=batch.needless,
             changed=batch.changed,
+            on_their_way={
+                event_id
+                for event_id, row in found.items()
+                if event_id not in ready and row.status in SENT
+            },
         )
 
     def store(
-        self, connection: Connection, group: str, envelopes: Sequence[Envelope]
+        self,
+        connection: Connection,
+        group: str,
+        envelopes: Sequence[Envelope],
+        *,
+        in_order: bool,
     ) -> HandedOver:
-        """Store what no unique key of the inbox knows; in halves, where the database refuses it."""
+        """Store what no unique key of the inbox knows; in halves, where the database refuses it.
+
+        With `in_order`, no event is stored behind one of its key that is not.
+        """
+        behind = set[UUID]()
         try:
-            with connection.begin_nested():
-                return self._insert(connection, group, envelopes)
+            with connection.begin_nested() as attempt:
+                handed = self._insert(connection, group, envelopes)
+                if in_order:
+                    behind = _behind(handed.conflicting, envelopes) & handed.done
+                if not behind:
+                    return handed
+                attempt.rollback()
         except (DBAPIError, UnicodeEncodeError) as error:
             if not is_refused(error):
                 raise
             reason = refusal_of(error)
+        else:
+            rest = [envelope for envelope in envelopes if envelope.id not in behind]
+            handed = self.store(connection, group, rest, in_order=in_order)
+            return handed.plus(HandedOver(behind=behind))
         if len(envelopes) == 1:
             log.warning("event %s is not handed over to %s: %s", envelopes[0].id, group, reason)
             return HandedOver(refused={envelopes[0].id})
         half = len(envelopes) // 2
-        first = self.store(connection, group, envelopes[:half])
-        return first.plus(self.store(connection, group, envelopes[half:]))
+        first = self.store(connection, group, envelopes[:half], in_order=in_order)
+        behind = _behind(first.not_stored, envelopes) if in_order else set()
+        rest = [envelope for envelope in envelopes[half:] if envelope.id not in behind]
+        second = self.store(connection, group, rest, in_order=in_order) if rest else HandedOver()
+        behind = {envelope.id for envelope in envelopes[half:]} & behind
+        return first.plus(second).plus(HandedOver(behind=behind))
 
     def _insert(
         self, connection: Connection, group: str, envelopes: Sequence[Envelope]
@@ -89,7 +119,12 @@ class EventHandOver:
         return HandedOver(done=done, needless=needless, conflicting=conflicting)
 
     def try_out(
-        self, connection: Connection, group: str, envelopes: Sequence[Envelope]
+        self,
+        connection: Connection,
+        group: str,
+        envelopes: Sequence[Envelope],
+        *,
+        in_order: bool,
     ) -> HandedOver:
         """Return what `store` would do, as far as the unique keys tell.
 
@@ -114,7 +149,10 @@ class EventHandOver:
                     conflicting.add(envelope.id)
                 taken.add(key)
         done = {envelope.id for envelope in envelopes} - known - conflicting
-        return HandedOver(done=done, needless=known, conflicting=conflicting)
+        behind = done & _behind(conflicting, envelopes) if in_order else set()
+        return HandedOver(
+            done=done - behind, needless=known, conflicting=conflicting, behind=behind
+        )
 
     def _taken(
         self, connection: Connection, group: str, source: str, envelopes: Sequence[Envelope]
@@ -133,6 +171,20 @@ class EventHandOver:
         statement = receive_sql.known(self._tables, self._dialect, group, ids)
         rows = {tuple(row) for row in connection.execute(statement)}
         return {e.id for e in envelopes if (e.id, e.source) in rows}
+
+
+def _behind(not_stored: AbstractSet[UUID], envelopes: Sequence[Envelope]) -> set[UUID]:
+    """Return which of these events come behind one of their key that is not stored."""
+    keys, behind = set[tuple[str, str]](), set[UUID]()
+    for envelope in envelopes:
+        if envelope.key is None or envelope.kind is not TxKind.COMMIT:
+            continue
+        key = envelope.topic, envelope.key
+        if envelope.id in not_stored:
+            keys.add(key)
+        elif key in keys:
+            behind.add(envelope.id)
+    return behind
 
 
 def _happens_once(envelope: Envelope) -> bool:

@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from shieldtx.domain.states import OutboxStatus, TxKind
-from shieldtx.ports.hand_over import Arrival, Key, Line, Sibling
+from shieldtx.ports.hand_over import Arrival, Behind, Key, Line, Sibling
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements import hand_over as sql
 from shieldtx.store.tables import Tables
@@ -49,13 +49,18 @@ class KeyOrders:
         }
 
     def siblings(
-        self, connection: Connection, keys: Collection[Key], since: datetime | None
+        self,
+        connection: Connection,
+        keys: Collection[Key],
+        *,
+        since: datetime | None,
+        behind: Behind | None,
     ) -> Iterator[Sibling]:
         """Yield the events of these keys that were sent, or are to be sent."""
         wanted = set(keys)
         topics, names = _parted(wanted)
         statement = sql.siblings(
-            self._tables, self._dialect, topics=topics, keys=names, since=since
+            self._tables, self._dialect, topics=topics, keys=names, since=since, behind=behind
         )
         for row in _streamed(connection, statement):
             key = row.topic, row.key
@@ -126,6 +131,31 @@ class KeyOrders:
             key = row.topic, row.key
             if key in after and row.event_time >= after[key]:
                 yield Arrival(event_id=row.event_id, ordered_by=key, written_at=row.event_time)
+
+    def count_received(
+        self,
+        connection: Connection,
+        group: str,
+        source: str,
+        keys: Collection[Key],
+        since: datetime,
+    ) -> Mapping[Key, int]:
+        """Return how many events of these keys a group has received of late, by key."""
+
+        def read(keys: Collection[Key]) -> dict[Key, int]:
+            topics, names = _parted(keys)
+            statement = sql.count_received(
+                self._tables,
+                self._dialect,
+                group=group,
+                source=source,
+                topics=topics,
+                keys=names,
+                since=since,
+            )
+            return {(row.topic, row.key): row.events for row in connection.execute(statement)}
+
+        return _as_far_as_encoded(read, keys, {})
 
 
 def _parted(keys: Collection[Key]) -> tuple[list[str], list[str]]:

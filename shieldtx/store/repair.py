@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Engine, select
 
 from shieldtx.domain.events import Envelope
-from shieldtx.ports.hand_over import Arrival, HandedOver, Key, Line, Sent, Sibling
+from shieldtx.ports.hand_over import Arrival, Behind, HandedOver, Key, Line, Sent, Sibling
 from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RowSeen
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.hand_over import EventHandOver
@@ -92,13 +92,17 @@ class SqlRepairStore:
             return self._orders.lines(connection, ids)
 
     def siblings(
-        self, keys: Collection[Key], *, since: datetime | None = None
+        self,
+        keys: Collection[Key],
+        *,
+        since: datetime | None = None,
+        behind: Behind | None = None,
     ) -> Iterator[Sibling]:
         """Yield the events of these keys that were sent, or are to be sent."""
         if not keys:
             return
         with self._engine.connect() as connection:
-            yield from self._orders.siblings(connection, keys, since)
+            yield from self._orders.siblings(connection, keys, since=since, behind=behind)
 
     def receivers(self, source: str) -> set[tuple[str, str]]:
         """Return which groups have received events of a source, by group and event type."""
@@ -124,13 +128,28 @@ class SqlRepairStore:
         with self._engine.connect() as connection:
             yield from self._orders.received_after(connection, group, source, after, since)
 
+    def count_received(
+        self, group: str, source: str, keys: Collection[Key], *, since: datetime
+    ) -> Mapping[Key, int]:
+        """Return how many events of these keys a group has received of late, by key."""
+        if not keys:
+            return {}
+        with self._engine.connect() as connection:
+            return self._orders.count_received(connection, group, source, keys, since)
+
     def sent(self, rows: Sequence[RowSeen], *, payloads: bool) -> Sent:
         """Read the events of those rows of the outbox that still are as they were seen."""
         with self._engine.connect() as connection:
             return self._hand_over.sent(connection, rows, payloads=payloads)
 
     def hand_over(
-        self, group: str, envelopes: Sequence[Envelope], *, note: Note, dry_run: bool
+        self,
+        group: str,
+        envelopes: Sequence[Envelope],
+        *,
+        note: Note,
+        in_order: bool,
+        dry_run: bool,
     ) -> HandedOver:
         """Store events in the inbox of a group, in one transaction; or only say what that would do.
 
@@ -138,10 +157,10 @@ class SqlRepairStore:
         """
         if dry_run:
             with self._engine.connect() as connection:
-                return self._hand_over.try_out(connection, group, envelopes)
+                return self._hand_over.try_out(connection, group, envelopes, in_order=in_order)
 
         def store(connection: Connection) -> HandedOver:
-            handed = self._hand_over.store(connection, group, envelopes)
+            handed = self._hand_over.store(connection, group, envelopes, in_order=in_order)
             if handed.done:
                 events = {group: sorted(handed.done)}
                 action = RepairAction.HAND_OVER

@@ -115,6 +115,30 @@ def test_a_failed_event_is_replayed_only_after_a_yes(shop: Shop) -> None:
     assert shop.orders.outbox() == {"INIT": 1}
 
 
+def test_a_replay_warns_of_age_and_of_a_rollback(shop: Shop) -> None:
+    shop.migrate()
+    event_id = a_failed_order(shop)
+    replay = ("dead", "replay", event_id)
+    plain = shop.orders.run(*replay, answer="n\n").err
+    shop.orders.execute(
+        "UPDATE shield_outbox SET unconfirmed = true, created_at = now() - interval '400 days'"
+    )
+    old = shop.orders.run(*replay, answer="n\n").err
+    shop.orders.execute(
+        "INSERT INTO shield_inbox (event_id, source, event_type, topic, payload, operation, "
+        "event_time, received_at, due_at, status, attempts, settled_at, tx_kind, consumer_group, "
+        "causation_id, causation_source) SELECT gen_random_uuid(), 'stock', event_type, topic, "
+        "payload, operation, created_at, now(), now(), 'PROCESSED', 1, now(), 'ROLLBACK', "
+        "'orders', event_id, source FROM shield_outbox"
+    )
+    taken_back = shop.orders.run(*replay, answer="n\n").err
+
+    assert "would apply it once more" not in plain
+    assert "There is a rollback of it" not in plain + old
+    assert "a group may have applied it and purged its row" in old
+    assert "There is a rollback of it" in taken_back
+
+
 def test_a_dead_compensation_is_replayed_and_on_the_record(shop: Shop) -> None:
     shop.migrate()
     event_id = a_dead_compensation(shop)

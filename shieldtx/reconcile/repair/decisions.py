@@ -121,6 +121,11 @@ LACKS_EARLIER: Final = (
     "come in their order any more; repair those first (`shieldtx reconcile --full` lists them), or "
     "make sure that the group can take that, and repair with `--out-of-order`"
 )
+WAITS_FOR_EARLIER: Final = (
+    "the group has not received an earlier event of its key, which is in line, on its way, or left "
+    "to an operator by this repair: repair the same run again when the group has received that "
+    "one, or make sure that the group can take that, and repair with `--out-of-order`"
+)
 AMONG_OTHERS: Final = (
     "a group lacks it, and its key has other events that the group lacks too, that were sent later "
     "or that are published again: copies keep no order; hand them over first (`--verdict "
@@ -148,7 +153,8 @@ NOT_STORED: Final = (
 NAMED: Final[Mapping[Verdict, str]] = {
     Verdict.PARKED: (
         "it waits for an operator: repair the cause, then `--verdict PARKED` replays those of "
-        "which no service has undone its part, or `shieldtx dead replay` one by one"
+        "which no service has undone its part, or `shieldtx dead replay` one by one: that also "
+        "replays what is older than a retention, which a group may apply twice, or was taken back"
     ),
     Verdict.ABSENT_FROM_TOPIC: (
         "groups that lack it are listed by themselves, as MISSING_DOWNSTREAM; for whoever else "

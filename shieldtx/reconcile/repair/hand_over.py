@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from datetime import datetime
 from uuid import UUID
 
-from shieldtx.ports.hand_over import HandedOver, Line
+from shieldtx.domain.events import Envelope
+from shieldtx.ports.hand_over import HandedOver, Line, Sent
 from shieldtx.ports.repair import (
     RepairAction,
     Repaired,
@@ -22,8 +22,11 @@ from shieldtx.reconcile.repair.decisions import (
     NOT_STORED,
     OVERTAKEN,
     TOO_OLD,
+    WAITS_FOR_EARLIER,
 )
+from shieldtx.reconcile.repair.held_back import HeldBack
 from shieldtx.reconcile.repair.key_order import SETTLING, KeyOrder
+from shieldtx.reconcile.repair.newcomers import Newcomers
 from shieldtx.reconcile.repair.revoked import Revoked
 from shieldtx.reconcile.repair.rows_in_order import EventIds, NumberedRows
 from shieldtx.reconcile.repair.siblings import Siblings
@@ -37,10 +40,15 @@ class _Found:
     """How the events of a part of the rows stand."""
 
     lines: Mapping[UUID, Line]
+    newcomers: Newcomers
     late: set[UUID]
     """They do not come in the order of their keys."""
     rows: list[RowSeen] = field(default_factory=list)
     """What is to be handed over."""
+
+    def lines_of(self, events: Iterable[UUID]) -> Iterator[Line]:
+        """Yield where these events stand; one that its outbox did not have stands nowhere."""
+        return (self.lines[event_id] for event_id in events if event_id in self.lines)
 
 
 class HandOver:
@@ -61,16 +69,17 @@ class HandOver:
         self._out_of_order = policy.out_of_order
         self._young_since = policy.young_since.get(missing.downstream)
         self._dry_run = context.dry_run
-        self.would_have = EventIds()
-        """What a dry run says that the group would have."""
+        self.done = EventIds()
+        """What was handed over; by a dry run, in pretence."""
         self._limits = limits = context.limits
         self._rows = NumberedRows(missing.upstream, self._upstream, looked_up=limits.looked_up)
-        self._revoked = Revoked(stores, lacked_by=missing, progress=context.progress)
+        self._revoked = Revoked(stores, to=missing.to, progress=context.progress)
         self._added = EventIds()
+        self._held_back = HeldBack()
         self._siblings = Siblings(
             context,
             source=missing.upstream,
-            to=(missing.downstream, missing.group),
+            to=missing.to,
             revoked=self._revoked,
         )
         self._order = KeyOrder(
@@ -89,20 +98,27 @@ class HandOver:
         """Hand over what was added, and count it."""
         for chunk in self._rows.in_order().parts(self._limits.compared):
             since = self._downstream.now() - SETTLING
-            late = self._late(chunk)
+            keyed = self._keyed(chunk)
+            late = self._late(keyed)
+            in_order = {i: line for i, line in keyed.items() if i not in late}
+            newcomers = Newcomers(self._order, in_order, since=since, own=self.done)
             for rows in slices(chunk, self._limits.looked_up):
-                found = self._look_up(rows, late, tally)
+                found = self._look_up(rows, late, newcomers, tally)
                 for batch in slices(found.rows, self._limits.batch):
                     for part in _parts_of(batch, found.lines, self._limits.part_bytes):
-                        in_time = self._in_time(part, found, since, tally)
+                        in_time = self._in_time(part, found, tally)
                         self._hand_over(found, in_time, tally)
 
-    def _late(self, chunk: Sequence[RowSeen]) -> dict[UUID, str]:
-        """Return which events the group would not get in the order of their keys, and why."""
+    def _keyed(self, chunk: Sequence[RowSeen]) -> dict[UUID, Line]:
+        """Return where those events stand in the outbox that have an order."""
         keyed: dict[UUID, Line] = {}
         for rows in slices(chunk, self._limits.looked_up):
             lines = self._upstream.lines([row.event_id for row in rows])
             keyed |= {i: line for i, line in lines.items() if line.ordered_by}
+        return keyed
+
+    def _late(self, keyed: Mapping[UUID, Line]) -> dict[UUID, str]:
+        """Return which events the group would not get in the order of their keys, and why."""
         overtaken = self._order.overtaken(keyed)
         siblings = self._siblings.of(keyed.values(), given=self._added)
         late: dict[UUID, str] = {}
@@ -112,12 +128,15 @@ class HandOver:
                     late[event_id] = OVERTAKEN
                 elif siblings.lacked[key].any_before(line):
                     late[event_id] = LACKS_EARLIER
+                elif siblings.in_line[key].any_before(line):
+                    late[event_id] = WAITS_FOR_EARLIER
         return late
 
     def _look_up(
         self,
         rows: Sequence[RowSeen],
         late: Mapping[UUID, str],
+        newcomers: Newcomers,
         tally: Tally,
     ) -> _Found:
         """Leave out what has arrived, what was revoked, and what would come too late."""
@@ -127,7 +146,7 @@ class HandOver:
         # Last: what another repair hands over meanwhile has arrived, it is not overtaken by itself.
         events = {row.event_id: self._missing.event(row.event_id) for row in rows}
         arrived = self._downstream.received(list(events.values()))
-        found = _Found(lines=lines, late=set(late).intersection(lines))
+        found = _Found(lines=lines, newcomers=newcomers, late=set(late).intersection(lines))
         for row in rows:
             line = lines.get(row.event_id)
             if events[row.event_id] in arrived:
@@ -142,13 +161,14 @@ class HandOver:
                 found.rows.append(row)
         return found
 
-    def _in_time(
-        self, rows: Sequence[RowSeen], found: _Found, since: datetime, tally: Tally
-    ) -> list[RowSeen]:
+    def _in_time(self, rows: Sequence[RowSeen], found: _Found, tally: Tally) -> list[RowSeen]:
         """Leave out what was revoked by now, and what has been overtaken since the scan."""
         # What came before this may have taken minutes.
         revoked = self._revoked.among(rows)
-        late = self._overtaken_since(since, rows, found)
+        late = found.newcomers.overtaken([row.event_id for row in rows])
+        # Last: what another repair hands over meanwhile has arrived, it is not overtaken by itself.
+        events = [self._missing.event(event_id) for event_id in late]
+        late -= {event.event_id for event in self._downstream.received(events)}
         found.late |= late
         kept = []
         for row in rows:
@@ -160,28 +180,41 @@ class HandOver:
                 kept.append(row)
         return kept
 
-    def _overtaken_since(
-        self, since: datetime, rows: Sequence[RowSeen], found: _Found
-    ) -> set[UUID]:
-        lines = {
-            row.event_id: found.lines[row.event_id] for row in rows if row.event_id in found.lines
-        }
-        late = self._order.overtaken(lines, since=since)
-        # Last: what another repair hands over meanwhile has arrived, it is not overtaken by itself.
-        events = [self._missing.event(event_id) for event_id in late]
-        return late - {event.event_id for event in self._downstream.received(events)}
-
     def _hand_over(self, found: _Found, rows: Sequence[RowSeen], tally: Tally) -> None:
         sent = self._upstream.sent(rows, payloads=not self._dry_run)
         self._count(tally, Repaired(needless=sent.needless, changed=sent.changed))
         handed = self._downstream.hand_over(
-            self._missing.group, sent.envelopes, note=self._note, dry_run=self._dry_run
+            self._missing.group,
+            self._not_held_back(sent, found, rows, tally),
+            note=self._note,
+            in_order=not self._out_of_order,
+            dry_run=self._dry_run,
         )
+        self._held_back.behind(found.lines_of(handed.not_stored))
+        found.late |= {i for i in handed.done if found.lines[i] in self._held_back}
         self._count(tally, _counted(handed, found.late))
-        if self._dry_run:
-            self.would_have.add(handed.done)
+        self.done.add(handed.done)
+        if not self._dry_run:
+            found.newcomers.hand_over(found.lines_of(handed.done))
         tally.refuse(self._missing.verdict, BUSINESS_KEY, len(handed.conflicting))
         tally.refuse(self._missing.verdict, NOT_STORED, len(handed.refused))
+        tally.refuse(self._missing.verdict, WAITS_FOR_EARLIER, len(handed.behind))
+
+    def _not_held_back(
+        self, sent: Sent, found: _Found, rows: Sequence[RowSeen], tally: Tally
+    ) -> list[Envelope]:
+        """Leave out what comes behind an event that was to be handed over, and is not."""
+        envelopes = {envelope.id: envelope for envelope in sent.envelopes}
+        kept = []
+        for row in rows:
+            if row.event_id in sent.on_their_way:
+                self._held_back.behind(found.lines_of([row.event_id]))
+            if envelope := envelopes.pop(row.event_id, None):
+                if self._out_of_order or found.lines[envelope.id] not in self._held_back:
+                    kept.append(envelope)
+                else:
+                    tally.refuse(self._missing.verdict, WAITS_FOR_EARLIER)
+        return kept
 
     def _count(self, tally: Tally, repaired: Repaired) -> None:
         tally.add(self._missing.verdict, RepairAction.HAND_OVER, repaired)

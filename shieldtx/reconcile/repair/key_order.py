@@ -9,8 +9,8 @@ ones with a delay may have been written at any time: `siblings` looks for these 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -29,7 +29,7 @@ SETTLING: Final = timedelta(minutes=10)
 _LOOKED_UP: Final = 5_000
 """Events that are looked up at once."""
 
-_EVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EVER: Final = datetime(1, 1, 2, tzinfo=UTC)
 """A time before that of every event."""
 
 
@@ -45,18 +45,9 @@ class KeyOrder:
         self._source = source
         self._group = group
 
-    def overtaken(self, lines: Mapping[UUID, Line], *, since: datetime | None = None) -> set[UUID]:
-        """Return of which events the group has received later ones of the same key.
-
-        With `since`, by those alone that have come or settled since.
-        """
-        keyed: dict[Key, dict[UUID, Line]] = defaultdict(dict)
-        for event_id, line in lines.items():
-            if key := line.ordered_by:
-                keyed[key][event_id] = line
-        if since is not None:
-            # They are few, whenever they were written: one with a delay may be older than others.
-            return self._late(keyed, dict.fromkeys(keyed, _EVER), since)
+    def overtaken(self, lines: Mapping[UUID, Line]) -> set[UUID]:
+        """Return of which events the group has received later ones of the same key."""
+        keyed = by_key(lines)
         latest = self._downstream.latest_received(self._group, self._source, keyed.keys())
 
         def reached(key: Key, line: Line, by: timedelta) -> bool:
@@ -74,27 +65,63 @@ class KeyOrder:
         }
         return late | self._late(far, earliest)
 
+    def overtaken_since(
+        self, lines: Mapping[UUID, Line], since: datetime, *, own: Container[UUID] = ()
+    ) -> tuple[set[UUID], Counter[Key]]:
+        """Return the same, by arrivals that are open or have settled since, and their number.
+
+        What this repair has handed over itself, `own`, is earlier: it is only counted.
+        """
+        keyed = by_key(lines)
+        number = Counter[Key]()
+
+        def from_elsewhere() -> Iterator[Arrival]:
+            # They are few, whenever they were written: one with a delay may be older than others.
+            ever = dict.fromkeys(keyed, _EVER)
+            for arrival in self._downstream.received_after(
+                self._group, self._source, ever, since=since
+            ):
+                number[arrival.ordered_by] += 1
+                if arrival.event_id not in own:
+                    yield arrival
+
+        return _late(keyed, self._with_lines(from_elsewhere())), number
+
+    def count_since(self, keys: Collection[Key], since: datetime) -> Mapping[Key, int]:
+        """Return how many such arrivals there are by now, by key."""
+        return self._downstream.count_received(self._group, self._source, keys, since=since)
+
     def _late(
-        self,
-        keyed: Mapping[Key, Mapping[UUID, Line]],
-        after: Mapping[Key, datetime],
-        since: datetime | None = None,
+        self, keyed: Mapping[Key, Mapping[UUID, Line]], after: Mapping[Key, datetime]
     ) -> set[UUID]:
         """Return which events are overtaken by what was written after a time, by key."""
-        events = {key: _OfOneKey(of_key) for key, of_key in keyed.items()}
-        for arrival, line in self._arrivals(after, since):
-            events[arrival.ordered_by].add(arrival, line)
-        return {event_id for of_key in events.values() for event_id in of_key.overtaken()}
+        arrivals = self._downstream.received_after(self._group, self._source, after, since=None)
+        return _late(keyed, self._with_lines(arrivals))
 
-    def _arrivals(
-        self, after: Mapping[Key, datetime], since: datetime | None
-    ) -> Iterator[tuple[Arrival, Line | None]]:
-        """Yield what the group has received, and where it stands in the outbox if that has it."""
-        arrivals = self._downstream.received_after(self._group, self._source, after, since=since)
+    def _with_lines(self, arrivals: Iterator[Arrival]) -> Iterator[tuple[Arrival, Line | None]]:
+        """Yield also where an event stands in the outbox, if that has it."""
         for part in batches(arrivals, _LOOKED_UP):
             lines = self._upstream.lines([arrival.event_id for arrival in part])
             for arrival in part:
                 yield arrival, lines.get(arrival.event_id)
+
+
+def by_key(lines: Mapping[UUID, Line]) -> dict[Key, dict[UUID, Line]]:
+    """Return the events that have an order, by what keeps it."""
+    keyed: defaultdict[Key, dict[UUID, Line]] = defaultdict(dict)
+    for event_id, line in lines.items():
+        if key := line.ordered_by:
+            keyed[key][event_id] = line
+    return keyed
+
+
+def _late(
+    keyed: Mapping[Key, Mapping[UUID, Line]], arrivals: Iterator[tuple[Arrival, Line | None]]
+) -> set[UUID]:
+    events = {key: _OfOneKey(of_key) for key, of_key in keyed.items()}
+    for arrival, line in arrivals:
+        events[arrival.ordered_by].add(arrival, line)
+    return {event_id for of_key in events.values() for event_id in of_key.overtaken()}
 
 
 def _selected(

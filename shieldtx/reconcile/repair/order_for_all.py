@@ -28,7 +28,6 @@ class OrderForAll:
         source: str,
         context: RepairContext,
         *,
-        revoked: Revoked,
         would_have: Mapping[Group, EventIds],
     ) -> None:
         """Ask all services, for each may receive the copies."""
@@ -37,7 +36,6 @@ class OrderForAll:
         self._stores = context.stores
         self._upstream = context.stores[source]
         self._receivers = context.receivers(source)
-        self._revoked = revoked
         self._would_have = would_have
         self._looked_up = context.limits.looked_up
         self._scanned: dict[str, datetime] = {}
@@ -47,7 +45,9 @@ class OrderForAll:
         """Return which events would come to a group behind later ones of their keys, and why.
 
         It is asked for parts of the rows in the order of their numbers, which takes scans. With
-        `again`, rows of the last such part are compared with what has come since: by indexes.
+        `again`, rows of the last such part are compared with what has come since: by indexes. Those
+        that were late then are not asked for again, for all that this repair itself has sent or
+        handed over is among what has come.
         """
         if not again:
             self._scanned = {name: s.now() - SETTLING for name, s in self._stores.items()}
@@ -73,7 +73,11 @@ class OrderForAll:
             source=self._source,
             group=name,
         )
-        late = dict.fromkeys(order.overtaken(lacked, since=since.get(service)), OVERTAKEN)
+        if since:
+            overtaken, _ = order.overtaken_since(lacked, since[service])
+        else:
+            overtaken = order.overtaken(lacked)
+        late = dict.fromkeys(overtaken, OVERTAKEN)
         found = self._siblings(group).of(lacked.values(), since=since.get(self._source))
         for event_id, line in lacked.items():
             if (key := line.ordered_by) and event_id not in late:
@@ -81,16 +85,22 @@ class OrderForAll:
                     late[event_id] = OVERTAKEN
                 # A relay has no order for what comes back in line: what is written later may be
                 # sent first.
-                elif found.sent[key].any_behind(line) or found.lacked[key].any_before(line):
+                elif (
+                    found.sent[key].any_behind(line)
+                    or found.lacked[key].any_before(line)
+                    or found.in_line[key].any_before(line)
+                ):
                     late[event_id] = AMONG_OTHERS
         return late
 
     def _siblings(self, group: Group) -> Siblings:
+        # What another group has discarded, this one lacks all the same.
+        revoked = Revoked(self._stores, to=group, progress=self._context.progress)
         return Siblings(
             self._context,
             source=self._source,
             to=group,
-            revoked=self._revoked,
+            revoked=revoked,
             would_have=self._would_have.get(group, ()),
         )
 

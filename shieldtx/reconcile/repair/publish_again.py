@@ -37,7 +37,7 @@ class PublishAgain:
         self._limits, self._progress = context.limits, context.progress
         self._upstream = context.stores[publication.upstream]
         # All groups get the copy. A rollback, too, is for groups of other services that compensate.
-        self._revoked = Revoked(context.stores, lacked_by=None, progress=context.progress)
+        self._revoked = Revoked(context.stores, to=None, progress=context.progress)
         self._rows = NumberedRows(
             publication.upstream, self._upstream, looked_up=context.limits.looked_up
         )
@@ -54,7 +54,6 @@ class PublishAgain:
         order = OrderForAll(
             self._publication.upstream,
             self._context,
-            revoked=self._revoked,
             would_have=would_have,
         )
         for chunk in self._rows.in_order().parts(self._limits.compared):
@@ -63,7 +62,8 @@ class PublishAgain:
                 kept = self._look_up(part, late, tally)
                 for batch in slices(kept, self._limits.batch):
                     # What came before this may have taken minutes.
-                    by_now = _of(batch, late) | order.late(batch, again=True)
+                    in_order = [row for row in batch if row.event_id not in late]
+                    by_now = _of(batch, late) | order.late(in_order, again=True)
                     for some in _alike(self._in_time(batch, by_now, tally), by_now):
                         self._publish(some, by_now, tally)
 

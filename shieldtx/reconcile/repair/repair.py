@@ -102,9 +102,9 @@ class Repair:
             replays.carry_out(tally)
         for publication, publish_again in work.publications.items():
             would_have = {
-                (missing.downstream, missing.group): hand_over.would_have
+                missing.to: hand_over.done
                 for missing, hand_over in work.hand_overs.items()
-                if missing.upstream == publication.upstream
+                if missing.upstream == publication.upstream and self._context.dry_run
             }
             publish_again.carry_out(tally, would_have)
         return tally.report

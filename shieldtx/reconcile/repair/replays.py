@@ -10,7 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from shieldtx.domain.states import OutboxStatus, TxKind
-from shieldtx.ports.hand_over import Key, Line
+from shieldtx.ports.hand_over import Behind, Key, Line
 from shieldtx.ports.repair import RepairAction, RowSeen
 from shieldtx.reconcile.repair.age import may_be_forgotten
 from shieldtx.reconcile.repair.context import RepairContext
@@ -51,7 +51,7 @@ class Replays:
         self._context = context
         self._limits = context.limits
         self._policy = context.policy
-        self._revoked = Revoked(context.stores, lacked_by=None, progress=context.progress)
+        self._revoked = Revoked(context.stores, to=None, progress=context.progress)
         self._rows = NumberedRows(
             service, self._outbox, looked_up=context.limits.looked_up, status=OutboxStatus.FAILED
         )
@@ -69,7 +69,8 @@ class Replays:
             for batch in slices(rows, self._limits.batch):
                 # What came before this may have taken minutes.
                 lines = self._outbox.lines([row.event_id for row in batch])
-                by_now = late | self._late(lines, since)
+                in_order = {i: line for i, line in lines.items() if i not in late}
+                by_now = late | self._late(in_order, since)
                 refused = self._refused(batch, lines, by_now)
                 for row in batch:
                     if row.event_id in refused:
@@ -116,7 +117,9 @@ class Replays:
         keyed = {i: line for i, line in lines.items() if line.ordered_by}
         places: defaultdict[Key, Places] = defaultdict(Places)
         keys = {key for line in keyed.values() if (key := line.ordered_by)}
-        for sibling in self._outbox.siblings(keys, since=since) if keys else ():
+        # What this repair has replayed itself is earlier, and is not read before each batch.
+        behind = Behind.any_of(keyed.values())
+        for sibling in self._outbox.siblings(keys, since=since, behind=behind):
             places[sibling.ordered_by].add(sibling)
         return {
             event_id

@@ -8,7 +8,6 @@ from uuid import UUID
 from shieldtx.ports.repair import RepairStore, RowSeen
 from shieldtx.reconcile.repair.decisions import DISCARDED, TAKEN_BACK
 from shieldtx.reconcile.repair.progress import Progress
-from shieldtx.reconcile.repair.steps import Missing
 
 
 class Revoked:
@@ -18,13 +17,16 @@ class Revoked:
         self,
         stores: Mapping[str, RepairStore],
         *,
-        lacked_by: Missing | None,
+        to: tuple[str, str] | None,
         progress: Progress,
     ) -> None:
-        """Look for discards of the one group that is to have the events, or of all groups."""
+        """Look for discards of the one group that is to have the events, or of all groups.
+
+        The group is given with its service.
+        """
         self._stores = stores
         self._progress = progress
-        self._lacked_by = lacked_by
+        self._to = to
 
     def among(self, rows: Sequence[RowSeen]) -> dict[UUID, str]:
         """Return which events of these are revoked, with the reason."""
@@ -43,7 +45,7 @@ class Revoked:
         return discarded | taken_back | would_be
 
     def _discarded(self, events: Sequence[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
-        to = self._lacked_by
-        if to is not None:
-            return self._stores[to.downstream].discarded(events, group=to.group)
+        if self._to is not None:
+            service, group = self._to
+            return self._stores[service].discarded(events, group=group)
         return {event for store in self._stores.values() for event in store.discarded(events)}

@@ -37,6 +37,8 @@ class Found:
     dry run says it would have."""
     lacked: defaultdict[Key, Places] = field(default_factory=_by_key)
     """Those that the group should have received and has not."""
+    in_line: defaultdict[Key, Places] = field(default_factory=_by_key)
+    """Those that it is to receive: a relay sends them, as after a replay."""
 
 
 @dataclass(slots=True)
@@ -101,11 +103,15 @@ class Siblings:
         """Whether the group may have got it too early, or may lack it before others."""
         if sibling.event_id in self._would_have:
             return True
-        if not sibling.is_sent:
-            return False
         places = asked.places[sibling.ordered_by]
         is_late = sibling.delayed_until is not None and places.any_before(sibling)
-        return is_late or (sibling.event_id not in asked.given and places.any_behind(sibling))
+        return (is_late and sibling.is_sent) or (
+            not self._is_given(sibling, asked) and places.any_behind(sibling)
+        )
+
+    def _is_given(self, sibling: Sibling, asked: _Asked) -> bool:
+        """Whether the group gets it by this repair: not what is in line by now."""
+        return sibling.is_sent and sibling.event_id in asked.given
 
     def _sort(self, siblings: Sequence[Sibling], asked: _Asked, found: Found) -> None:
         events = [self._event(each.event_id) for each in siblings]
@@ -118,12 +124,13 @@ class Siblings:
             elif sibling.event_id in received:
                 if sibling.delayed_until is not None:
                     found.arrived[key].add(sibling)
-            elif sibling.event_id not in asked.given and self._is_missing(sibling, asked):
+            elif not self._is_given(sibling, asked) and self._is_missing(sibling, asked):
                 lacked.append(sibling)
         revoked = self._revoked.among([self._row(each) for each in lacked]) if lacked else {}
         for sibling in lacked:
             if sibling.event_id not in revoked:
-                found.lacked[sibling.ordered_by].add(sibling)
+                places = found.lacked if sibling.is_sent else found.in_line
+                places[sibling.ordered_by].add(sibling)
 
     def _is_missing(self, sibling: Sibling, asked: _Asked) -> bool:
         topic, _ = sibling.ordered_by

@@ -29,6 +29,11 @@ class Missing:
     downstream: str
     group: str
 
+    @property
+    def to(self) -> tuple[str, str]:
+        """Return the group that lacks them, with its service."""
+        return self.downstream, self.group
+
     def event(self, event_id: UUID) -> RepairedEvent:
         """Return one of them, as the inbox of the group knows it."""
         return RepairedEvent(event_id=event_id, source=self.upstream, group=self.group)

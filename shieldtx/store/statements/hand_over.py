@@ -10,10 +10,11 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, and_, case, func, literal, not_, or_, select, tuple_
 
 from shieldtx.domain.states import OutboxStatus, TxKind
+from shieldtx.ports.hand_over import Behind
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.tables import Tables, in_line
 
-_SENT: Final = (OutboxStatus.INIT, OutboxStatus.PROCESSING, OutboxStatus.PROCESSED)
+SENT: Final = (OutboxStatus.INIT, OutboxStatus.PROCESSING, OutboxStatus.PROCESSED)
 """Of what is or may be in a topic, or will be."""
 
 
@@ -39,12 +40,15 @@ def _place(t: Tables, d: Dialect) -> list[ColumnElement[Any]]:
     A settled row has kept how it waited: with its key held back behind it, it waited for a retry.
     """
     o = t.outbox
-    is_delayed = and_(o.c.waiting, not_(o.c.holds_key))
     return [
         o.c.seq,
         d.inside_calendar(o.c.created_at).label("created_at"),
-        case((is_delayed, d.inside_calendar(o.c.due_at))).label("delayed_until"),
+        case((_is_delayed(t), d.inside_calendar(o.c.due_at))).label("delayed_until"),
     ]
+
+
+def _is_delayed(t: Tables) -> ColumnElement[bool]:
+    return and_(t.outbox.c.waiting, not_(t.outbox.c.holds_key))
 
 
 def siblings(
@@ -54,11 +58,13 @@ def siblings(
     topics: Sequence[str],
     keys: Sequence[str],
     since: datetime | None,
+    behind: Behind | None,
 ) -> Select[Any]:
     """Select the events of these keys that were sent, or are to be.
 
     There is no index of settled rows by key: this is one scan of the outbox, for all of `keys`.
     With `since`, only of rows that are open or have settled since: these are found by indexes.
+    With `behind`, only of those that it includes: the others are read, and not sent to the client.
     """
     o = t.outbox
     statement = select(
@@ -72,10 +78,12 @@ def siblings(
         *_place(t, d),
     ).where(
         o.c.tx_kind == TxKind.COMMIT.value,
-        o.c.status.in_([status.value for status in _SENT]),
+        o.c.status.in_([status.value for status in SENT]),
         d.is_in(o.c.topic, topics, o.c.topic.type),
         d.is_in(o.c.key, keys, o.c.key.type),
     )
+    if behind is not None:
+        statement = statement.where(_is_behind(t, d, behind))
     if since is None:
         return statement
     open_ = o.c.settled_at.is_(None)
@@ -88,6 +96,18 @@ def siblings(
             o.c.settled_at >= since,
         )
     )
+
+
+def _is_behind(t: Tables, d: Dialect, behind: Behind) -> ColumnElement[bool]:
+    """Whether `behind` includes the place of a row (see `_place`)."""
+    o = t.outbox
+    late = [and_(_is_delayed(t), d.inside_calendar(o.c.due_at) >= behind.delayed_until)]
+    if behind.seq is not None:
+        late.append(and_(not_(_is_delayed(t)), o.c.seq > behind.seq))
+    if behind.due_at is not None:
+        written_at = d.inside_calendar(o.c.created_at)
+        late.append(and_(not_(_is_delayed(t)), written_at > behind.due_at))
+    return or_(*late)
 
 
 def receivers(t: Tables, *, source: str) -> Select[Any]:
@@ -140,6 +160,25 @@ def received_after(
     time = d.inside_calendar(i.c.event_time)
     return select(i.c.event_id, i.c.topic, i.c.key, time.label("event_time")).where(
         *_received_of(t, d, (group, source), (topics, keys), since), time >= after
+    )
+
+
+def count_received(
+    t: Tables,
+    d: Dialect,
+    *,
+    group: str,
+    source: str,
+    topics: Sequence[str],
+    keys: Sequence[str],
+    since: datetime,
+) -> Select[Any]:
+    """Select how many rows `received_after` selects with `since`, by topic and key."""
+    i = t.inbox
+    return (
+        select(i.c.topic, i.c.key, func.count().label("events"))
+        .where(*_received_of(t, d, (group, source), (topics, keys), since))
+        .group_by(i.c.topic, i.c.key)
     )
 
 

@@ -11,10 +11,27 @@ import pytest
 
 from shieldtx import Event
 from shieldtx.ports.repair import RepairAction, Repaired
-from shieldtx.reconcile.repair.decisions import AMONG_OTHERS, LACKS_EARLIER, OVERTAKEN, Policy
+from shieldtx.reconcile.repair.decisions import (
+    AMONG_OTHERS,
+    BUSINESS_KEY,
+    LACKS_EARLIER,
+    NOT_STORED,
+    OVERTAKEN,
+    WAITS_FOR_EARLIER,
+    Policy,
+)
 from shieldtx.reconcile.repair.listed_rows import ListedRow
 from shieldtx.reconcile.verdicts import Verdict
-from tests.support.repair_scenarios import BOTH, Pair, absent, lose, write_one_by_one
+from shieldtx.store.discards import SqlDiscards
+from shieldtx.store.tables import tables
+from tests.support.repair_scenarios import (
+    BOTH,
+    Pair,
+    absent,
+    before_statements,
+    lose,
+    write_one_by_one,
+)
 from tests.support.service import Service
 
 MISSING, ABSENT = Verdict.MISSING_DOWNSTREAM, Verdict.ABSENT_FROM_TOPIC
@@ -149,6 +166,156 @@ def test_what_a_group_lacks_is_in_no_other_groups_way(four: Pair, group: str):
     report = four.repair(absent(four, 3), policy=ABSENT_ALONE)
 
     assert report.refused == ({(ABSENT, AMONG_OTHERS): 1} if group == "stock" else {})
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_what_another_group_has_discarded_is_lacked_all_the_same(pair: Pair, dry_run: bool):
+    """Stock lacks both events of a key; mail has discarded the first one, which it parked."""
+    refusal = "CHECK (consumer_group <> 'mail' OR key <> 'k0') NOT VALID"
+    pair.stock.execute(f"ALTER TABLE shield_inbox ADD CONSTRAINT picky {refusal}")
+    write_one_by_one(pair, 2)
+    pair.work()
+    pair.stock.execute("ALTER TABLE shield_inbox DROP CONSTRAINT picky")
+    (parked,) = pair.stock.app.stores.dead_letters().parked(limit=9, group="mail")
+    (done,) = SqlDiscards(pair.stock.engine, tables()).discard(
+        [parked], who="ann", reason="closed by hand"
+    )
+    assert done.done
+    with pair.orders.transaction() as session:
+        pair.orders.app.outbox.add(session, Event(type="orders.placed", key="k0"))
+    pair.work()
+    lose_of(pair, 0, 2)
+
+    report = pair.repair(absent(pair, 2), policy=ABSENT_ALONE, dry_run=dry_run)
+
+    assert report.refused == {(ABSENT, AMONG_OTHERS): 1}
+    assert report.repaired == {}
+
+
+# --- earlier events that are not handed over after all -------------------------------------------
+
+
+def conflicting(pair: Pair) -> str:
+    """Let stock have another event with the business key of the first one."""
+    pair.stock.execute(
+        "UPDATE shield_inbox SET biz_key = 'b' "
+        "WHERE consumer_group = 'stock' AND payload LIKE '%1}'"
+    )
+    pair.orders.execute("UPDATE shield_outbox SET biz_key = 'b' WHERE seq = 1")
+    return BUSINESS_KEY
+
+
+def not_storable(pair: Pair) -> str:
+    refusal = "CHECK (key <> 'k0' OR payload NOT LIKE '%0}') NOT VALID"
+    pair.stock.execute(f"ALTER TABLE shield_inbox ADD CONSTRAINT picky {refusal}")
+    return NOT_STORED
+
+
+SIZES = [{}, {"batch": 1, "looked_up": 1, "compared": 1}]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("out_of_order", [True, False])
+@pytest.mark.parametrize(
+    ("refused", "dry_run"), [(conflicting, True), (conflicting, False), (not_storable, False)]
+)
+def test_later_events_wait_for_what_the_group_cannot_receive(
+    pair: Pair,
+    refused: Callable[[Pair], str],
+    dry_run: bool,
+    out_of_order: bool,
+    sizes: dict[str, int],
+):
+    write_one_by_one(pair, 8)
+    pair.work()
+    lose_of(pair, 0, 3, 5, 6)
+    reason = refused(pair)
+    policy = replace(PLAIN, out_of_order=out_of_order)
+
+    report = pair.repair(missing(pair, 6, 5, 3, 0), policy=policy, dry_run=dry_run, **sizes)
+
+    if out_of_order:
+        assert report.refused == {(MISSING, reason): 1}
+        assert report.repaired == {HANDED_OVER: Repaired(done=3, out_of_order=2)}
+    else:
+        assert report.refused == {(MISSING, reason): 1, (MISSING, WAITS_FOR_EARLIER): 2}
+        assert report.repaired == {HANDED_OVER: Repaired(done=1)}
+    done = 0 if dry_run else report.repaired[HANDED_OVER].done
+    assert len(pair.received("stock")) == 4 + done
+
+
+def in_line_again(pair: Pair, *numbers: int) -> None:
+    anyhow = replace(ABSENT_ALONE, out_of_order=True)
+    report = pair.repair(absent(pair, *numbers), policy=anyhow)
+    assert report.repaired[PUBLISHED].done == len(numbers)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("is_listed", [True, False])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_an_event_waits_for_an_earlier_one_that_is_in_line_again(
+    four: Pair, is_listed: bool, dry_run: bool, sizes: dict[str, int]
+):
+    lose_of(four, 0, 1, 3)
+    listed_ = missing(four, 3, 1, 0) if is_listed else missing(four, 3, 1)
+    in_line_again(four, 0)
+
+    report = four.repair(listed_, policy=PLAIN, dry_run=dry_run, **sizes)
+    assert report.refused == {(MISSING, WAITS_FOR_EARLIER): 1}
+    assert report.repaired == {HANDED_OVER: Repaired(done=1, needless=int(is_listed))}
+
+    four.work()
+    report = four.repair(listed_, policy=PLAIN, **sizes)
+    four.work()
+    assert report.refused == {}
+    assert effects(four)[-2:] == [0, 3] if dry_run is False else effects(four)[-3:]
+
+
+def sent_again(pair: Pair) -> None:
+    pair.orders.execute("UPDATE shield_outbox SET settled_at = now() WHERE seq = 1")
+
+
+@pytest.mark.parametrize("batch", [1, 500])
+@pytest.mark.parametrize("moves", [lambda pair: in_line_again(pair, 0), sent_again])
+def test_an_event_waits_for_an_earlier_one_that_moves_meanwhile(
+    four: Pair, moves: Callable[[Pair], None], batch: int
+):
+    lose_of(four, 0, 1, 3)
+    listed_, scans = missing(four, 0, 1, 3), []
+
+    def after_the_scan(statement: str) -> None:
+        if statement.startswith("SELECT shield_parked.record_headers") and not scans:
+            scans.append(statement)
+            moves(four)
+
+    with before_statements(after_the_scan):
+        report = four.repair(listed_, policy=PLAIN, batch=batch)
+
+    assert report.refused == {(MISSING, WAITS_FOR_EARLIER): 1}
+    assert report.repaired[HANDED_OVER].done == 1
+
+
+def test_what_failed_since_the_run_is_in_nobodys_way(four: Pair):
+    lose_of(four, 0, 3)
+    listed_ = missing(four, 0, 3)
+    four.orders.execute(
+        "UPDATE shield_outbox SET status = 'FAILED', settled_at = now() WHERE seq = 1"
+    )
+
+    report = four.repair(listed_, policy=PLAIN)
+
+    assert report.refused == {}
+    assert report.repaired == {HANDED_OVER: Repaired(done=1, changed=1)}
+
+
+@pytest.mark.parametrize("is_earlier", [True, False])
+def test_a_copy_waits_for_an_earlier_event_that_is_in_line(four: Pair, is_earlier: bool):
+    lose_of(four, 0, 3)
+    in_line_again(four, 0 if is_earlier else 3)
+
+    report = four.repair(absent(four, 3 if is_earlier else 0), policy=ABSENT_ALONE)
+
+    assert report.refused == {(ABSENT, AMONG_OTHERS): 1}
 
 
 # --- events with a chosen delay ------------------------------------------------------------------

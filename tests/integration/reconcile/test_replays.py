@@ -206,7 +206,7 @@ def test_advice_on_a_failed_event_that_was_delivered_puts_all_right(pair: Pair, 
     pair.work()
 
     assert (letter.unconfirmed, undone) == (True, [])
-    assert "both sides have kept their part: undo nothing, `shieldtx dead replay` it" in advice
+    assert "both sides have kept their part: undo nothing. `shieldtx dead replay` it" in advice
     assert pair.orders.outbox() == {"PROCESSED": 1}
     assert pair.stock.effects("stock") == ["k"]
 

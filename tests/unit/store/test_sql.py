@@ -29,6 +29,7 @@ from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.ports.delayed_events import BizKey
 from shieldtx.ports.half_messages import CheckSchedule
+from shieldtx.ports.hand_over import Behind
 from shieldtx.store import statements
 from shieldtx.store.dialects import dialect_named
 from shieldtx.store.statements import retention
@@ -73,6 +74,11 @@ OF_MODULES: Mapping[str, Mapping[str, Any]] = {
         "after": datetime(2026, 3, 1, tzinfo=UTC),
         "since": datetime(2026, 3, 1, tzinfo=UTC),
         "of": [("t", "4711")],
+        "behind": Behind(
+            seq=7,
+            due_at=datetime(2026, 3, 1, tzinfo=UTC),
+            delayed_until=datetime(2026, 3, 1, tzinfo=UTC),
+        ),
     },
     "locks": {"table": "shield_outbox", "tables": ["shield_outbox"], "condition": "shard < 4"},
     "status": {"status": "FAILED"},

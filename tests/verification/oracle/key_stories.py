@@ -42,4 +42,17 @@ def latest_record_of_a_key_is_lost(h: History) -> None:
         applied_at_once(h, event, having, at + number)
 
 
+def records_of_a_key_are_lost_for_groups(h: History) -> None:
+    """Some groups lack the same two events of a key, and have none that is later."""
+    event_type, groups = some_type(h)
+    lacking = h.random.sample(groups, h.random.randint(min(2, len(groups)), len(groups)))
+    at, key = some_time(h), h.new_key()
+    for number in range(2):
+        event = h.written(event_type, at + number, key=key)
+        h.sent(event, at + number)
+        for group in lacking:
+            h.lacks(event, group, since=at + number)
+        applied_at_once(h, event, [g for g in groups if g not in lacking], at + number)
+
+
 OF_KEYS: Final = (record_is_lost_where_a_clock_went_back, latest_record_of_a_key_is_lost)

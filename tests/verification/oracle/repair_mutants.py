@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 from unittest.mock import patch
 from uuid import UUID
 
 from shieldtx.ports.hand_over import Arrival, Line
 from shieldtx.ports.repair import RowSeen
-from shieldtx.reconcile.repair import decisions, key_order, repair
+from shieldtx.reconcile.repair import decisions, key_order, order_for_all, repair
 from shieldtx.reconcile.repair.context import RepairContext
 from shieldtx.reconcile.repair.decisions import Policy
 from shieldtx.reconcile.repair.key_order import KeyOrder
 from shieldtx.reconcile.repair.order_for_all import OrderForAll
+from shieldtx.reconcile.repair.progress import Progress
 from shieldtx.reconcile.repair.publish_again import PublishAgain
 from shieldtx.reconcile.repair.revoked import Revoked
 from shieldtx.reconcile.repair.siblings import Siblings
@@ -32,8 +34,8 @@ class _AsksOneGroup(PublishAgain):
 
     def __init__(self, publication: Publication, context: RepairContext) -> None:
         super().__init__(publication, context)
-        lacked_by = publication.unless_received
-        self._revoked = Revoked(context.stores, lacked_by=lacked_by, progress=context.progress)
+        lacked = publication.unless_received
+        self._revoked = Revoked(context.stores, to=lacked and lacked.to, progress=context.progress)
 
 
 _late = OrderForAll.late
@@ -54,10 +56,34 @@ def _not_again() -> Iterator[None]:
 
 
 @contextmanager
+def _nothing_overtakes() -> Iterator[None]:
+    with (
+        patch.object(KeyOrder, "overtaken", lambda *_: set()),
+        patch.object(KeyOrder, "overtaken_since", lambda *_, **__: (set(), Counter())),
+    ):
+        yield
+
+
+@contextmanager
 def _siblings_are_not_asked_for() -> Iterator[None]:
     with (
         patch.multiple(repair_plan, WINDOW_SHARE=1.0),
         patch.object(Siblings, "_is_missing", lambda *_: False),
+    ):
+        yield
+
+
+def _asks_all_groups(stores: Mapping[str, Any], *, to: object, progress: Progress) -> Revoked:
+    return Revoked(stores, to=None, progress=progress)
+
+
+@contextmanager
+def _any_group_discards_for_all() -> Iterator[None]:
+    # It shows in few repairs: of copies alone, where groups differ in what they have discarded.
+    shares = {"ALONE_SHARE": 1.0, "DISCARDED_SHARE": 0.4, "ENDED_SHARE": 0.0}
+    with (
+        patch.multiple(repair_plan, **shares),
+        patch.object(order_for_all, "Revoked", _asks_all_groups),
     ):
         yield
 
@@ -95,7 +121,7 @@ OF_REPAIRS: Final = (
     ),
     Mutant(
         name="N4 delivered behind later events of its key",
-        applied=instead(KeyOrder, "overtaken", lambda *_, **__: set()),
+        applied=_nothing_overtakes,
         stories=(broken.record_is_lost_before_another_of_its_key,),
     ),
     Mutant(
@@ -127,6 +153,11 @@ OF_REPAIRS: Final = (
         name="an event comes to a group before an earlier one of its key that it lacks",
         applied=_siblings_are_not_asked_for,
         stories=(broken.records_of_a_key_are_lost,),
+    ),
+    Mutant(
+        name="what one group has discarded is not lacked by any",
+        applied=_any_group_discards_for_all,
+        stories=(key_stories.records_of_a_key_are_lost_for_groups,),
     ),
     Mutant(
         name="clocks decide what has overtaken an event",

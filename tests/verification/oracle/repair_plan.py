@@ -28,7 +28,7 @@ from tests.verification.oracle.nights import Verdicts
 from tests.verification.oracle.setting import Judged
 
 MOST_ABSENT: Final = 5
-_DISCARDED_SHARE: Final = 0.2
+DISCARDED_SHARE: Final = 0.2
 ENDED_SHARE: Final = 0.6
 """Of the repairs: those whose processes end at each step."""
 WINDOW_SHARE: Final = 0.25
@@ -127,7 +127,7 @@ def a_plan(r: Random, rows: Rows, found: Verdicts, night: Judged) -> RepairPlan:
     absent_alone = absent_alone and bool(absent)
     return RepairPlan(
         absent=tuple(absent),
-        discarded=frozenset(pair for pair in missing if r.random() < _DISCARDED_SHARE),
+        discarded=frozenset(pair for pair in missing if r.random() < DISCARDED_SHARE),
         absent_alone=absent_alone,
         left_out=frozenset(missing) if absent_alone else left_out,
         is_ended=r.random() < ENDED_SHARE,

@@ -272,7 +272,6 @@ class RepairedNight:
             for row in (*rows.outbox, *rows.inbox)
             if _takes_back(row)
         }
-        discarded = {pair.event_id for pair in plan.discarded}
         sent = {(row["service"], row["event_id"]): row for row in before.outbox}
         for pair in plan.left_out:
             retention = self.night.retention[pair.downstream]
@@ -280,7 +279,7 @@ class RepairedNight:
             kept = float("inf") if retention is None else retention * PART_OF_RETENTION
             since = row["created_at"] if row.get("unconfirmed") else row["settled_at"]
             is_young = since >= self.night.at - kept
-            if is_young and pair.event_id not in taken_back | discarded:
+            if is_young and pair.event_id not in taken_back and pair not in plan.discarded:
                 yield pair
 
     def _badly_applied(self, rows: Rows, effects: Counter[Effect]) -> Iterator[str]:

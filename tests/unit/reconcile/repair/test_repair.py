@@ -14,7 +14,7 @@ import pytest
 
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.ports.hand_over import Arrival, HandedOver, Key, Line, Place, Sent, Sibling
+from shieldtx.ports.hand_over import Arrival, Behind, HandedOver, Key, Line, Place, Sent, Sibling
 from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RowSeen
 from shieldtx.reconcile.expectations import NOBODY
 from shieldtx.reconcile.findings import TOPICS
@@ -339,10 +339,21 @@ class Databases:
         return {("stock", "orders.placed")}
 
     def siblings(
-        self, keys: Collection[Key], *, since: datetime | None = None
+        self,
+        keys: Collection[Key],
+        *,
+        since: datetime | None = None,
+        behind: Behind | None = None,
     ) -> Iterator[Sibling]:
-        del keys, since
+        del keys, since, behind
         return iter(())
+
+    def count_received(
+        self, group: str, source: str, keys: Collection[Key], *, since: datetime
+    ) -> dict[Key, int]:
+        assert (group, source) == ("stock", "orders")
+        del since
+        return dict.fromkeys(keys, 0)
 
     def latest_received(
         self, group: str, source: str, keys: Collection[Key]
@@ -387,8 +398,15 @@ class Databases:
         )
 
     def hand_over(
-        self, group: str, envelopes: Sequence[Envelope], *, note: Note, dry_run: bool
+        self,
+        group: str,
+        envelopes: Sequence[Envelope],
+        *,
+        note: Note,
+        in_order: bool,
+        dry_run: bool,
     ) -> HandedOver:
+        del in_order
         assert group == "stock"
         assert {envelope.payload for envelope in envelopes} == {"null" if dry_run else "{}"}
         ids = [envelope.id for envelope in envelopes]

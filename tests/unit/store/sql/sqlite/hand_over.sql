@@ -14,9 +14,12 @@ SELECT shield_outbox.event_id, shield_outbox.topic, shield_outbox."key", shield_
     shield_outbox.holds_key = 0) THEN shield_outbox.due_at END AS delayed_until
 FROM shield_outbox
 WHERE shield_outbox.tx_kind = 'COMMIT' AND shield_outbox.status IN ('INIT', 'PROCESSING', 'PROCESSED') AND
-    shield_outbox.topic IN ('orders') AND shield_outbox."key" IN ('k1') AND (shield_outbox.settled_at IS NULL
-    AND shield_outbox.waiting = 0 AND shield_outbox.holds_key = 0 OR shield_outbox.settled_at IS NULL AND
-    shield_outbox.waiting = 1 OR shield_outbox.settled_at IS NULL AND shield_outbox.holds_key = 1 OR
+    shield_outbox.topic IN ('orders') AND shield_outbox."key" IN ('k1') AND (shield_outbox.waiting = 1 AND
+    shield_outbox.holds_key = 0 AND shield_outbox.due_at >= :due_at_1 OR NOT (shield_outbox.waiting = 1 AND
+    shield_outbox.holds_key = 0) AND shield_outbox.seq > 7 OR NOT (shield_outbox.waiting = 1 AND
+    shield_outbox.holds_key = 0) AND shield_outbox.created_at > :created_at_1) AND (shield_outbox.settled_at
+    IS NULL AND shield_outbox.waiting = 0 AND shield_outbox.holds_key = 0 OR shield_outbox.settled_at IS NULL
+    AND shield_outbox.waiting = 1 OR shield_outbox.settled_at IS NULL AND shield_outbox.holds_key = 1 OR
     shield_outbox.settled_at >= :settled_at_1);
 
 -- receivers
@@ -38,6 +41,14 @@ WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.source = 'sample' 
     'COMMIT' AND shield_inbox.topic IN ('orders') AND shield_inbox."key" IN ('k1') AND
     (shield_inbox.settled_at IS NULL OR shield_inbox.settled_at >= :settled_at_1) AND shield_inbox.event_time
     >= :event_time_1;
+
+-- count_received
+SELECT shield_inbox.topic, shield_inbox."key", count(*) AS events
+FROM shield_inbox
+WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.source = 'sample' AND shield_inbox.tx_kind =
+    'COMMIT' AND shield_inbox.topic IN ('orders') AND shield_inbox."key" IN ('k1') AND
+    (shield_inbox.settled_at IS NULL OR shield_inbox.settled_at >= :settled_at_1)
+GROUP BY shield_inbox.topic, shield_inbox."key";
 
 -- business_keys
 SELECT shield_inbox.event_type, shield_inbox.biz_key

@@ -1,0 +1,64 @@
+"""Which events a group receives later ones of, while a repair hands events over to it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Mapping
+from datetime import datetime
+from uuid import UUID
+
+from shieldtx.ports.hand_over import Key, Line
+from shieldtx.reconcile.repair.key_order import KeyOrder, by_key
+
+
+class Newcomers:
+    """Looks for arrivals from elsewhere, which have come since a scan of the inbox.
+
+    Before each batch all arrivals of its keys that are open or have settled since are counted, and
+    read only where there are more or fewer of them than are known. What this repair itself has
+    handed over is among them: to read that again before each batch would take ever longer.
+    """
+
+    def __init__(
+        self,
+        order: KeyOrder,
+        lines: Mapping[UUID, Line],
+        *,
+        since: datetime,
+        own: Container[UUID],
+    ) -> None:
+        """Look for later ones of these events; `own` is what this repair has handed over."""
+        self._order = order
+        self._events = by_key(lines)
+        self._key_of = {i: key for key, events in self._events.items() for i in events}
+        self._since = since
+        self._own = own
+        self._known: dict[Key, int] = {}
+        """How many arrivals have been looked at, by key."""
+        self._overtaken: set[UUID] = set()
+
+    def overtaken(self, events: Collection[UUID]) -> set[UUID]:
+        """Return which of these events have been overtaken by now."""
+        keys = {
+            self._key_of[each]
+            for each in events
+            if each in self._key_of and each not in self._overtaken
+        }
+        seen = keys & self._known.keys()
+        now = self._order.count_since(seen, self._since)
+        unchanged = {key for key in seen if now.get(key, 0) == self._known[key]}
+        if changed := keys - unchanged:
+            self._read(changed)
+        return self._overtaken.intersection(events)
+
+    def hand_over(self, lines: Iterable[Line]) -> None:
+        """Note that this repair has handed these over, so that they are arrivals as well."""
+        for line in lines:
+            if (key := line.ordered_by) in self._known:
+                self._known[key] += 1
+
+    def _read(self, keys: Collection[Key]) -> None:
+        # For all events of the keys: what has come is not read again before their later batches.
+        lines = {i: line for key in keys for i, line in self._events[key].items()}
+        late, number = self._order.overtaken_since(lines, self._since, own=self._own)
+        self._overtaken |= late
+        self._known |= {key: number[key] for key in keys}
