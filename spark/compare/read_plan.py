@@ -15,11 +15,11 @@ from shieldtx.reconcile.expectations import (
     Route,
     Sent,
     Stream,
-    expectation_of,
 )
 from shieldtx.reconcile.mistyped_names import mistyped_names
 from shieldtx.reconcile.observed import undeclared_kinds
 from shieldtx.reconcile.request import ServiceDatabase
+from shieldtx.reconcile.routes import expectation_of
 from shieldtx.reconcile.window import Window
 
 from ..sources import incremental, outbox_inbox

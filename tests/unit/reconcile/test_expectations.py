@@ -12,8 +12,8 @@ from shieldtx.reconcile.expectations import (
     Received,
     Sent,
     Stream,
-    expectation_of,
 )
+from shieldtx.reconcile.routes import expectation_of
 
 COMMIT, ROLLBACK = TxKind.COMMIT, TxKind.ROLLBACK
 ORDERS, STOCK, MAIL = Member(name="orders"), Member(name="stock"), Member(name="mail")
@@ -392,13 +392,42 @@ def test_no_group_has_to_receive_a_rollback_without_a_declared_group():
         (ROLLBACK, "stock", "orders", "refund", "placed"),
         (ROLLBACK, "stock", "orders", NOBODY, "paid"),
     }
+
+
+def test_a_rollback_that_one_undeclared_group_receives_is_expected_there():
+    """What it lacks, no group has: a loss counts as missing."""
+    orders = Member(name="orders", groups=(group("refund", "placed", kind=ROLLBACK),))
+    back = [taken_back("stock", "orders", "placed"), taken_back("stock", "orders", "paid")]
     past = [returned("orders", "undo", "stock", "paid")]
+    assert routes([orders, STOCK], back, past) == {
+        (ROLLBACK, "stock", "orders", "refund", "placed"),
+        (ROLLBACK, "stock", "orders", "undo", "paid"),
+    }
+
+
+def test_a_rollback_of_a_declared_type_is_not_expected_of_another_group():
+    orders = Member(name="orders", groups=(group("refund", "placed", kind=ROLLBACK),))
+    back = [taken_back("stock", "orders", "placed")]
+    past = [returned("orders", "undo", "stock", "placed")]
     assert routes([orders, STOCK], back, past) == {
         (ROLLBACK, "stock", "orders", "refund", "placed")
     }
     assert unexpected([orders, STOCK], back, past) == {
-        (ROLLBACK, "stock", "orders", "undo", "paid")
+        (ROLLBACK, "stock", "orders", "undo", "placed")
     }
+
+
+def test_rollbacks_that_several_undeclared_groups_receive_are_an_obstacle():
+    orders = Member(name="orders", groups=(group("refund", "placed", kind=ROLLBACK),))
+    back = [taken_back("stock", "orders", "events", "paid")]
+    past = [
+        returned("orders", name, "stock", "events", event_type="paid") for name in ("undo", "audit")
+    ]
+    assert routes([orders, STOCK], back, past) == set()
+    ((upstream, why),) = expectation_of([orders, STOCK], sent=back, received=past).obstacles
+    assert upstream == "stock"
+    assert "the groups audit, undo of orders have received rollbacks of paid (events)" in why
+    assert "`compensates`" in why
 
 
 def test_a_rollback_of_a_service_that_takes_no_part_is_said_to_be_left_out():

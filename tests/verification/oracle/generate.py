@@ -71,7 +71,7 @@ def _keep_routes_alive(h: History) -> None:
         for event_type in sorted({each for group in setting.groups for each in group.types}):
             receivers = setting.receivers(event_type)
             happens_at_once(h, at, event_type, receivers)
-            if not setting.declared:
+            if setting.is_left_to_the_past(event_type):
                 for service in sorted({group.service for group in receivers}):
                     refusing = [group for group in receivers if group.service == service]
                     refused(h, at, event_type, refusing[:1])

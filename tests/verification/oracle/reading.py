@@ -20,8 +20,8 @@ from shieldtx.reconcile.expectations import (
     Route,
     Sent,
     Stream,
-    expectation_of,
 )
+from shieldtx.reconcile.routes import expectation_of
 from shieldtx.reconcile.rules import PAIRS
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.facts import Facts, Row, Rows, first_trace
