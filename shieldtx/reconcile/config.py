@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError
 
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import ConfigurationError
-from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.expectations import ExpectedGroup, Others
 from shieldtx.reconcile.request import BrokerAccess, ServiceDatabase
 
 _Name = Annotated[str, Field(pattern=r"^[^\s'\"{}]{1,200}$")]
@@ -142,7 +142,7 @@ def _service(name: str, given: _Service, variables: _Variables) -> ServiceDataba
         schema=given.schema_,
         retention=None if isinstance(given.retention, str) else given.retention,
         groups=tuple(_groups(place, given.groups, variables.path)) or None,
-        others=given.for_others,
+        others=Others.named(*given.for_others),
         other_sources=given.other_sources,
     )
 

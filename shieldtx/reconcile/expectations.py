@@ -114,11 +114,29 @@ class Expectation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Others:
+    """What a service writes for services that take no part in a reconciliation."""
+
+    topics: tuple[str, ...] = ()
+    """Logical topics, with all that is on them."""
+    event_types: tuple[str, ...] = ()
+    """On whatever topic."""
+
+    @classmethod
+    def named(cls, *names: str) -> Others:
+        """Return what names of a file mean, each of which may be that of a topic or of a type."""
+        return cls(topics=names, event_types=names)
+
+    def covers(self, topic: str, event_type: str) -> bool:
+        """Whether events of a type on a topic are for such services."""
+        return topic in self.topics or event_type in self.event_types
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
     """A service as far as expectations go."""
 
     name: str
     groups: tuple[ExpectedGroup, ...] | None = None
     """None, or none of a kind: what its groups have received says what they should receive."""
-    others: tuple[str, ...] = ()
-    """Logical topics and event types that it writes for services which take no part in this."""
+    others: Others = Others()

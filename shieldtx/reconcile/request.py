@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from shieldtx.errors import ConfigurationError
-from shieldtx.reconcile.expectations import ExpectedGroup, Member
+from shieldtx.reconcile.expectations import ExpectedGroup, Member, Others
 from shieldtx.reconcile.observed import Observed
 
 
@@ -32,8 +32,7 @@ class ServiceDatabase:
     nothing. Without it, rows that were purged on one side look missing."""
     groups: tuple[ExpectedGroup, ...] | None = None
     """None, or none of a kind: what groups have received so far says what they should receive."""
-    others: tuple[str, ...] = ()
-    """Logical topics and event types that it writes for services which take no part in this."""
+    others: Others = field(default_factory=Others)
     other_sources: tuple[str, ...] = ()
     """Sources with events in the same tables that take no part in the reconciliation."""
 

@@ -193,7 +193,7 @@ def _unreceived(
         lost = [
             event_type if topic == event_type else f"{event_type} ({topic})"
             for topic, event_type in sorted(written - {(r.topic, r.event_type) for r in routed})
-            if not {topic, event_type} & {*member.others}
+            if not member.others.covers(topic, event_type)
         ]
         if lost:
             yield (

@@ -10,7 +10,7 @@ import pytest
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.config import Configuration, read_configuration
-from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.expectations import ExpectedGroup, Others
 from shieldtx.reconcile.request import BrokerAccess, ServiceDatabase
 
 EVERYTHING = """
@@ -98,7 +98,7 @@ def test_a_file_says_who_is_compared_and_who_should_receive_what(read) -> None:
                 groups=(
                     ExpectedGroup(name="refund", kind=TxKind.ROLLBACK, topics=("orders.placed",)),
                 ),
-                others=("orders.audited", "orders.exported"),
+                others=Others.named("orders.audited", "orders.exported"),
                 other_sources=("billing",),
             ),
             ServiceDatabase(

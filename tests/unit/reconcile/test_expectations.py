@@ -9,6 +9,7 @@ from shieldtx.reconcile.expectations import (
     NOBODY,
     ExpectedGroup,
     Member,
+    Others,
     Received,
     Sent,
     Stream,
@@ -463,7 +464,7 @@ def test_what_was_only_received_by_chance_does_not_make_a_topic_awaited():
 
 
 def test_a_topic_that_is_said_to_be_for_others_is_no_obstacle():
-    orders = Member(name="orders", others=("shipping",))
+    orders = Member(name="orders", others=Others.named("shipping"))
     assert not expectation_of([orders], sent=[sent("orders", "shipping")], received=[]).obstacles
     other = sent("stock", "shipping")
     assert expectation_of([orders, STOCK], sent=[other], received=[]).obstacles
@@ -502,14 +503,28 @@ def test_a_type_that_is_said_to_be_for_others_is_no_obstacle():
     past = [received("stock", "reserve", "orders", "orders", "placed")]
 
     def obstacles(*others):
-        orders = Member(name="orders", others=others)
-        stock = Member(name="stock", others=("refunded", "recalled"))
+        orders = Member(name="orders", others=Others.named(*others))
+        stock = Member(name="stock", others=Others.named("refunded", "recalled"))
         return expectation_of([orders, stock], sent=types, received=past).obstacles
 
     assert obstacles("refunded", "recalled") == ()
     assert obstacles("orders") == ()
     ((_, why),) = obstacles("refunded", "recaled")
     assert "receive recalled (orders) of orders" in why
+
+
+def test_a_type_for_others_says_nothing_about_the_topic_of_its_name():
+    orders = Member(name="orders", others=Others(event_types=("placed",)))
+    types = [sent("orders", "placed", each) for each in ("placed", "refunded")]
+    ((_, why),) = expectation_of([orders, STOCK], sent=types, received=[]).obstacles
+    assert "receive refunded (placed) of orders" in why
+
+
+def test_a_topic_for_others_says_nothing_about_the_type_of_its_name():
+    orders = Member(name="orders", others=Others(topics=("audits",)))
+    types = [sent("orders", "audits", "noted"), sent("orders", "orders", "audits")]
+    ((_, why),) = expectation_of([orders, STOCK], sent=types, received=[]).obstacles
+    assert "receive audits (orders) of orders" in why
 
 
 def test_each_service_has_an_obstacle_of_its_own():

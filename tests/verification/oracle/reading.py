@@ -116,8 +116,9 @@ class Reading:
         others = {member.name: member.others for member in self._members()}
         found = []
         for row in self.rows.outbox:
-            names = others.get(row["source"], ())
-            if row["source"] != row["service"] or not {row["topic"], row["event_type"]} & {*names}:
+            if row["source"] != row["service"] or row["source"] not in others:
+                continue
+            if not others[row["source"]].covers(row["topic"], row["event_type"]):
                 continue
             is_stuck = row["settled_at"] is None and (
                 known.moved_at(row, self.night) < self.night.watermark

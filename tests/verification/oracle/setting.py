@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from shieldtx.domain.states import TxKind
-from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.expectations import ExpectedGroup, Others
 from tests.verification.oracle.timeline import DAY
 
 NAMES: Final = ("orders", "stock", "mail", "billing")
@@ -139,12 +139,12 @@ class Setting:
         """Return the event types that a service writes, but for one that no group handles."""
         return f"{service}.placed", f"{service}.paid"
 
-    def others(self, service: str, night: Judged) -> tuple[str, ...]:
+    def others(self, service: str, night: Judged) -> Others:
         """Return what a night's configuration says that a service writes for others."""
         if self.unreceived(service):
-            return (service,)
+            return Others.named(service)
         is_listed = service in self.with_unhandled and service not in night.unlisted
-        return (unhandled_of(service),) if is_listed else ()
+        return Others.named(*[unhandled_of(service)] * is_listed)
 
     def receivers(self, event_type: str) -> list[Group]:
         """Return the groups that handle a type."""

@@ -31,7 +31,7 @@ def _other_sources_are_left_out(*given: Any) -> Any:
 
 
 def _by_topics_alone(query: str) -> str:
-    return query.replace(" OR o.event_type IN ({others})", "")
+    return query.replace(" OR o.event_type = ANY ({types})", "")
 
 
 def _quoted_plainly(text: str) -> str:
