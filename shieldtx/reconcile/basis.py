@@ -15,11 +15,11 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from shieldtx.ports.database_history import DatabaseHistory
-from shieldtx.reconcile.expectations import ExpectedGroup, Others
+from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup, Others
 from shieldtx.reconcile.observed import Observed
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
 
-RULES: Final = 6
+RULES: Final = 7
 """The generation of rules and selections: what an earlier release called in order may not be."""
 
 
@@ -37,6 +37,7 @@ class JudgedService:
     groups: tuple[ExpectedGroup, ...]
     others: Annotated[Others, BeforeValidator(_of_names)]
     other_sources: tuple[str, ...]
+    former_groups: tuple[FormerGroup, ...] = ()
     history: DatabaseHistory | None = None
     """None: of a configuration alone, whose database was not asked."""
 
@@ -154,6 +155,7 @@ def _judged(service: ServiceDatabase, history: DatabaseHistory | None) -> Judged
             event_types=tuple(sorted(service.others.event_types)),
         ),
         other_sources=tuple(sorted(service.other_sources)),
+        former_groups=tuple(sorted(service.former_groups, key=str)),
         history=history,
     )
 

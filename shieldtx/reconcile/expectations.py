@@ -87,6 +87,23 @@ class Received:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FormerGroup:
+    """A group that should not receive events any more, or not those of one type."""
+
+    name: str
+    event_type: str | None = None
+    """None: whatever type it has received."""
+
+    def __str__(self) -> str:
+        """Return it as a configuration names it."""
+        return self.name if self.event_type is None else f"{self.name}: {self.event_type}"
+
+    def has_had(self, seen: Received) -> bool:
+        """Whether what was received is of the group, and of the type."""
+        return seen.group == self.name and self.event_type in {None, seen.event_type}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
     """One type of events on its way to one group."""
 
@@ -111,6 +128,8 @@ class Expectation:
     """Upstream, and why some of what it sent cannot be judged."""
     left_out: tuple[str, ...] = ()
     """What was seen and is nobody's to compare, in sentences."""
+    remarks: tuple[str, ...] = ()
+    """What is expected by earlier runs alone, in sentences."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,3 +159,9 @@ class Member:
     groups: tuple[ExpectedGroup, ...] | None = None
     """None, or none of a kind: what its groups have received says what they should receive."""
     others: Others = Others()
+    former_groups: tuple[FormerGroup, ...] = ()
+    """Those of which the past does not say any more what they should receive."""
+
+    def is_former(self, seen: Received) -> bool:
+        """Whether what a group of the service has received says nothing about what it should."""
+        return any(former.has_had(seen) for former in self.former_groups)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from shieldtx.domain.states import TxKind
@@ -59,7 +59,8 @@ def _wanted(
         mine = [s for s in mine if kind is TxKind.COMMIT or s.causation_source == member.name]
         groups = [g for g in member.groups or () if g.kind is kind and not g.of_others]
         declared = (route for group in groups for route in _declared(member, group, arriving))
-        awaited = list(declared if groups else _seen(mine, expected=True))
+        past = (seen for seen in mine if not member.is_former(seen))
+        awaited = list(declared if groups else _seen(past, expected=True))
         yield from awaited
         if kind is TxKind.ROLLBACK:
             yield from _undeclared(member, arriving, awaited, mine)
@@ -92,6 +93,7 @@ def _of_others(
                     seen.group
                     for seen in received
                     if seen.downstream == member.name
+                    and not member.is_former(seen)
                     and seen.causation_source == writer
                     and (seen.topic, seen.event_type) == (what.topic, what.event_type)
                     and _handles(member, seen, writer, received)
@@ -203,6 +205,29 @@ def _unreceived(
                     "name the groups that should, or list the types in `for_others`"
                 ),
             )
+
+
+def expected_by_the_past(
+    routes: Iterable[Route], sent: Collection[Sent], past: Collection[Received]
+) -> Iterator[str]:
+    """Say which groups should receive events only because earlier runs have seen that they do.
+
+    `past` is what their inboxes have nothing of any more.
+    """
+    types = {(s.upstream, s.kind, s.topic, s.event_type) for s in sent}
+    gone = {(s.downstream, s.group, s.source, s.kind, s.topic, s.event_type) for s in past}
+    found: dict[tuple[str, str], set[str]] = {}
+    for route in routes:
+        type_ = route.stream.upstream, route.stream.kind, route.topic, route.event_type
+        who = route.stream.downstream, route.group
+        if route.expected and type_ in types and (*who, *type_) in gone:
+            found.setdefault(who, set()).add(f"{route.event_type} ({route.topic})")
+    for (service, group), names in sorted(found.items()):
+        yield (
+            f"the inbox of group {group} of {service} has nothing of {', '.join(sorted(names))} "
+            "left: the group should receive it because an earlier run has seen that it did. If it "
+            f"should not any more, list it in `former_groups` of {service}, or name the groups"
+        )
 
 
 def _foreign(names: Collection[str], received: Iterable[Received]) -> Iterable[str]:

@@ -205,6 +205,13 @@ class SqlReconciliationRuns:
             yield from some
             skipped += len(some)
 
+    def all_ended(self) -> Iterator[StoredRun]:
+        """Yield the runs that have ended, the latest first."""
+        is_ended, skipped = self._tables.reconcile_run.c.outcome.is_not(None), 0
+        while some := self._select(LOOKED_BACK, is_ended, skipped=skipped):
+            yield from some
+            skipped += len(some)
+
     def ended(self) -> Sequence[StoredRun]:
         """Return the latest runs that have ended, the latest first."""
         return self._select(LOOKED_BACK, self._tables.reconcile_run.c.outcome.is_not(None))

@@ -8,13 +8,14 @@ from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.expectations import (
     NOBODY,
     ExpectedGroup,
+    FormerGroup,
     Member,
     Others,
     Received,
     Sent,
     Stream,
 )
-from shieldtx.reconcile.routes import expectation_of
+from shieldtx.reconcile.routes import expectation_of, expected_by_the_past
 
 COMMIT, ROLLBACK = TxKind.COMMIT, TxKind.ROLLBACK
 ORDERS, STOCK, MAIL = Member(name="orders"), Member(name="stock"), Member(name="mail")
@@ -564,3 +565,60 @@ def test_the_order_of_what_was_seen_does_not_matter(turn):
     once = expectation_of(members, sent=wrote, received=past)
     again = expectation_of(members[::turn], sent=wrote[::turn], received=past[::turn])
     assert again == once
+
+
+# What earlier runs have seen, and what is over.
+
+
+def test_what_a_former_group_has_received_does_not_say_what_it_should():
+    past = [received("stock", name, "orders", "placed") for name in ("reserve", "mail")]
+    former = Member(name="stock", former_groups=(FormerGroup(name="mail"),))
+    wrote = [sent("orders", "placed")]
+    assert routes([ORDERS, former], wrote, past) == {
+        (COMMIT, "orders", "stock", "reserve", "placed")
+    }
+    assert unexpected([ORDERS, former], wrote, past) == {
+        (COMMIT, "orders", "stock", "mail", "placed")
+    }
+
+
+def test_a_former_group_of_one_type_should_have_the_others():
+    past = [received("stock", "mail", "orders", each) for each in ("placed", "paid")]
+    former = Member(name="stock", former_groups=(FormerGroup(name="mail", event_type="paid"),))
+    assert routes([ORDERS, former], [sent("orders", "placed"), sent("orders", "paid")], past) == {
+        (COMMIT, "orders", "stock", "mail", "placed")
+    }
+
+
+def test_a_type_that_only_a_former_group_has_received_is_an_obstacle():
+    former = Member(name="stock", former_groups=(FormerGroup(name="mail"),))
+    past = [received("stock", "mail", "orders", "placed")]
+    found = expectation_of([ORDERS, former], sent=[sent("orders", "placed")], received=past)
+    assert [upstream for upstream, _ in found.obstacles] == ["orders"]
+
+
+def test_a_former_group_does_not_have_to_compensate_events_of_others():
+    back = [taken_back("stock", "orders", "placed")]
+    past = [
+        received("mail", "notify", "orders", "placed"),
+        returned("mail", "notify", "stock", "placed", of="orders"),
+        returned("orders", "refund", "stock", "placed"),
+    ]
+    former = Member(name="mail", former_groups=(FormerGroup(name="notify"),))
+    of_mail = (ROLLBACK, "stock", "mail", "notify", "placed")
+    assert of_mail in routes([ORDERS, STOCK, MAIL], back, past)
+    assert of_mail not in routes([ORDERS, STOCK, former], back, past)
+
+
+def test_what_is_expected_by_the_past_alone_is_told_once_by_group():
+    past = [received("stock", "mail", "orders", "events", each) for each in ("paid", "placed")]
+    types = [sent("orders", "events", each) for each in ("paid", "placed")]
+    found = expectation_of([ORDERS, STOCK], sent=types, received=past).routes
+
+    (told,) = expected_by_the_past(found, types, past)
+
+    assert told.startswith(
+        "the inbox of group mail of stock has nothing of paid (events), placed (events) left"
+    )
+    assert list(expected_by_the_past(found, types, [])) == []
+    assert list(expected_by_the_past(found, [], past)) == []

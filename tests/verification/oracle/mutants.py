@@ -9,8 +9,9 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from shieldtx.domain.states import OutboxStatus, TxKind
-from shieldtx.reconcile import basis, mistyped_names, routes
+from shieldtx.reconcile import basis, earlier_runs, mistyped_names, routes
 from shieldtx.reconcile.facts import Fact
+from shieldtx.reconcile.observed import Past
 from shieldtx.reconcile.rules import PAIRS, Rule, RuleSet
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle import broken, damaged, facts
@@ -168,6 +169,10 @@ BY_RULES: Final = (
         name="a rollback is not missed once an undeclared group has received one of its type",
         applied=_rollbacks_of_seen_types_are_expected_nowhere,
         stories=(broken.rollback_is_lost,),
+    ),
+    Mutant(
+        name="what a group has received is forgotten with the purge of its inbox",
+        applied=instead(earlier_runs, "past_of", lambda *_: Past()),
     ),
     Mutant(
         name="N7 open and arrived is a contradiction",
