@@ -9,11 +9,19 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from shieldtx.reconcile.expectations import Stream
+from shieldtx.reconcile.expectations import Member, Received, Stream
 from shieldtx.reconcile.findings import Bounds, Findings, OutputFolder
 from shieldtx.reconcile.incremental import Mode, mode_of
 from shieldtx.reconcile.judged_spans import unjudged_spans
-from shieldtx.reconcile.observed import Observed, ObservedTopics, decisive, received_first
+from shieldtx.reconcile.mistyped_names import mistyped_former_groups
+from shieldtx.reconcile.observed import (
+    FormerSince,
+    Observed,
+    ObservedTopics,
+    decisive,
+    received_first,
+    remembered,
+)
 from shieldtx.reconcile.report import writer
 from shieldtx.reconcile.report.shown_rows import shown_rows
 from shieldtx.reconcile.request import EVERYTHING, ReconcileRequest
@@ -31,6 +39,7 @@ from .results.daily_stats import days_of, traffic_of
 from .results.payload_samples import with_payloads
 from .sources import topics
 from .sources.for_others import waiting_for_others
+from .sources.former_groups import still_receiving
 from .sources.jdbc import Databases
 from .sources.other_sources import OtherSources, other_sources
 from .sources.rollbacks_of_others import unsent_rollbacks_of_others
@@ -79,15 +88,24 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             *planned.others.left_out,
             *found.beside.left_out,
         ),
-        remarks=tuple(clock.remark for clock in at_end.values() if clock.remark),
+        remarks=(
+            *(clock.remark for clock in at_end.values() if clock.remark),
+            *found.expectation.remarks,
+        ),
         obstacles=(
             *_obstacles(found, planned.others),
             *waiting_for_others(databases, at_end),
             *unsent_rollbacks_of_others(databases, at_end),
+            *mistyped_former_groups(_members(request), _received(request, plan)),
+            *still_receiving(databases),
         ),
         unjudged_spans=_unjudged_spans(request, found.windows),
         idle=idle_of(found.windows, at_end, request),
-        observed=_observed(request, plan, planned.earlier_topics, found.beside.observed),
+        observed=Observed(
+            received=_received(request, plan),
+            former_since=_former_since(request, clocks),
+            topics=_topics(planned.earlier_topics, found.beside.observed),
+        ),
         seconds=round(time.monotonic() - began, 3),
     )
     writer.write(findings, folder)
@@ -154,22 +172,38 @@ def _differs(databases: Databases, plan: Plan) -> tuple[ObservedTopics, tuple[st
     request = databases.request
     if request.observed is None:
         return ObservedTopics(), ()
-    received = decisive([service.member for service in request.services], plan.past)
+    members = _members(request)
+    now = decisive(members, [*plan.past, *remembered(members, request.past)])
     topics_now, why = topics.observed_again(request)
-    return topics_now, (*received_first(request.observed, received), *why)
+    return topics_now, (*received_first(request.observed, now), *why)
 
 
-def _observed(
-    request: ReconcileRequest, plan: Plan, before: ObservedTopics, read: ObservedTopics
-) -> Observed:
-    """Return what the next run has to meet again; of topics, what was held against the last run."""
+def _members(request: ReconcileRequest) -> list[Member]:
+    return [service.member for service in request.services]
+
+
+def _received(request: ReconcileRequest, plan: Plan) -> tuple[Received, ...]:
+    """Return what groups have received, by their inboxes and by what earlier runs have seen."""
+    return decisive(_members(request), [*plan.past, *request.past.received])
+
+
+def _former_since(request: ReconcileRequest, clocks: Mapping[str, Clock]) -> FormerSince:
+    """Return since when groups are former ones; of those that no earlier run knew for such, now."""
+    known = request.past.former_since
+    return {
+        service.name: {
+            str(former): known.get(service.name, {}).get(str(former), clocks[service.name].now)
+            for former in service.former_groups
+        }
+        for service in request.services
+        if service.former_groups
+    }
+
+
+def _topics(before: ObservedTopics, read: ObservedTopics) -> ObservedTopics:
+    """Return the topics that the next run has to meet: those held against the last run, if any."""
     held = {name: before.topics[name] for name in read.topics if before.topics.get(name)}
-    return Observed(
-        received=decisive([service.member for service in request.services], plan.past),
-        topics=ObservedTopics(
-            cluster=before.cluster or read.cluster, topics={**read.topics, **held}
-        ),
-    )
+    return ObservedTopics(cluster=before.cluster or read.cluster, topics={**read.topics, **held})
 
 
 def _bounds(stream: Stream, window: Window) -> Bounds:

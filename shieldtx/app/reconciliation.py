@@ -16,6 +16,7 @@ from shieldtx.errors import AlreadyRunning
 from shieldtx.reconcile import basis, spark_launcher
 from shieldtx.reconcile.basis import Basis, basis_of
 from shieldtx.reconcile.config import Configuration
+from shieldtx.reconcile.earlier_runs import past_of
 from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.incremental import (
     Mode,
@@ -118,6 +119,7 @@ def run_stored(
                     selection=selection or selection_since(start.watermarks),
                     full_because=start.why_not_later,
                     observed=start.observed,
+                    past=past_of((basis.from_json(run.basis) for run in runs.all_ended()), judged),
                     judged_until=judged_until(judged_runs(runs.all_ended()), judged.services),
                 )
                 runs.judge(run_id, mode=mode_of(asked.selection), basis=basis.to_json(judged))

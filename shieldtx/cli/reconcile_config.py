@@ -18,7 +18,7 @@ from shieldtx.cli.errors import failure_of
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.errors import ConfigurationError, SchemaMismatch
 from shieldtx.reconcile.config import Configuration, read_configuration
-from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.expectations import ExpectedGroup, Others
 from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.request import BrokerAccess, ServiceDatabase
 from shieldtx.store.schema import Schema
@@ -102,17 +102,14 @@ def _of_application(app: ShieldTx) -> Configuration:
     )
 
 
-def _written_for_others(app: ShieldTx) -> tuple[str, ...]:
+def _written_for_others(app: ShieldTx) -> Others:
     """Return the topics that no group reads, and of the others the types without any handler."""
     groups = app.groups.values()
     read = {topic for group in groups for topic, _ in group.subscriptions()}
     handled = {event_type for group in groups for (event_type, _), _ in group.declared()}
-    found = {
-        declared.name if declared.topic in read else declared.topic
-        for declared in app.event_types
-        if declared.topic not in read or declared.name not in handled
-    }
-    return tuple(sorted(found))
+    topics = {declared.topic for declared in app.event_types} - read
+    types = {declared.name for declared in app.event_types if declared.topic in read} - handled
+    return Others(topics=tuple(sorted(topics)), event_types=tuple(sorted(types)))
 
 
 def _expected(group: ConsumerGroup) -> list[ExpectedGroup]:

@@ -127,7 +127,7 @@ class _Job:
             services=frozenset(service.name for service in services),
             named=frozenset(self.named),
             out_of_order=self.out_of_order,
-            for_others={service.name: frozenset(service.others) for service in services},
+            for_others={service.name: service.others for service in services},
             groups={service.name: service.groups or () for service in services},
             young_since={name: at - kept * PART_OF_RETENTION for name, kept in self._kept(at)},
         )

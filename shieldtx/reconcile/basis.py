@@ -10,17 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Annotated, Any, Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from shieldtx.ports.database_history import DatabaseHistory
-from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup, Others
 from shieldtx.reconcile.observed import Observed
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
 
 RULES: Final = 7
 """The generation of rules and selections: what an earlier release called in order may not be."""
+
+
+def _of_names(others: Any) -> Any:
+    """Read what an earlier release stored as well: names of topics and types in one list."""
+    return Others.named(*others) if isinstance(others, list) else others
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,8 +35,9 @@ class JudgedService:
     schema: str | None
     retention: timedelta | None
     groups: tuple[ExpectedGroup, ...]
-    others: tuple[str, ...]
+    others: Annotated[Others, BeforeValidator(_of_names)]
     other_sources: tuple[str, ...]
+    former_groups: tuple[FormerGroup, ...] = ()
     history: DatabaseHistory | None = None
     """None: of a configuration alone, whose database was not asked."""
 
@@ -144,8 +150,12 @@ def _judged(service: ServiceDatabase, history: DatabaseHistory | None) -> Judged
         retention=service.retention,
         # The order in which a file names them means nothing.
         groups=tuple(sorted(service.groups or (), key=repr)),
-        others=tuple(sorted(service.others)),
+        others=Others(
+            topics=tuple(sorted(service.others.topics)),
+            event_types=tuple(sorted(service.others.event_types)),
+        ),
         other_sources=tuple(sorted(service.other_sources)),
+        former_groups=tuple(sorted(service.former_groups, key=str)),
         history=history,
     )
 

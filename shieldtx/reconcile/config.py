@@ -15,10 +15,11 @@ from sqlalchemy.exc import ArgumentError
 
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import ConfigurationError
-from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup, Others
 from shieldtx.reconcile.request import BrokerAccess, ServiceDatabase
 
 _Name = Annotated[str, Field(pattern=r"^[^\s'\"{}]{1,200}$")]
+_FormerGroup = Annotated[str, Field(pattern=r"^[^\s'\"{}:]{1,200}(: ?[^\s'\"{}]{1,200})?$")]
 _Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 _Schema = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
 _Duration = Annotated[timedelta, Field(ge=timedelta(0))]
@@ -48,6 +49,7 @@ class _Service(_Part):
     source: _Name | None = None
     retention: _Duration | Literal["for-ever"] = timedelta(days=7)
     for_others: tuple[_Name, ...] = ()
+    former_groups: tuple[_FormerGroup, ...] = ()
     other_sources: tuple[_Name, ...] = ()
     groups: tuple[_Group, ...] = ()
 
@@ -142,9 +144,15 @@ def _service(name: str, given: _Service, variables: _Variables) -> ServiceDataba
         schema=given.schema_,
         retention=None if isinstance(given.retention, str) else given.retention,
         groups=tuple(_groups(place, given.groups, variables.path)) or None,
-        others=given.for_others,
+        others=Others.named(*given.for_others),
+        former_groups=tuple(map(_former_group, given.former_groups)),
         other_sources=given.other_sources,
     )
+
+
+def _former_group(given: str) -> FormerGroup:
+    name, _, event_type = given.partition(":")
+    return FormerGroup(name=name, event_type=event_type.strip() or None)
 
 
 def _groups(place: str, given: tuple[_Group, ...], path: Path) -> list[ExpectedGroup]:

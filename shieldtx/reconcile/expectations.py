@@ -1,9 +1,8 @@
-"""Which consumer groups should receive which events of which services."""
+"""The services and groups of a run, what they sent and received, and which routes events take."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from shieldtx.domain.states import TxKind
 
@@ -88,6 +87,23 @@ class Received:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FormerGroup:
+    """A group that should not receive events any more, or not those of one type."""
+
+    name: str
+    event_type: str | None = None
+    """None: whatever type it has received."""
+
+    def __str__(self) -> str:
+        """Return it as a configuration names it."""
+        return self.name if self.event_type is None else f"{self.name}: {self.event_type}"
+
+    def has_had(self, seen: Received) -> bool:
+        """Whether what was received is of the group, and of the type."""
+        return seen.group == self.name and self.event_type in {None, seen.event_type}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
     """One type of events on its way to one group."""
 
@@ -112,6 +128,27 @@ class Expectation:
     """Upstream, and why some of what it sent cannot be judged."""
     left_out: tuple[str, ...] = ()
     """What was seen and is nobody's to compare, in sentences."""
+    remarks: tuple[str, ...] = ()
+    """What is expected by earlier runs alone, in sentences."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Others:
+    """What a service writes for services that take no part in a reconciliation."""
+
+    topics: tuple[str, ...] = ()
+    """Logical topics, with all that is on them."""
+    event_types: tuple[str, ...] = ()
+    """On whatever topic."""
+
+    @classmethod
+    def named(cls, *names: str) -> Others:
+        """Return what names of a file mean, each of which may be that of a topic or of a type."""
+        return cls(topics=names, event_types=names)
+
+    def covers(self, topic: str, event_type: str) -> bool:
+        """Whether events of a type on a topic are for such services."""
+        return topic in self.topics or event_type in self.event_types
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,179 +158,10 @@ class Member:
     name: str
     groups: tuple[ExpectedGroup, ...] | None = None
     """None, or none of a kind: what its groups have received says what they should receive."""
-    others: tuple[str, ...] = ()
-    """Logical topics and event types that it writes for services which take no part in this."""
+    others: Others = Others()
+    former_groups: tuple[FormerGroup, ...] = ()
+    """Those of which the past does not say any more what they should receive."""
 
-
-def expectation_of(
-    members: Sequence[Member], *, sent: Collection[Sent], received: Collection[Received]
-) -> Expectation:
-    """Say for every type of events who should have received it, and who has.
-
-    Where a service names no groups of a kind, its past speaks: a group should receive all events of
-    the types that it has received before. A rollback is meant for the service whose event it takes
-    back: one of a type that no group of it has received is expected of NOBODY, so that it counts as
-    missing. It is also meant for groups of other services that handle such events and compensate
-    them; of these, none has to be there.
-    """
-    names = {member.name for member in members}
-    known = [s for s in received if s.source in names and _writer(s, s.source) in names]
-    judged = [what for what in sent if _writer(what, what.upstream) in names]
-    routes: dict[tuple[Stream, str, str, str, str], Route] = {}
-    for route in (
-        *_seen(known, expected=False),
-        *(route for member in members for route in _wanted(member, sent, known)),
-        *(route for member in members for route in _of_others(member, judged, known)),
-    ):
-        key = route.stream, route.group, route.topic, route.event_type
-        routes[*key, route.causation_source or ""] = route
-    return Expectation(
-        routes=tuple(routes[key] for key in sorted(routes, key=_order)),
-        obstacles=tuple(_unreceived(members, sent, routes.values())),
-        left_out=(*_foreign(names, received), *_taken_back_elsewhere(names, sent)),
-    )
-
-
-def _wanted(
-    member: Member, sent: Collection[Sent], received: Collection[Received]
-) -> Iterable[Route]:
-    for kind in TxKind:
-        arriving = [what for what in sent if _may_go_to(member.name, what, kind)]
-        mine = [s for s in received if s.downstream == member.name and s.kind is kind]
-        mine = [s for s in mine if kind is TxKind.COMMIT or s.causation_source == member.name]
-        groups = [g for g in member.groups or () if g.kind is kind and not g.of_others]
-        awaited = [route for group in groups for route in _declared(member, group, arriving)]
-        yield from awaited
-        if not groups:
-            yield from _seen(mine, expected=True)
-        if kind is TxKind.ROLLBACK:
-            yield from _orphans(member, arriving, [*awaited, *_seen(mine, expected=False)])
-
-
-def _declared(member: Member, group: ExpectedGroup, arriving: Iterable[Sent]) -> Iterable[Route]:
-    for what in arriving:
-        if group.takes(what, service=member.name):
-            yield _route(what, member, group.name, max_attempts=group.max_attempts)
-
-
-def _of_others(
-    member: Member, sent: Iterable[Sent], received: Collection[Received]
-) -> Iterable[Route]:
-    """Rollbacks of other services' events, for the groups of a service that compensate these.
-
-    The past speaks where the service declares no group that compensates anything. By the past, a
-    group has to handle the events as well: one that has not may have received rollbacks because it
-    compensates its own service's events of the type.
-    """
-    declared = [group for group in member.groups or () if group.kind is TxKind.ROLLBACK]
-    for what in sent:
-        writer = what.causation_source
-        if what.kind is TxKind.COMMIT or writer is None or writer == member.name:
-            continue
-        groups = [g.name for g in declared if g.of_others and g.names(what, writer)]
-        if not declared:
-            groups = sorted(
-                {
-                    seen.group
-                    for seen in received
-                    if seen.downstream == member.name
-                    and seen.causation_source == writer
-                    and (seen.topic, seen.event_type) == (what.topic, what.event_type)
-                    and _handles(member, seen, writer, received)
-                }
-            )
-        yield from (_route(what, member, group) for group in groups)
-
-
-def _handles(member: Member, rollback: Received, writer: str, received: Iterable[Received]) -> bool:
-    """Whether the group that received a rollback should have received the event, or has."""
-    declared = [group for group in member.groups or () if group.kind is TxKind.COMMIT]
-    if declared:
-        own = [group for group in declared if group.name == rollback.group]
-        return any(group.names(rollback, writer) for group in own)
-    event = replace(rollback, kind=TxKind.COMMIT, source=writer, causation_source=None)
-    return event in received
-
-
-def _route(what: Sent, member: Member, group: str, *, max_attempts: int | None = None) -> Route:
-    return Route(
-        stream=Stream(kind=what.kind, upstream=what.upstream, downstream=member.name),
-        group=group,
-        topic=what.topic,
-        event_type=what.event_type,
-        expected=True,
-        max_attempts=max_attempts,
-        causation_source=what.causation_source,
-    )
-
-
-def _seen(received: Iterable[Received], *, expected: bool) -> Iterable[Route]:
-    for seen in received:
-        yield Route(
-            stream=Stream(kind=seen.kind, upstream=seen.source, downstream=seen.downstream),
-            group=seen.group,
-            topic=seen.topic,
-            event_type=seen.event_type,
-            expected=expected,
-            causation_source=seen.causation_source,
-        )
-
-
-def _orphans(member: Member, arriving: Iterable[Sent], routes: Iterable[Route]) -> Iterable[Route]:
-    known = {(route.stream.upstream, route.topic, route.event_type) for route in routes}
-    for what in arriving:
-        if (what.upstream, what.topic, what.event_type) not in known:
-            yield _route(what, member, NOBODY)
-
-
-def _unreceived(
-    members: Iterable[Member], sent: Collection[Sent], routes: Iterable[Route]
-) -> Iterable[tuple[str, str]]:
-    expected = [route for route in routes if route.expected]
-    for member in members:
-        of = member.name, TxKind.COMMIT
-        written = {(s.topic, s.event_type) for s in sent if (s.upstream, s.kind) == of}
-        routed = (r for r in expected if (r.stream.upstream, r.stream.kind) == of)
-        lost = [
-            event_type if topic == event_type else f"{event_type} ({topic})"
-            for topic, event_type in sorted(written - {(r.topic, r.event_type) for r in routed})
-            if not {topic, event_type} & {*member.others}
-        ]
-        if lost:
-            yield (
-                member.name,
-                (
-                    f"no group is expected to receive {', '.join(lost)} of {member.name}: "
-                    "name the groups that should, or list the types in `for_others`"
-                ),
-            )
-
-
-def _foreign(names: Collection[str], received: Iterable[Received]) -> Iterable[str]:
-    found = sorted({(s.downstream, s.source) for s in received if s.source not in names})
-    for downstream, source in found:
-        yield f"{downstream} has received events of {source}, which is none of these services"
-
-
-def _taken_back_elsewhere(names: Collection[str], sent: Iterable[Sent]) -> Iterable[str]:
-    found = {
-        (what.upstream, what.causation_source or "a service that they do not name")
-        for what in sent
-        if what.kind is TxKind.ROLLBACK and what.causation_source not in names
-    }
-    for upstream, source in sorted(found):
-        yield f"{upstream} has taken back events of {source}, which is none of these services"
-
-
-def _may_go_to(name: str, what: Sent, kind: TxKind) -> bool:
-    return what.kind is kind and (kind is TxKind.COMMIT or what.causation_source == name)
-
-
-def _writer(what: Sent | Received, by: str) -> str | None:
-    """Return the service that wrote an event, or the event that a rollback takes back."""
-    return by if what.kind is TxKind.COMMIT else what.causation_source
-
-
-def _order(key: tuple[Stream, str, str, str, str]) -> tuple[str, ...]:
-    stream, *rest = key
-    return (stream.kind, stream.upstream, stream.downstream, *rest)
+    def is_former(self, seen: Received) -> bool:
+        """Whether what a group of the service has received says nothing about what it should."""
+        return any(former.has_had(seen) for former in self.former_groups)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.expectations import Member, Received
@@ -34,12 +35,28 @@ class ObservedTopics:
     """By the broker's name of each; None: it does not exist."""
 
 
+FormerSince = Mapping[str, Mapping[str, datetime]]
+"""By service and by its former group, as the configuration names it: since when it has been one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Past:
+    """What earlier runs have seen of the same services in the same databases."""
+
+    received: tuple[Received, ...] = ()
+    """What groups have received, whether or not their inboxes have any of it left."""
+    former_since: FormerSince = field(default_factory=dict)
+    """By the clock of the service's database, at the first run that knew of it."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observed:
     """What a run met, beside what it was configured with."""
 
     received: tuple[Received, ...] = ()
-    """What groups had received, where that says what they should receive: see `decisive`."""
+    """What groups had received, where that says what they should receive: see `decisive`. What
+    earlier runs have seen is among it."""
+    former_since: FormerSince = field(default_factory=dict)
     topics: ObservedTopics = field(default_factory=ObservedTopics)
 
 
@@ -58,6 +75,16 @@ def decisive(members: Collection[Member], received: Iterable[Received]) -> tuple
     known = (seen for seen in received if seen.source in by_name)
     speaking = {seen for seen in known if _speaks(by_name[seen.downstream], seen, by_name)}
     return tuple(sorted(speaking, key=repr))
+
+
+def remembered(members: Collection[Member], past: Past) -> tuple[Received, ...]:
+    """Return what earlier runs have seen, and says what should be received now."""
+    by_name = {member.name: member for member in members}
+    return tuple(
+        seen
+        for seen in decisive(members, past.received)
+        if not by_name[seen.downstream].is_former(seen)
+    )
 
 
 def _speaks(member: Member, seen: Received, names: Collection[str]) -> bool:

@@ -11,9 +11,9 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from shieldtx.errors import ConfigurationError
-from shieldtx.reconcile.expectations import ExpectedGroup, Member
+from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup, Member, Others
 from shieldtx.reconcile.judged_spans import JudgedUntil
-from shieldtx.reconcile.observed import Observed
+from shieldtx.reconcile.observed import Observed, Past
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,15 +33,21 @@ class ServiceDatabase:
     nothing. Without it, rows that were purged on one side look missing."""
     groups: tuple[ExpectedGroup, ...] | None = None
     """None, or none of a kind: what groups have received so far says what they should receive."""
-    others: tuple[str, ...] = ()
-    """Logical topics and event types that it writes for services which take no part in this."""
+    others: Others = field(default_factory=Others)
+    former_groups: tuple[FormerGroup, ...] = ()
+    """Groups of which the past does not say any more what they should receive."""
     other_sources: tuple[str, ...] = ()
     """Sources with events in the same tables that take no part in the reconciliation."""
 
     @property
     def member(self) -> Member:
         """The service as far as expectations go."""
-        return Member(name=self.name, groups=self.groups, others=self.others)
+        return Member(
+            name=self.name,
+            groups=self.groups,
+            others=self.others,
+            former_groups=self.former_groups,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +116,8 @@ class ReconcileRequest:
     observed: Observed | None = None
     """What the run met from whose watermarks this one starts: where this one meets something else,
     it looks at everything. None: nothing is held against it."""
+    past: Past = field(default_factory=Past)
+    """What earlier runs have seen of the same services in the same databases."""
     judged_until: tuple[JudgedUntil, ...] = ()
     """Up to when earlier runs have judged."""
     broker: BrokerAccess | None = None

@@ -15,11 +15,11 @@ from shieldtx.reconcile.expectations import (
     Route,
     Sent,
     Stream,
-    expectation_of,
 )
 from shieldtx.reconcile.mistyped_names import mistyped_names
-from shieldtx.reconcile.observed import undeclared_kinds
+from shieldtx.reconcile.observed import remembered, undeclared_kinds
 from shieldtx.reconcile.request import ServiceDatabase
+from shieldtx.reconcile.routes import expectation_of, expected_by_the_past
 from shieldtx.reconcile.window import Window
 
 from ..sources import incremental, outbox_inbox
@@ -183,7 +183,10 @@ def _expectation(
     sent_is_all: bool = True,
 ) -> Expectation:
     members = [service.member for service in databases.services]
-    found = expectation_of(members, sent=set(sent), received=set(received))
+    past = remembered(members, databases.request.past)
+    found = expectation_of(members, sent=set(sent), received={*received, *past})
+    remarks = expected_by_the_past(found.routes, sent, set(past).difference(received))
+    found = replace(found, remarks=tuple(remarks))
     if not sent_is_all:
         return found
     unfit = mistyped_names(members, sent, received)

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from shieldtx.reconcile.expectations import Others
 from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.reconcile.window import Clock
 
 from .jdbc import Databases
-from .row_filters import listed, quoted
+from .row_filters import array_of, quoted
 from .unsent import IS_LISTED, stuck, waits_for_operator, what_to_do
 
 _COUNTED = """
-    SELECT o.topic, CASE WHEN o.topic NOT IN ({others}) THEN o.event_type END AS event_type,
+    SELECT o.topic, CASE WHEN NOT o.topic = ANY ({topics}) THEN o.event_type END AS event_type,
            o.status, {is_listed} AS is_listed, count(*) AS events FROM {outbox} o
-    WHERE o.source = {name} AND (o.topic IN ({others}) OR o.event_type IN ({others}))
+    WHERE o.source = {name} AND (o.topic = ANY ({topics}) OR o.event_type = ANY ({types}))
       AND {condition}
     GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"""
 
@@ -30,7 +31,7 @@ def waiting_for_others(databases: Databases, clocks: Mapping[str, Clock]) -> tup
     return tuple(
         sentence
         for service in databases.services
-        if service.others
+        if service.others != Others()
         for sentence in (
             *_of_operators(databases, service),
             *_stuck(databases, service, clocks[service.name]),
@@ -59,7 +60,8 @@ def _counted(
         service,
         _COUNTED.replace("{condition}", condition).replace("{is_listed}", is_listed),
         name=quoted(service.name),
-        others=listed(service.others),
+        topics=array_of(service.others.topics),
+        types=array_of(service.others.event_types),
     )
     for topic, event_type, status, is_so, events in rows:
         what = (

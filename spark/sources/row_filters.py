@@ -185,3 +185,8 @@ def literal_time(when: datetime) -> str:
 def listed(texts: Iterable[str]) -> str:
     """Write texts as literals of SQL with commas between them."""
     return ", ".join(map(quoted, texts))
+
+
+def array_of(texts: Iterable[str]) -> str:
+    """Write texts as an array of SQL, which may be empty."""
+    return f"ARRAY[{listed(texts)}]::text[]"

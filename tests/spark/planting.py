@@ -11,6 +11,7 @@ from sqlalchemy import create_engine, func, insert, select
 
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
+from shieldtx.reconcile.expectations import Others
 from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.store.tables import tables
 
@@ -33,6 +34,8 @@ class Service:
 
     def database(self, **changes: Any) -> ServiceDatabase:
         fields = {"name": self.name, "url": self.url, "schema": self.schema}
+        if isinstance(names := changes.get("others"), tuple):
+            changes |= {"others": Others.named(*names)}
         return ServiceDatabase(**{**fields, **changes})
 
     def now(self) -> datetime:

@@ -13,7 +13,7 @@ from typing import Final
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.ports.repair import RepairAction, RowSeen
-from shieldtx.reconcile.expectations import NOBODY, ExpectedGroup
+from shieldtx.reconcile.expectations import NOBODY, ExpectedGroup, Others
 from shieldtx.reconcile.repair.age import may_be_forgotten
 from shieldtx.reconcile.repair.listed_rows import ListedRow
 from shieldtx.reconcile.repair.steps import (
@@ -48,8 +48,8 @@ class Policy:
     """What a person asked for by name."""
     out_of_order: bool = False
     """An operator said that groups can take events after later ones of their keys."""
-    for_others: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By service: logical topics and event types that services receive which are not known."""
+    for_others: Mapping[str, Others] = field(default_factory=dict)
+    """By service: what services receive which are not known."""
     young_since: Mapping[str, datetime] = field(default_factory=dict)
     """By service: what was settled before that it may have purged; left out: it purges nothing."""
     groups: Mapping[str, Sequence[ExpectedGroup]] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Policy:
         """
         listed = self.for_others
         services = listed if kind is TxKind.ROLLBACK else listed.keys() & {writer}
-        return any(not listed[each].isdisjoint((topic, event_type)) for each in services)
+        return any(listed[each].covers(topic, event_type) for each in services)
 
     @property
     def young_for_all(self) -> datetime | None:

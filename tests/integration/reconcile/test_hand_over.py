@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from shieldtx import Event
 from shieldtx.ports.repair import RepairAction, Repaired
+from shieldtx.reconcile.expectations import Others
 from shieldtx.reconcile.repair.decisions import BUSINESS_KEY, NOT_STORED, TOO_OLD, Policy
 from shieldtx.reconcile.repair.repair import Repair
 from shieldtx.reconcile.verdicts import Verdict
@@ -499,7 +500,7 @@ def test_events_of_a_topic_that_is_for_others_too_are_handed_over(pair: Pair):
     pair.write(2)
     pair.work()
     pair.lose_inbox_rows("stock")
-    policy = Policy(services=BOTH, for_others={"orders": frozenset({"orders.placed"})})
+    policy = Policy(services=BOTH, for_others={"orders": Others.named("orders.placed")})
 
     report = pair.repair(pair.missing("stock"), policy=policy)
 

@@ -14,7 +14,7 @@ import pytest
 
 from shieldtx import Event
 from shieldtx.ports.repair import RepairAction, Repaired
-from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.expectations import ExpectedGroup, Others
 from shieldtx.reconcile.repair.decisions import (
     AMONG_OTHERS,
     DISCARDED,
@@ -139,7 +139,7 @@ def test_a_failed_event_that_strangers_may_have_is_not_replayed(
     named = Policy(
         services=BOTH,
         named=frozenset({Verdict.PARKED}),
-        for_others={"orders": frozenset({name})},
+        for_others={"orders": Others.named(name)},
     )
 
     report = pair.repair([listed(Verdict.PARKED, sent=pair.sent()[0])], policy=named)

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from shieldtx import Event
 from shieldtx.ports.broker import Delivery, DeliveryOutcome, Record
 from shieldtx.ports.repair import RepairAction, Repaired
+from shieldtx.reconcile.expectations import Others
 from shieldtx.reconcile.repair.decisions import (
     AFTER_LATER_ONES,
     FOR_OTHERS,
@@ -170,7 +171,7 @@ def test_a_failed_rollback_that_strangers_may_have_is_not_replayed(pair: Pair, u
     )
     failed = rows(pair.stock, "SELECT * FROM shield_outbox")
     found = [listed(PARKED, sent=row, group="orders") for row in failed]
-    for_others = {"orders": frozenset({"orders.placed"})}
+    for_others = {"orders": Others.named("orders.placed")}
 
     report = pair.repair(found, policy=replace(BY_NAME, for_others=for_others))
 

@@ -274,3 +274,29 @@ def test_a_watermark_that_lies_in_the_future_is_no_start(services, tmp_path: Pat
         "the clock of the database of orders was ahead when an earlier run judged it"
     )
     assert not third.selection.is_everything
+
+
+@pytest.mark.parametrize("selection", [None, EVERYTHING])
+def test_what_earlier_runs_have_seen_is_handed_to_the_next_one(
+    services: tuple[ServiceDatabase, ServiceDatabase], tmp_path: Path, selection: Selection | None
+) -> None:
+    asked: list[ReconcileRequest] = []
+
+    def job(request: ReconcileRequest, given_up: Callable[[], bool]) -> ReconcileResult:
+        asked.append(request)
+        return good(request, given_up)
+
+    def breaking_off(*_: object) -> ReconcileResult:
+        raise OSError("no room")
+
+    orders, stock = services
+    run(configuration(*services), good, tmp_path)
+    with pytest.raises(OSError, match="no room"):
+        run(configuration(*services), breaking_off, tmp_path)
+    # The latest run that came to its end says it, whatever was changed since.
+    changed = replace(stock, retention=timedelta(days=1))
+    run(configuration(orders, changed), job, tmp_path, selection=selection)
+    # The tables of another file are others.
+    run(configuration(stock, replace(orders, name="mail")), job, tmp_path, selection=selection)
+
+    assert [each.past.received for each in asked] == [(RECEIVED,), ()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,7 +25,7 @@ from shieldtx.reconcile.basis import (
     other_services,
     to_json,
 )
-from shieldtx.reconcile.expectations import ExpectedGroup, Received
+from shieldtx.reconcile.expectations import ExpectedGroup, Others, Received
 from shieldtx.reconcile.observed import Observed, ObservedTopic, ObservedTopics
 from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest, ServiceDatabase
 
@@ -66,7 +67,7 @@ def basis(*services: ServiceDatabase, history: DatabaseHistory = HISTORY, **chan
             for changed in (
                 {"schema": "shield"},
                 {"retention": timedelta(days=7)},
-                {"others": ("stock.audited",)},
+                {"others": Others.named("stock.audited")},
                 {"groups": None},
                 {"groups": (RESERVE,)},
                 {"groups": (replace(RESERVE, max_attempts=3), REFUND)},
@@ -163,6 +164,16 @@ def test_it_is_stored_without_a_secret_and_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize("text", ["{}", "", "[1]", '{"rules": "many"}'])
 def test_what_another_release_has_stored_is_not_known(text: str) -> None:
     assert from_json(text) is None
+
+
+def test_names_for_others_of_an_earlier_release_are_of_topics_and_of_types() -> None:
+    of_old = json.loads(to_json(basis()))
+    of_old["services"]["stock"]["others"] = ["stock.audited"]
+
+    earlier = from_json(json.dumps(of_old))
+
+    assert earlier is not None
+    assert earlier.services["stock"].others == Others.named("stock.audited")
 
 
 def test_what_a_run_met_is_stored_with_it() -> None:

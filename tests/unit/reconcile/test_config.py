@@ -10,7 +10,7 @@ import pytest
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.config import Configuration, read_configuration
-from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup, Others
 from shieldtx.reconcile.request import BrokerAccess, ServiceDatabase
 
 EVERYTHING = """
@@ -98,7 +98,7 @@ def test_a_file_says_who_is_compared_and_who_should_receive_what(read) -> None:
                 groups=(
                     ExpectedGroup(name="refund", kind=TxKind.ROLLBACK, topics=("orders.placed",)),
                 ),
-                others=("orders.audited", "orders.exported"),
+                others=Others.named("orders.audited", "orders.exported"),
                 other_sources=("billing",),
             ),
             ServiceDatabase(
@@ -154,6 +154,10 @@ def test_no_secret_is_shown_by_what_was_read(read) -> None:
         ('[services.a]\nurl = "KAFKA_PASSWORD"', "KAFKA_PASSWORD does not hold a database URL"),
         ('[services.a]\nurl = "ORDERS_URL"\nretention = -1', "services.a.retention"),
         ('[services.a]\nurl = "ORDERS_URL"\ngroups = [{name = "g"}]', "neither `receives` nor"),
+        (
+            '[services.a]\nurl = "ORDERS_URL"\nformer_groups = ["mail placed"]',
+            "services.a.former_groups.0",
+        ),
         ('margin = "PT"\n[services.a]\nurl = "ORDERS_URL"', "margin: "),
         ('[topics]\n[services.a]\nurl = "ORDERS_URL"', "topics.bootstrap: Field required"),
         ("[services.a", "is no TOML"),
@@ -163,6 +167,20 @@ def test_an_error_names_its_place(read, text: str, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem) as caught:
         read(text)
     assert "nightly.toml" in str(caught.value)
+
+
+def test_former_groups_are_named_with_or_without_a_type(read) -> None:
+    text = """
+        [services.stock]
+        url = "STOCK_URL"
+        former_groups = ["mail", "audit: orders.placed", "audit:paid"]
+    """
+    (service,) = read(text).services
+    assert service.former_groups == (
+        FormerGroup(name="mail"),
+        FormerGroup(name="audit", event_type="orders.placed"),
+        FormerGroup(name="audit", event_type="paid"),
+    )
 
 
 @pytest.mark.parametrize("key", ["url", "replica_url"])

@@ -8,12 +8,14 @@ from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.expectations import (
     NOBODY,
     ExpectedGroup,
+    FormerGroup,
     Member,
+    Others,
     Received,
     Sent,
     Stream,
-    expectation_of,
 )
+from shieldtx.reconcile.routes import expectation_of, expected_by_the_past
 
 COMMIT, ROLLBACK = TxKind.COMMIT, TxKind.ROLLBACK
 ORDERS, STOCK, MAIL = Member(name="orders"), Member(name="stock"), Member(name="mail")
@@ -392,13 +394,42 @@ def test_no_group_has_to_receive_a_rollback_without_a_declared_group():
         (ROLLBACK, "stock", "orders", "refund", "placed"),
         (ROLLBACK, "stock", "orders", NOBODY, "paid"),
     }
+
+
+def test_a_rollback_that_one_undeclared_group_receives_is_expected_there():
+    """What it lacks, no group has: a loss counts as missing."""
+    orders = Member(name="orders", groups=(group("refund", "placed", kind=ROLLBACK),))
+    back = [taken_back("stock", "orders", "placed"), taken_back("stock", "orders", "paid")]
     past = [returned("orders", "undo", "stock", "paid")]
+    assert routes([orders, STOCK], back, past) == {
+        (ROLLBACK, "stock", "orders", "refund", "placed"),
+        (ROLLBACK, "stock", "orders", "undo", "paid"),
+    }
+
+
+def test_a_rollback_of_a_declared_type_is_not_expected_of_another_group():
+    orders = Member(name="orders", groups=(group("refund", "placed", kind=ROLLBACK),))
+    back = [taken_back("stock", "orders", "placed")]
+    past = [returned("orders", "undo", "stock", "placed")]
     assert routes([orders, STOCK], back, past) == {
         (ROLLBACK, "stock", "orders", "refund", "placed")
     }
     assert unexpected([orders, STOCK], back, past) == {
-        (ROLLBACK, "stock", "orders", "undo", "paid")
+        (ROLLBACK, "stock", "orders", "undo", "placed")
     }
+
+
+def test_rollbacks_that_several_undeclared_groups_receive_are_an_obstacle():
+    orders = Member(name="orders", groups=(group("refund", "placed", kind=ROLLBACK),))
+    back = [taken_back("stock", "orders", "events", "paid")]
+    past = [
+        returned("orders", name, "stock", "events", event_type="paid") for name in ("undo", "audit")
+    ]
+    assert routes([orders, STOCK], back, past) == set()
+    ((upstream, why),) = expectation_of([orders, STOCK], sent=back, received=past).obstacles
+    assert upstream == "stock"
+    assert "the groups audit, undo of orders have received rollbacks of paid (events)" in why
+    assert "`compensates`" in why
 
 
 def test_a_rollback_of_a_service_that_takes_no_part_is_said_to_be_left_out():
@@ -434,7 +465,7 @@ def test_what_was_only_received_by_chance_does_not_make_a_topic_awaited():
 
 
 def test_a_topic_that_is_said_to_be_for_others_is_no_obstacle():
-    orders = Member(name="orders", others=("shipping",))
+    orders = Member(name="orders", others=Others.named("shipping"))
     assert not expectation_of([orders], sent=[sent("orders", "shipping")], received=[]).obstacles
     other = sent("stock", "shipping")
     assert expectation_of([orders, STOCK], sent=[other], received=[]).obstacles
@@ -473,14 +504,28 @@ def test_a_type_that_is_said_to_be_for_others_is_no_obstacle():
     past = [received("stock", "reserve", "orders", "orders", "placed")]
 
     def obstacles(*others):
-        orders = Member(name="orders", others=others)
-        stock = Member(name="stock", others=("refunded", "recalled"))
+        orders = Member(name="orders", others=Others.named(*others))
+        stock = Member(name="stock", others=Others.named("refunded", "recalled"))
         return expectation_of([orders, stock], sent=types, received=past).obstacles
 
     assert obstacles("refunded", "recalled") == ()
     assert obstacles("orders") == ()
     ((_, why),) = obstacles("refunded", "recaled")
     assert "receive recalled (orders) of orders" in why
+
+
+def test_a_type_for_others_says_nothing_about_the_topic_of_its_name():
+    orders = Member(name="orders", others=Others(event_types=("placed",)))
+    types = [sent("orders", "placed", each) for each in ("placed", "refunded")]
+    ((_, why),) = expectation_of([orders, STOCK], sent=types, received=[]).obstacles
+    assert "receive refunded (placed) of orders" in why
+
+
+def test_a_topic_for_others_says_nothing_about_the_type_of_its_name():
+    orders = Member(name="orders", others=Others(topics=("audits",)))
+    types = [sent("orders", "audits", "noted"), sent("orders", "orders", "audits")]
+    ((_, why),) = expectation_of([orders, STOCK], sent=types, received=[]).obstacles
+    assert "receive audits (orders) of orders" in why
 
 
 def test_each_service_has_an_obstacle_of_its_own():
@@ -520,3 +565,60 @@ def test_the_order_of_what_was_seen_does_not_matter(turn):
     once = expectation_of(members, sent=wrote, received=past)
     again = expectation_of(members[::turn], sent=wrote[::turn], received=past[::turn])
     assert again == once
+
+
+# What earlier runs have seen, and what is over.
+
+
+def test_what_a_former_group_has_received_does_not_say_what_it_should():
+    past = [received("stock", name, "orders", "placed") for name in ("reserve", "mail")]
+    former = Member(name="stock", former_groups=(FormerGroup(name="mail"),))
+    wrote = [sent("orders", "placed")]
+    assert routes([ORDERS, former], wrote, past) == {
+        (COMMIT, "orders", "stock", "reserve", "placed")
+    }
+    assert unexpected([ORDERS, former], wrote, past) == {
+        (COMMIT, "orders", "stock", "mail", "placed")
+    }
+
+
+def test_a_former_group_of_one_type_should_have_the_others():
+    past = [received("stock", "mail", "orders", each) for each in ("placed", "paid")]
+    former = Member(name="stock", former_groups=(FormerGroup(name="mail", event_type="paid"),))
+    assert routes([ORDERS, former], [sent("orders", "placed"), sent("orders", "paid")], past) == {
+        (COMMIT, "orders", "stock", "mail", "placed")
+    }
+
+
+def test_a_type_that_only_a_former_group_has_received_is_an_obstacle():
+    former = Member(name="stock", former_groups=(FormerGroup(name="mail"),))
+    past = [received("stock", "mail", "orders", "placed")]
+    found = expectation_of([ORDERS, former], sent=[sent("orders", "placed")], received=past)
+    assert [upstream for upstream, _ in found.obstacles] == ["orders"]
+
+
+def test_a_former_group_does_not_have_to_compensate_events_of_others():
+    back = [taken_back("stock", "orders", "placed")]
+    past = [
+        received("mail", "notify", "orders", "placed"),
+        returned("mail", "notify", "stock", "placed", of="orders"),
+        returned("orders", "refund", "stock", "placed"),
+    ]
+    former = Member(name="mail", former_groups=(FormerGroup(name="notify"),))
+    of_mail = (ROLLBACK, "stock", "mail", "notify", "placed")
+    assert of_mail in routes([ORDERS, STOCK, MAIL], back, past)
+    assert of_mail not in routes([ORDERS, STOCK, former], back, past)
+
+
+def test_what_is_expected_by_the_past_alone_is_told_once_by_group():
+    past = [received("stock", "mail", "orders", "events", each) for each in ("paid", "placed")]
+    types = [sent("orders", "events", each) for each in ("paid", "placed")]
+    found = expectation_of([ORDERS, STOCK], sent=types, received=past).routes
+
+    (told,) = expected_by_the_past(found, types, past)
+
+    assert told.startswith(
+        "the inbox of group mail of stock has nothing of paid (events), placed (events) left"
+    )
+    assert list(expected_by_the_past(found, types, [])) == []
+    assert list(expected_by_the_past(found, [], past)) == []

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from shieldtx.domain.states import TxKind
-from shieldtx.reconcile.expectations import ExpectedGroup, Member, Received
+from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup, Member, Received
 from shieldtx.reconcile.observed import (
     Observed,
     ObservedTopic,
     ObservedTopics,
+    Past,
     decisive,
     received_first,
+    remembered,
     topics_replaced,
 )
 
@@ -138,3 +140,13 @@ def shorter(end: int) -> str:
 )
 def test_topics_that_may_have_lost_records_are_told(now: ObservedTopics, told: str) -> None:
     assert list(topics_replaced(TOPICS, now)) == [told]
+
+
+def test_what_is_remembered_says_nothing_where_groups_are_named_or_are_former_ones() -> None:
+    past = Past(received=(PLACED, TAKEN_BACK, replace(PLACED, group="mail")))
+    named = ExpectedGroup(name="reserve", topics=("orders.placed",))
+    former = Member(name="stock", former_groups=(FormerGroup(name="mail"),))
+
+    assert set(remembered(members(), past)) == set(past.received)
+    assert remembered(members(named), past) == (TAKEN_BACK,)
+    assert set(remembered([Member(name="orders"), former], past)) == {PLACED, TAKEN_BACK}

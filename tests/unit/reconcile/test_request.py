@@ -9,7 +9,7 @@ import pytest
 
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import ConfigurationError
-from shieldtx.reconcile.expectations import ExpectedGroup, Member, Received
+from shieldtx.reconcile.expectations import ExpectedGroup, Member, Others, Received
 from shieldtx.reconcile.jdbc import jdbc_address
 from shieldtx.reconcile.observed import Observed, ObservedTopic, ObservedTopics
 from shieldtx.reconcile.request import (
@@ -47,7 +47,7 @@ def everything_that_can_be_asked():
         schema="shield",
         retention=timedelta(days=30),
         groups=groups,
-        others=("shipping",),
+        others=Others.named("shipping"),
     )
     return request(
         services=(service("orders"), stock, service("mail", groups=())),
@@ -181,8 +181,8 @@ def test_a_window_that_ends_before_it_begins_is_refused(until):
 
 def test_a_service_is_a_member_by_its_name_its_groups_and_what_it_writes_for_others():
     groups = (ExpectedGroup(name="reserve"),)
-    assert service("stock", groups=groups, others=("shipping",)).member == Member(
-        name="stock", groups=groups, others=("shipping",)
+    assert service("stock", groups=groups, others=Others.named("shipping")).member == Member(
+        name="stock", groups=groups, others=Others.named("shipping")
     )
     assert service("stock").member == Member(name="stock")
 

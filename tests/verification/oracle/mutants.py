@@ -9,8 +9,9 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.reconcile import basis, expectations, mistyped_names
+from shieldtx.reconcile import basis, earlier_runs, mistyped_names, routes
 from shieldtx.reconcile.facts import Fact
+from shieldtx.reconcile.observed import Past
 from shieldtx.reconcile.rules import PAIRS, Rule, RuleSet
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle import broken, damaged, facts
@@ -124,7 +125,7 @@ def _since_it_was_written(sent: Any, received: Any) -> float:
     return float(trace)
 
 
-_declared = expectations._declared
+_declared = routes._declared
 
 
 def _from_is_for_rollbacks_too(member: Any, group: Any, arriving: Any) -> Iterator[Any]:
@@ -136,14 +137,30 @@ def _from_is_for_rollbacks_too(member: Any, group: Any, arriving: Any) -> Iterat
             yield route
 
 
-_unreceived = expectations._unreceived
+_unreceived = routes._unreceived
 
 
-def _a_received_topic_is_received_whole(members: Any, sent: Any, routes: Any) -> Iterator[Any]:
-    routes = list(routes)
-    awaited = {(each.stream.upstream, each.topic) for each in routes if each.expected}
+def _a_received_topic_is_received_whole(members: Any, sent: Any, of: Any) -> Iterator[Any]:
+    all_ = list(of)
+    awaited = {(each.stream.upstream, each.topic) for each in all_ if each.expected}
     others = [what for what in sent if (what.upstream, what.topic) not in awaited]
-    yield from _unreceived(members, others, routes)
+    yield from _unreceived(members, others, all_)
+
+
+_undeclared = routes._undeclared
+
+
+def _seen_is_as_good_as_expected(
+    member: Any, arriving: Any, awaited: Any, mine: Any
+) -> Iterator[Any]:
+    seen = routes._seen(mine, expected=False)
+    yield from _undeclared(member, arriving, [*awaited, *seen], mine)
+
+
+def _rollbacks_of_seen_types_are_expected_nowhere() -> AbstractContextManager[Any]:
+    return patch.multiple(
+        routes, _undeclared=_seen_is_as_good_as_expected, _unassigned=lambda *_: iter(())
+    )
 
 
 BY_RULES: Final = (
@@ -157,8 +174,17 @@ BY_RULES: Final = (
     ),
     Mutant(
         name="a type that no group should receive goes unnoticed beside another of its topic",
-        applied=instead(expectations, "_unreceived", _a_received_topic_is_received_whole),
+        applied=instead(routes, "_unreceived", _a_received_topic_is_received_whole),
         stories=UNHANDLED,
+    ),
+    Mutant(
+        name="a rollback is not missed once an undeclared group has received one of its type",
+        applied=_rollbacks_of_seen_types_are_expected_nowhere,
+        stories=(broken.rollback_is_lost,),
+    ),
+    Mutant(
+        name="what a group has received is forgotten with the purge of its inbox",
+        applied=instead(earlier_runs, "past_of", lambda *_: Past()),
     ),
     Mutant(
         name="N7 open and arrived is a contradiction",
@@ -191,7 +217,7 @@ BY_RULES: Final = (
     ),
     Mutant(
         name="N15 `from` filters rollbacks too",
-        applied=instead(expectations, "_declared", _from_is_for_rollbacks_too),
+        applied=instead(routes, "_declared", _from_is_for_rollbacks_too),
         stories=(broken.rollback_is_lost,),
     ),
     Mutant(
@@ -203,7 +229,7 @@ BY_RULES: Final = (
     ),
     Mutant(
         name="rollbacks are not expected of groups of other services",
-        applied=instead(expectations, "_of_others", lambda *_: iter(())),
+        applied=instead(routes, "_of_others", lambda *_: iter(())),
     ),
     Mutant(
         name="what another service's group has settled counts as compensated",

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 from shieldtx.domain.states import OutboxStatus
-from shieldtx.reconcile import basis, observed
+from shieldtx.reconcile import basis, earlier_runs, observed
 from shieldtx.reconcile.basis import Basis
 from shieldtx.reconcile.incremental import FOUND_AGAIN
-from shieldtx.reconcile.observed import ObservedTopics
+from shieldtx.reconcile.observed import Observed, ObservedTopics
 from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest, ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle import renames, restores, topic_truth, unhandled
@@ -95,6 +95,8 @@ class PythonNights:
 
     history: History
     _good: _Good | None = field(default=None, init=False)
+    _ended: list[Basis] = field(default_factory=list, init=False)
+    """Of each run that has ended, the latest first."""
 
     def run(self) -> list[Said]:
         """Run all nights, and return what each has said."""
@@ -113,7 +115,9 @@ class PythonNights:
             night=night,
             rows=rows,
             moved_since=moved_since,
+            past=earlier_runs.past_of(self._ended, judged),
         )
+        self._ended.insert(0, replace(judged, observed=Observed(received=reading.received())))
         logs = topic_truth.read(self.history, night)
         beside = TopicReading(
             night=night,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.reconcile import mistyped_names
+from shieldtx.reconcile import mistyped_names, observed
 from shieldtx.reconcile.expectations import (
     Expectation,
     Member,
@@ -20,9 +20,10 @@ from shieldtx.reconcile.expectations import (
     Route,
     Sent,
     Stream,
-    expectation_of,
 )
 from shieldtx.reconcile.facts import Fact
+from shieldtx.reconcile.observed import Past
+from shieldtx.reconcile.routes import expectation_of
 from shieldtx.reconcile.rules import PAIRS
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.facts import Facts, Row, Rows, first_trace
@@ -44,6 +45,8 @@ class Reading:
     rows: Rows
     moved_since: Mapping[str, float] = field(default_factory=dict)
     """By service; empty: all is looked at."""
+    past: Past = field(default_factory=Past)
+    """What earlier runs have seen."""
 
     def verdicts(self) -> dict[Pair, Verdict]:
         """Return what the run says of each pair that it looks at."""
@@ -130,8 +133,9 @@ class Reading:
         others = {member.name: member.others for member in self._members()}
         found = []
         for row in self.rows.outbox:
-            names = others.get(row["source"], ())
-            if row["source"] != row["service"] or not {row["topic"], row["event_type"]} & {*names}:
+            if row["source"] != row["service"] or row["source"] not in others:
+                continue
+            if not others[row["source"]].covers(row["topic"], row["event_type"]):
                 continue
             is_stuck = row["settled_at"] is None and (
                 known.moved_at(row, self.night) < self.night.watermark
@@ -164,7 +168,14 @@ class Reading:
 
     def _expectation(self, rows: Rows) -> Expectation:
         sent, received = _types(rows)
-        return expectation_of(self._members(), sent=sent, received=received)
+        members = self._members()
+        past = observed.remembered(members, self.past)
+        return expectation_of(members, sent=sent, received={*received, *past})
+
+    def received(self) -> tuple[Received, ...]:
+        """Return what groups have received that says what they should receive."""
+        _, received = _types(self.rows)
+        return observed.decisive(self._members(), [*received, *self.past.received])
 
     def own_outbox(self) -> set[EventId] | None:
         """Return the events of which a further run reads the row in an outbox; None: of all."""

@@ -182,9 +182,7 @@ class RepairedNight:
             services=frozenset(stores),
             named=frozenset({V.ABSENT_FROM_TOPIC}),
             groups=groups,
-            for_others={
-                name: frozenset(self.history.setting.others(name, self.night)) for name in stores
-            },
+            for_others={name: self.history.setting.others(name, self.night) for name in stores},
             young_since={
                 name: at - timedelta(minutes=minutes) * PART_OF_RETENTION
                 for name, minutes in kept.items()

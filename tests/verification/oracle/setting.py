@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from shieldtx.domain.states import TxKind
-from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.expectations import ExpectedGroup, Others
 from tests.verification.oracle.timeline import DAY
 
 NAMES: Final = ("orders", "stock", "mail", "billing")
@@ -24,6 +24,8 @@ PART_WITH_OWN_GROUP: Final = 0.2
 """Of the services."""
 PART_WITH_UNHANDLED_TYPE: Final = 0.25
 """Of the services in every other history."""
+PART_PARTLY_DECLARED: Final = 0.2
+"""Of the services, those that declare one of their types alone to be compensated."""
 RETENTIONS: Final = (None, 3 * DAY, 7 * DAY)
 
 
@@ -130,17 +132,19 @@ class Setting:
     nights: tuple[Judged, ...]
     with_unhandled: tuple[str, ...] = ()
     """Services that write one more type on their topic, which no group handles."""
+    partly_declared: tuple[str, ...] = ()
+    """Services whose configuration names one type alone that their group compensates."""
 
     def types_of(self, service: str) -> tuple[str, ...]:
         """Return the event types that a service writes, but for one that no group handles."""
         return f"{service}.placed", f"{service}.paid"
 
-    def others(self, service: str, night: Judged) -> tuple[str, ...]:
+    def others(self, service: str, night: Judged) -> Others:
         """Return what a night's configuration says that a service writes for others."""
         if self.unreceived(service):
-            return (service,)
+            return Others.named(service)
         is_listed = service in self.with_unhandled and service not in night.unlisted
-        return (unhandled_of(service),) if is_listed else ()
+        return Others.named(*[unhandled_of(service)] * is_listed)
 
     def receivers(self, event_type: str) -> list[Group]:
         """Return the groups that handle a type."""
@@ -178,8 +182,24 @@ class Setting:
         return (
             *named,
             *undoing,
-            ExpectedGroup(name=undo_of(service), kind=TxKind.ROLLBACK, upstreams=upstreams),
+            ExpectedGroup(
+                name=undo_of(service),
+                kind=TxKind.ROLLBACK,
+                event_types=self._compensated(service),
+                upstreams=upstreams,
+            ),
         )
+
+    def is_left_to_the_past(self, event_type: str) -> bool:
+        """Whether the past says who should receive the rollbacks of a type."""
+        named = self._compensated(event_type.partition(".")[0])
+        return not self.declared or bool(named and event_type not in named)
+
+    def _compensated(self, service: str) -> tuple[str, ...]:
+        """Return the types that a service declares to compensate; empty: all."""
+        handled = [each for each in self.types_of(service) if self.receivers(each)]
+        # Of the others none is sent, so that their names would count as mistyped.
+        return tuple(handled[:1]) if service in self.partly_declared else ()
 
 
 def undo_of(service: str) -> str:
@@ -202,6 +222,7 @@ def a_setting(r: Random, *, most_services: int = 4) -> Setting:
         declared=r.random() < 0.8,
         nights=(),
         with_unhandled=_some(r, services, PART_WITH_UNHANDLED_TYPE) if r.random() < 0.5 else (),
+        partly_declared=_some(r, services, PART_PARTLY_DECLARED),
     )
     groups = [group for service in services[1:] for group in _groups(r, setting, service)]
     if r.random() < 0.5:

@@ -8,8 +8,10 @@ from typing import Any, Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
+from shieldtx.app import reconciliation
 from shieldtx.domain.states import InboxStatus
 from shieldtx.reconcile import basis
+from shieldtx.reconcile.observed import Past
 from shieldtx.store.database_history import SqlDatabaseHistory
 from spark import job
 from spark.compare import purged_rows, read_plan, transforms
@@ -32,7 +34,7 @@ def _other_sources_are_left_out(*given: Any) -> Any:
 
 
 def _by_topics_alone(query: str) -> str:
-    return query.replace(" OR o.event_type IN ({others})", "")
+    return query.replace(" OR o.event_type = ANY ({types})", "")
 
 
 def _quoted_plainly(text: str) -> str:
@@ -56,6 +58,11 @@ ON_SPARK: Final = (
     Mutant(
         name="N1 watermarks of another configuration",
         applied=instead(basis, "changes", lambda *_: []),
+    ),
+    Mutant(
+        name="what a group has received is forgotten with the purge of its inbox",
+        applied=instead(reconciliation, "past_of", lambda *_: Past()),
+        stories=(broken.record_is_lost,),
     ),
     Mutant(
         name="N2 events under another name are left out",

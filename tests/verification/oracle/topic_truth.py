@@ -39,13 +39,25 @@ def must_tell(h: History, night: Judged) -> bool:
     """
     is_hidden = any(
         all(_complete_since(partition) is None for partition in _partitions(log, night))
-        or any(_is_lost(log, event, night) for event in _hidden(h, night, log))
+        or any(
+            _is_lost(log, e, night) and _is_new(h, log, e, night) for e in _hidden(h, night, log)
+        )
         for log in read(h, night)
     )
     return is_hidden or any(
         verdict is V.TOO_OLD and pair.upstream != night.renamed_service
         for pair, verdict in expected(h, night).items()
     )
+
+
+def _is_new(h: History, log: Log, event: EventId, night: Judged) -> bool:
+    """Whether no earlier run can have judged an event, so that a further run looks at it.
+
+    The last partition may have become empty since an earlier run.
+    """
+    life = next(each for each in _lives(h, log) if id_of(each) == event)
+    earlier = [each for each in h.setting.nights if each.at < night.at]
+    return all(life.settled_at >= each.watermark for each in earlier)
 
 
 def may_tell(h: History, night: Judged) -> bool:

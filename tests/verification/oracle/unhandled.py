@@ -46,15 +46,16 @@ def must_tell(h: History, night: Judged) -> bool:
 def may_tell(h: History, night: Judged) -> bool:
     """Whether the past does not say who should receive a type.
 
-    Its groups have purged what they had of it. Whether a further run reads an event of it depends
+    No run has seen a group that had received it. Whether a further run reads an event of it depends
     on what earlier ones have said.
     """
     if h.setting.declared:
         return False
+    nights = [each for each in h.setting.nights if each.at <= night.at]
     received = {
         (life.source, life.columns["event_type"])
         for life in h.lives
-        if life.group is not None and life.at(night.at) is not None
+        if life.group is not None and any(life.at(each.at) is not None for each in nights)
     }
     sent = {(life.source, life.columns["event_type"]) for life, _ in _judged(h, night)}
     return not sent <= received

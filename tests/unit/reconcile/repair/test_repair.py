@@ -16,7 +16,7 @@ from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.ports.hand_over import Arrival, Behind, HandedOver, Key, Line, Place, Sent, Sibling
 from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RowSeen
-from shieldtx.reconcile.expectations import NOBODY
+from shieldtx.reconcile.expectations import NOBODY, Others
 from shieldtx.reconcile.findings import TOPICS
 from shieldtx.reconcile.repair.decisions import (
     NAMED,
@@ -237,7 +237,7 @@ def test_what_unknown_services_receive_is_not_sent_once_more_even_when_named(
 ):
     listed = replace(listed, topic="orders", event_type="placed")
     other = replace(listed, topic="invoices", event_type="sent")
-    others = {"orders": frozenset({name}), "stock": frozenset({"payments", "paid"})}
+    others = {"orders": Others.named(name), "stock": Others.named("payments", "paid")}
     policy = Policy(services=POLICY.services, named=frozenset(Verdict), for_others=others)
 
     decision = step_of(listed, policy)
@@ -257,7 +257,7 @@ def test_a_rollback_is_not_sent_once_more_where_unknown_services_receive_its_eve
     policy = Policy(
         services=POLICY.services,
         named=frozenset(Verdict),
-        for_others={"orders": frozenset({"orders.placed"})},
+        for_others={"orders": Others.named("orders.placed")},
     )
 
     decision = step_of(placed, policy)
@@ -273,7 +273,7 @@ def test_an_event_is_for_others_by_what_its_writer_says():
     policy = Policy(
         services=POLICY.services,
         named=frozenset(Verdict),
-        for_others={"stock": frozenset({"orders.placed"})},
+        for_others={"stock": Others.named("orders.placed")},
     )
 
     assert isinstance(step_of(event, policy), PublishStep)

@@ -1,0 +1,260 @@
+"""Which consumer groups should receive which events of which services."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from shieldtx.domain.states import TxKind
+from shieldtx.reconcile.expectations import (
+    NOBODY,
+    Expectation,
+    ExpectedGroup,
+    Member,
+    Received,
+    Route,
+    Sent,
+    Stream,
+)
+
+
+def expectation_of(
+    members: Sequence[Member], *, sent: Collection[Sent], received: Collection[Received]
+) -> Expectation:
+    """Say for every type of events who should have received it, and who has.
+
+    Where a service names no groups of a kind, its past speaks: a group should receive all events of
+    the types that it has received before. A rollback is meant for the service whose event it takes
+    back: one of a type that no group of it is to receive, and none has received, is expected of
+    NOBODY, so that it counts as missing. It is also meant for groups of other services that handle
+    such events and compensate them; of these, none has to be there.
+    """
+    names = {member.name for member in members}
+    known = [s for s in received if s.source in names and _writer(s, s.source) in names]
+    judged = [what for what in sent if _writer(what, what.upstream) in names]
+    routes: dict[tuple[Stream, str, str, str, str], Route] = {}
+    for route in (
+        *_seen(known, expected=False),
+        *(route for member in members for route in _wanted(member, sent, known)),
+        *(route for member in members for route in _of_others(member, judged, known)),
+    ):
+        key = route.stream, route.group, route.topic, route.event_type
+        routes[*key, route.causation_source or ""] = route
+    return Expectation(
+        routes=tuple(routes[key] for key in sorted(routes, key=_order)),
+        obstacles=(
+            *_unreceived(members, sent, routes.values()),
+            *_unassigned(members, sent, known, routes.values()),
+        ),
+        left_out=(*_foreign(names, received), *_taken_back_elsewhere(names, sent)),
+    )
+
+
+def _wanted(
+    member: Member, sent: Collection[Sent], received: Collection[Received]
+) -> Iterable[Route]:
+    for kind in TxKind:
+        arriving = [what for what in sent if _may_go_to(member.name, what, kind)]
+        mine = [s for s in received if s.downstream == member.name and s.kind is kind]
+        mine = [s for s in mine if kind is TxKind.COMMIT or s.causation_source == member.name]
+        groups = [g for g in member.groups or () if g.kind is kind and not g.of_others]
+        declared = (route for group in groups for route in _declared(member, group, arriving))
+        past = (seen for seen in mine if not member.is_former(seen))
+        awaited = list(declared if groups else _seen(past, expected=True))
+        yield from awaited
+        if kind is TxKind.ROLLBACK:
+            yield from _undeclared(member, arriving, awaited, mine)
+
+
+def _declared(member: Member, group: ExpectedGroup, arriving: Iterable[Sent]) -> Iterable[Route]:
+    for what in arriving:
+        if group.takes(what, service=member.name):
+            yield _route(what, member, group.name, max_attempts=group.max_attempts)
+
+
+def _of_others(
+    member: Member, sent: Iterable[Sent], received: Collection[Received]
+) -> Iterable[Route]:
+    """Rollbacks of other services' events, for the groups of a service that compensate these.
+
+    The past speaks where the service declares no group that compensates anything. By the past, a
+    group has to handle the events as well: one that has not may have received rollbacks because it
+    compensates its own service's events of the type.
+    """
+    declared = [group for group in member.groups or () if group.kind is TxKind.ROLLBACK]
+    for what in sent:
+        writer = what.causation_source
+        if what.kind is TxKind.COMMIT or writer is None or writer == member.name:
+            continue
+        groups = [g.name for g in declared if g.of_others and g.names(what, writer)]
+        if not declared:
+            groups = sorted(
+                {
+                    seen.group
+                    for seen in received
+                    if seen.downstream == member.name
+                    and not member.is_former(seen)
+                    and seen.causation_source == writer
+                    and (seen.topic, seen.event_type) == (what.topic, what.event_type)
+                    and _handles(member, seen, writer, received)
+                }
+            )
+        yield from (_route(what, member, group) for group in groups)
+
+
+def _handles(member: Member, rollback: Received, writer: str, received: Iterable[Received]) -> bool:
+    """Whether the group that received a rollback should have received the event, or has."""
+    declared = [group for group in member.groups or () if group.kind is TxKind.COMMIT]
+    if declared:
+        own = [group for group in declared if group.name == rollback.group]
+        return any(group.names(rollback, writer) for group in own)
+    event = replace(rollback, kind=TxKind.COMMIT, source=writer, causation_source=None)
+    return event in received
+
+
+def _route(what: Sent, member: Member, group: str, *, max_attempts: int | None = None) -> Route:
+    return Route(
+        stream=Stream(kind=what.kind, upstream=what.upstream, downstream=member.name),
+        group=group,
+        topic=what.topic,
+        event_type=what.event_type,
+        expected=True,
+        max_attempts=max_attempts,
+        causation_source=what.causation_source,
+    )
+
+
+def _seen(received: Iterable[Received], *, expected: bool) -> Iterable[Route]:
+    for seen in received:
+        yield Route(
+            stream=Stream(kind=seen.kind, upstream=seen.source, downstream=seen.downstream),
+            group=seen.group,
+            topic=seen.topic,
+            event_type=seen.event_type,
+            expected=expected,
+            causation_source=seen.causation_source,
+        )
+
+
+def _undeclared(
+    member: Member, arriving: Iterable[Sent], awaited: Iterable[Route], mine: Collection[Received]
+) -> Iterable[Route]:
+    """Rollbacks of a service's events of types that no group of it is known to compensate.
+
+    Each should have come to the group that has received such rollbacks all the same, or else to
+    any. Of several such groups, which one should have a rollback cannot be known: see
+    `_unassigned`.
+    """
+    known = {(route.stream.upstream, route.topic, route.event_type) for route in awaited}
+    for what in arriving:
+        if (what.upstream, what.topic, what.event_type) not in known:
+            groups = _groups_with(what, mine) or {NOBODY}
+            if len(groups) == 1:
+                yield _route(what, member, *groups)
+
+
+def _groups_with(what: Sent, received: Iterable[Received]) -> set[str]:
+    type_ = what.upstream, what.kind, what.topic, what.event_type
+    return {s.group for s in received if (s.source, s.kind, s.topic, s.event_type) == type_}
+
+
+def _unassigned(
+    members: Iterable[Member],
+    sent: Collection[Sent],
+    received: Collection[Received],
+    routes: Iterable[Route],
+) -> Iterable[tuple[str, str]]:
+    """Say which rollbacks several groups of a service have received, and none should have."""
+    expected = {(r.stream, r.topic, r.event_type, r.causation_source) for r in routes if r.expected}
+    for member in members:
+        back = [what for what in sent if _may_go_to(member.name, what, TxKind.ROLLBACK)]
+        mine = [s for s in received if s.downstream == member.name == s.causation_source]
+        for what in sorted(back, key=repr):
+            stream = Stream(kind=what.kind, upstream=what.upstream, downstream=member.name)
+            if (stream, what.topic, what.event_type, member.name) not in expected:
+                groups = ", ".join(sorted(_groups_with(what, mine)))
+                yield (
+                    what.upstream,
+                    (
+                        f"the groups {groups} of {member.name} have received rollbacks of "
+                        f"{what.event_type} ({what.topic}) from {what.upstream}, and none of them "
+                        "is named to compensate the type: name it in `compensates` of the group "
+                        "that should receive all of them"
+                    ),
+                )
+
+
+def _unreceived(
+    members: Iterable[Member], sent: Collection[Sent], routes: Iterable[Route]
+) -> Iterable[tuple[str, str]]:
+    expected = [route for route in routes if route.expected]
+    for member in members:
+        of = member.name, TxKind.COMMIT
+        written = {(s.topic, s.event_type) for s in sent if (s.upstream, s.kind) == of}
+        routed = (r for r in expected if (r.stream.upstream, r.stream.kind) == of)
+        lost = [
+            event_type if topic == event_type else f"{event_type} ({topic})"
+            for topic, event_type in sorted(written - {(r.topic, r.event_type) for r in routed})
+            if not member.others.covers(topic, event_type)
+        ]
+        if lost:
+            yield (
+                member.name,
+                (
+                    f"no group is expected to receive {', '.join(lost)} of {member.name}: "
+                    "name the groups that should, or list the types in `for_others`"
+                ),
+            )
+
+
+def expected_by_the_past(
+    routes: Iterable[Route], sent: Collection[Sent], past: Collection[Received]
+) -> Iterator[str]:
+    """Say which groups should receive events only because earlier runs have seen that they do.
+
+    `past` is what their inboxes have nothing of any more.
+    """
+    types = {(s.upstream, s.kind, s.topic, s.event_type) for s in sent}
+    gone = {(s.downstream, s.group, s.source, s.kind, s.topic, s.event_type) for s in past}
+    found: dict[tuple[str, str], set[str]] = {}
+    for route in routes:
+        type_ = route.stream.upstream, route.stream.kind, route.topic, route.event_type
+        who = route.stream.downstream, route.group
+        if route.expected and type_ in types and (*who, *type_) in gone:
+            found.setdefault(who, set()).add(f"{route.event_type} ({route.topic})")
+    for (service, group), names in sorted(found.items()):
+        yield (
+            f"the inbox of group {group} of {service} has nothing of {', '.join(sorted(names))} "
+            "left: the group should receive it because an earlier run has seen that it did. If it "
+            f"should not any more, list it in `former_groups` of {service}, or name the groups"
+        )
+
+
+def _foreign(names: Collection[str], received: Iterable[Received]) -> Iterable[str]:
+    found = sorted({(s.downstream, s.source) for s in received if s.source not in names})
+    for downstream, source in found:
+        yield f"{downstream} has received events of {source}, which is none of these services"
+
+
+def _taken_back_elsewhere(names: Collection[str], sent: Iterable[Sent]) -> Iterable[str]:
+    found = {
+        (what.upstream, what.causation_source or "a service that they do not name")
+        for what in sent
+        if what.kind is TxKind.ROLLBACK and what.causation_source not in names
+    }
+    for upstream, source in sorted(found):
+        yield f"{upstream} has taken back events of {source}, which is none of these services"
+
+
+def _may_go_to(name: str, what: Sent, kind: TxKind) -> bool:
+    return what.kind is kind and (kind is TxKind.COMMIT or what.causation_source == name)
+
+
+def _writer(what: Sent | Received, by: str) -> str | None:
+    """Return the service that wrote an event, or the event that a rollback takes back."""
+    return by if what.kind is TxKind.COMMIT else what.causation_source
+
+
+def _order(key: tuple[Stream, str, str, str, str]) -> tuple[str, ...]:
+    stream, *rest = key
+    return (stream.kind, stream.upstream, stream.downstream, *rest)

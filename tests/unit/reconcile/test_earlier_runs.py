@@ -1,0 +1,117 @@
+"""What a run takes over from those before it, and of which databases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from shieldtx.domain.states import TxKind
+from shieldtx.ports.database_history import DatabaseHistory
+from shieldtx.reconcile.basis import Basis, basis_of
+from shieldtx.reconcile.earlier_runs import past_of
+from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup, Received
+from shieldtx.reconcile.observed import Observed, Past
+from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
+
+PLACED = Received(
+    downstream="stock",
+    group="reserve",
+    source="orders",
+    kind=TxKind.COMMIT,
+    topic="orders.placed",
+    event_type="orders.placed",
+)
+MONTHLY = replace(PLACED, event_type="invoice.closed")
+HISTORY = DatabaseHistory(
+    system="7712", timeline="00000001", objects=(5, 16401, 16420), newest=(UUID(int=7), None)
+)
+NIGHT = datetime(2026, 3, 1, 2, tzinfo=UTC)
+
+
+def service(name: str, **changed: Any) -> ServiceDatabase:
+    return ServiceDatabase(name=name, url="postgresql://ann@db/x", **changed)
+
+
+ORDERS, STOCK = service("orders"), service("stock")
+
+
+def judged(*services: ServiceDatabase, history: DatabaseHistory = HISTORY, **of: Any) -> Basis:
+    given = services or (ORDERS, STOCK)
+    request = ReconcileRequest(services=given, folder=Path("unused"), **of)
+    return basis_of(request, {each.name: history for each in given})
+
+
+def ran(*seen: Received, of: Basis | None = None, **observed: Any) -> Basis:
+    return replace(of or judged(), observed=Observed(received=seen, **observed))
+
+
+def test_the_latest_run_says_what_earlier_ones_have_seen() -> None:
+    """It has taken over what those before it had seen, and what is left out there is over."""
+    assert past_of([], judged()) == Past()
+    assert past_of([ran(MONTHLY), ran(PLACED)], judged()).received == (MONTHLY,)
+
+
+def test_a_run_that_broke_off_or_cannot_be_read_says_nothing() -> None:
+    assert past_of([None, judged(), ran(PLACED)], judged()).received == (PLACED,)
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        replace(judged(), rules=1),
+        judged(margin=timedelta(minutes=1)),
+        judged(ORDERS, replace(STOCK, retention=timedelta(days=1))),
+        judged(ORDERS, STOCK, service("mail")),
+        judged(history=replace(HISTORY, timeline="00000002", newest=(None, None))),
+    ],
+)
+def test_neither_other_rules_nor_another_configuration_end_it(earlier: Basis) -> None:
+    assert past_of([ran(PLACED, of=earlier)], judged()).received == (PLACED,)
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        judged(history=replace(HISTORY, system="8000")),
+        judged(history=replace(HISTORY, objects=(5, 16401, 99999))),
+        judged(ORDERS),
+        judged(STOCK),
+    ],
+)
+def test_a_run_of_other_databases_or_services_says_nothing(earlier: Basis) -> None:
+    assert past_of([ran(PLACED, of=earlier)], judged()).received == ()
+
+
+def test_a_run_of_other_services_in_between_does_not_end_it() -> None:
+    mail = judged(ORDERS, service("mail"))
+    stock_alone = ran(replace(PLACED, source="mail"), of=judged(STOCK, service("mail")))
+
+    assert past_of([ran(of=mail), ran(PLACED)], judged()).received == (PLACED,)
+    assert past_of([stock_alone, ran(PLACED)], judged()).received == (PLACED,)
+    assert past_of([ran(), stock_alone, ran(PLACED)], judged()).received == ()
+
+
+def test_a_rollback_is_taken_over_where_the_writer_of_its_event_takes_part() -> None:
+    back = replace(PLACED, kind=TxKind.ROLLBACK, causation_source="mail")
+
+    assert past_of([ran(back)], judged()).received == ()
+    three = judged(ORDERS, STOCK, service("mail"))
+    assert past_of([ran(back, of=three)], three).received == (back,)
+
+
+def test_since_when_a_group_is_a_former_one_is_taken_over() -> None:
+    former = judged(ORDERS, replace(STOCK, former_groups=(FormerGroup(name="mail"),)))
+    since = {"stock": {"mail": NIGHT}}
+
+    assert past_of([ran(former_since=since), ran()], former).former_since["stock"] == since["stock"]
+    assert past_of([ran(), ran(former_since=since)], former).former_since["stock"] == {}
+
+
+def test_names_of_groups_in_the_file_do_not_depend_on_the_past() -> None:
+    named = replace(STOCK, groups=(ExpectedGroup(name="reserve", topics=("orders.placed",)),))
+    assert past_of([ran(of=judged(ORDERS, named)), ran(PLACED)], judged()).received == ()
