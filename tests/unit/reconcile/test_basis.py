@@ -25,7 +25,7 @@ from shieldtx.reconcile.basis import (
     other_services,
     to_json,
 )
-from shieldtx.reconcile.expectations import ExpectedGroup, Others, Received
+from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup, Others, Received
 from shieldtx.reconcile.observed import Observed, ObservedTopic, ObservedTopics
 from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest, ServiceDatabase
 
@@ -69,6 +69,7 @@ def basis(*services: ServiceDatabase, history: DatabaseHistory = HISTORY, **chan
                 {"retention": timedelta(days=7)},
                 {"others": Others.named("stock.audited")},
                 {"groups": None},
+                {"former_groups": (FormerGroup(name="mail"),)},
                 {"groups": (RESERVE,)},
                 {"groups": (replace(RESERVE, max_attempts=3), REFUND)},
                 {"groups": (replace(RESERVE, event_types=("x",)), REFUND)},
@@ -169,6 +170,7 @@ def test_what_another_release_has_stored_is_not_known(text: str) -> None:
 def test_names_for_others_of_an_earlier_release_are_of_topics_and_of_types() -> None:
     of_old = json.loads(to_json(basis()))
     of_old["services"]["stock"]["others"] = ["stock.audited"]
+    del of_old["services"]["stock"]["former_groups"]
 
     earlier = from_json(json.dumps(of_old))
 

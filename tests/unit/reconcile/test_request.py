@@ -9,9 +9,9 @@ import pytest
 
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import ConfigurationError
-from shieldtx.reconcile.expectations import ExpectedGroup, Member, Others, Received
+from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup, Member, Others, Received
 from shieldtx.reconcile.jdbc import jdbc_address
-from shieldtx.reconcile.observed import Observed, ObservedTopic, ObservedTopics
+from shieldtx.reconcile.observed import Observed, ObservedTopic, ObservedTopics, Past
 from shieldtx.reconcile.request import (
     EVERYTHING,
     BrokerAccess,
@@ -48,6 +48,7 @@ def everything_that_can_be_asked():
         retention=timedelta(days=30),
         groups=groups,
         others=Others.named("shipping"),
+        former_groups=(FormerGroup(name="mail", event_type="invoice.closed"),),
     )
     return request(
         services=(service("orders"), stock, service("mail", groups=())),
@@ -71,6 +72,19 @@ def everything_that_can_be_asked():
             topics=ObservedTopics(
                 cluster="c", topics={"t": ObservedTopic(topic_id="i", ends={0: 7}), "u": None}
             ),
+        ),
+        past=Past(
+            received=(
+                Received(
+                    downstream="stock",
+                    group="reserve",
+                    source="orders",
+                    kind=TxKind.COMMIT,
+                    topic="invoices",
+                    event_type="invoice.closed",
+                ),
+            ),
+            former_since={"stock": {"mail: invoice.closed": NOON}},
         ),
         broker=BrokerAccess(bootstrap="kafka:9092", sasl_username="anna", sasl_password=SECRET),
         margin=timedelta(seconds=90),
