@@ -172,7 +172,10 @@ class Verdict(StrEnum):
         "ROLLBACK_NOT_COMPENSATED",
         Weight.MISMATCH,
         "The group has settled a rollback, but neither it nor another one compensated its event.",
-        "Look whether the compensation took place, and make up for it by hand if not.",
+        (
+            "Look whether the compensation took place: an earlier rollback, whose row has been "
+            "purged since, may have compensated the event. Make up for it by hand if none did."
+        ),
     )
 
     # Of an event and its topic.
