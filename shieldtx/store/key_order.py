@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Select
 
 from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.ports.hand_over import Arrival, Behind, Key, Line, Sibling
@@ -87,20 +87,7 @@ class KeyOrders:
         keys: Collection[Key],
     ) -> Mapping[Key, datetime]:
         """Return when the latest event of these keys that a group has received was written."""
-
-        def read(keys: Collection[Key]) -> dict[Key, datetime]:
-            topics, names = _parted(keys)
-            statement = sql.latest_received(
-                self._tables,
-                self._dialect,
-                group=group,
-                source=source,
-                topics=topics,
-                keys=names,
-            )
-            return {(row.topic, row.key): row.written_at for row in connection.execute(statement)}
-
-        return _as_far_as_encoded(read, keys, {})
+        return self._by_key(connection, sql.latest_received, keys, group=group, source=source)
 
     def received_after(
         self,
@@ -141,19 +128,22 @@ class KeyOrders:
         since: datetime,
     ) -> Mapping[Key, int]:
         """Return how many events of these keys a group has received of late, by key."""
+        given = {"group": group, "source": source, "since": since}
+        return self._by_key(connection, sql.count_received, keys, **given)
 
-        def read(keys: Collection[Key]) -> dict[Key, int]:
+    def _by_key(
+        self,
+        connection: Connection,
+        select: Callable[..., Select[Any]],
+        keys: Collection[Key],
+        **given: Any,
+    ) -> Mapping[Key, Any]:
+        """Return what a statement selects for each of these keys, after its topic and key."""
+
+        def read(keys: Collection[Key]) -> dict[Key, Any]:
             topics, names = _parted(keys)
-            statement = sql.count_received(
-                self._tables,
-                self._dialect,
-                group=group,
-                source=source,
-                topics=topics,
-                keys=names,
-                since=since,
-            )
-            return {(row.topic, row.key): row.events for row in connection.execute(statement)}
+            statement = select(self._tables, self._dialect, topics=topics, keys=names, **given)
+            return {(topic, key): value for topic, key, value in connection.execute(statement)}
 
         return _as_far_as_encoded(read, keys, {})
 
