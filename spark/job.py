@@ -64,6 +64,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             found.rows.unpersist()
             found = judged(databases, plan, at_end)
         days = days_of(traffic.result(), found.tallies)
+    received = _received(request, plan)
     folder = OutputFolder(path=request.folder)
     counts = counts_of([*found.tallies, *unread_of(plan.compared or ())])
     write_counts(counts, folder.summary)
@@ -96,13 +97,13 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             *_obstacles(found, planned.others),
             *waiting_for_others(databases, at_end),
             *unsent_rollbacks_of_others(databases, at_end),
-            *mistyped_former_groups(_members(request), _received(request, plan)),
+            *mistyped_former_groups(_members(request), received),
             *still_receiving(databases),
         ),
         unjudged_spans=_unjudged_spans(request, found.windows),
         idle=idle_of(found.windows, at_end, request),
         observed=Observed(
-            received=_received(request, plan),
+            received=received,
             former_since=_former_since(request, clocks),
             topics=_topics(planned.earlier_topics, found.beside.observed),
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import tee
 from pathlib import Path
 
 from sqlalchemy import create_engine
@@ -113,14 +114,15 @@ def run_stored(
                 start = (
                     Start() if selection is not None else start_of(runs.good(), judged, databases)
                 )
+                ended, ended_too = tee(runs.all_ended())
                 asked = replace(
                     request,
                     run_id=run_id,
                     selection=selection or selection_since(start.watermarks),
                     full_because=start.why_not_later,
                     observed=start.observed,
-                    past=past_of((basis.from_json(run.basis) for run in runs.all_ended()), judged),
-                    judged_until=judged_until(judged_runs(runs.all_ended()), judged.services),
+                    past=past_of((basis.from_json(run.basis) for run in ended), judged),
+                    judged_until=judged_until(judged_runs(ended_too), judged.services),
                 )
                 runs.judge(run_id, mode=mode_of(asked.selection), basis=basis.to_json(judged))
                 result = job(asked, lost.is_set)
