@@ -17,7 +17,7 @@ def past_of(earlier: Iterable[Basis | None], now: Basis) -> Past:
 
     Each run is stored with what those before it have seen, so the latest one of a service is
     enough. Neither other rules nor another configuration end that. A run of another database says
-    nothing: it is a service of the same name in another file, or one that was made anew.
+    nothing: it is a service of the same name in another file, or one whose tables were recreated.
     """
     received: set[Received] = set()
     since: dict[str, Mapping[str, datetime]] = {}

@@ -110,7 +110,7 @@ def _odd(digests: Digests, side: str) -> _Odd:
 
 
 def _partners(found: Iterable[Compared], odd_received: _Odd) -> _Odd:
-    """Return the events of odd inbox rows of groups that nobody expects to have any.
+    """Return the events of odd inbox rows of groups that are not expected to have any.
 
     In the bucket of any other group, the digests differ by such a row.
     """
