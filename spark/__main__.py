@@ -66,6 +66,9 @@ def session(request: ReconcileRequest, scratch: str) -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "UTC")
         # What failed in the end stands in Java's stack trace and nowhere else.
         .config("spark.sql.pyspark.jvmStacktrace.enabled", "true")
+        # Else each function on a column asks Java five times for what an error might have to name:
+        # half a second of a run. Python's own traceback names the line.
+        .config("spark.python.sql.dataFrameDebugging.enabled", "false")
         # Two cores and narrow rows; the default of 200 costs more than the join.
         .config("spark.sql.shuffle.partitions", "4")
         # Rows are kept for a second look alone: to look for what compresses them best costs more.

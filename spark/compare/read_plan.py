@@ -140,21 +140,33 @@ def planned_reads(databases: Databases, plan: Plan) -> PlannedReads:
     """Read what is planned, and what belongs to it."""
     sent = _read(databases, outbox_inbox.outbox, plan.outboxes)
     received = _read(databases, outbox_inbox.inbox, plan.inboxes)
-    if plan.expectation is not None:
-        # No partner is missing where all is read, nor where digests were compared: one that is in
-        # order makes the digests of its bucket differ, and one that is not is read by its id.
-        expectation = plan.expectation
+    if plan.expectation is None:
+        return _with_partners(databases, plan, sent.persist(), received.persist())
+    # No partner is missing where all is read, nor where digests were compared: one that is in
+    # order makes the digests of its bucket differ, and one that is not is read by its id.
+    routes = routes_frame(databases.spark, plan.expectation.routes)
+    return PlannedReads(expectation=plan.expectation, pairs=_pairs(plan, routes, sent, received))
+
+
+def _with_partners(
+    databases: Databases, plan: Plan, sent: DataFrame, received: DataFrame
+) -> PlannedReads:
+    """Expect what the rows themselves say, and look up the partners that the plan has left out."""
+    types = outbox_inbox.types_in(sent, received)
+    expectation = _expectation_by(databases, plan, types)
+    routes = routes_frame(databases.spark, expectation.routes)
+    ids = _partners(databases, _pairs(plan, routes, sent, received))
+    if ids is not None:
+        sent, more_sent = _with_more(
+            sent, _looked_up(databases, outbox_inbox.outbox, ids.outboxes), by=_EVENT
+        )
+        received, more_received = _with_more(
+            received, _looked_up(databases, outbox_inbox.inbox, ids.inboxes), by=_ARRIVAL
+        )
+        # A group of which nothing has moved may have received types that none of these has.
+        types = types.union(outbox_inbox.types_in(more_sent, more_received))
+        expectation = _expectation_by(databases, plan, types)
         routes = routes_frame(databases.spark, expectation.routes)
-    else:
-        sent, received = sent.persist(), received.persist()
-        expectation = _expectation_by(databases, plan, sent, received)
-        routes = routes_frame(databases.spark, expectation.routes)
-        ids = _partners(databases, _pairs(plan, routes, sent, received))
-        if ids is not None:
-            sent, received = _with_partners(databases, ids, sent, received)
-            # A group of which nothing has moved may have received types that none of these has.
-            expectation = _expectation_by(databases, plan, sent, received)
-            routes = routes_frame(databases.spark, expectation.routes)
     return PlannedReads(expectation=expectation, pairs=_pairs(plan, routes, sent, received))
 
 
@@ -209,11 +221,12 @@ def _pairs(plan: Plan, routes: DataFrame, sent: DataFrame, received: DataFrame) 
 
 
 def _expectation_by(
-    databases: Databases, plan: Plan, sent: DataFrame, received: DataFrame
+    databases: Databases, plan: Plan, types: Collection[Sent | Received]
 ) -> Expectation:
     """Say who should receive the events that are read, by the past and by what is read."""
-    types_sent, types_received = outbox_inbox.types_in(sent, received)
-    return _expectation(databases, types_sent, [*plan.past, *types_received], sent_is_all=False)
+    sent = [each for each in types if isinstance(each, Sent)]
+    received = [each for each in types if isinstance(each, Received)]
+    return _expectation(databases, sent, [*plan.past, *received], sent_is_all=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,18 +261,6 @@ def _partners(databases: Databases, pairs: DataFrame) -> _Partners | None:
     return _Partners(outboxes, inboxes)
 
 
-def _with_partners(
-    databases: Databases, ids: _Partners, sent: DataFrame, received: DataFrame
-) -> tuple[DataFrame, DataFrame]:
-    """Add rows that are looked up."""
-    events = _looked_up(databases, outbox_inbox.outbox, ids.outboxes)
-    arrivals = _looked_up(databases, outbox_inbox.inbox, ids.inboxes)
-    return (
-        _with_more(sent, events, by=_EVENT),
-        _with_more(received, arrivals, by=_ARRIVAL),
-    )
-
-
 _Source = Callable[[Databases, ServiceDatabase, Read], DataFrame]
 
 
@@ -272,13 +273,16 @@ def _looked_up(
     return _read(databases, source, {name: by_ids(sorted(some)) for name, some in ids.items()})
 
 
-def _with_more(rows: DataFrame, more: DataFrame, *, by: Sequence[str]) -> DataFrame:
+def _with_more(
+    rows: DataFrame, more: DataFrame, *, by: Sequence[str]
+) -> tuple[DataFrame, DataFrame]:
+    """Return the rows with those of `more` that they lack, and the latter by themselves."""
     # Under a name of its own: Spark makes one union of a union and what is added to it, does not
     # know that again for what it has kept, and reads all the rows once more.
     kept = rows.alias("kept")
     # Kept as well: the types of what is added are asked for before the rows are.
     added = more.join(kept.select(*by), on=list(by), how="left_anti").persist()
-    return kept.unionByName(added)
+    return kept.unionByName(added), added
 
 
 def _read(databases: Databases, source: _Source, reads: Mapping[str, Read]) -> DataFrame:

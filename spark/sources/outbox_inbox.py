@@ -158,7 +158,7 @@ def types_received(
     return [_received(row, service.name) for row in rows]
 
 
-def types_in(sent: DataFrame, received: DataFrame) -> tuple[list[Sent], list[Received]]:
+def types_in(sent: DataFrame, received: DataFrame) -> frozenset[Sent | Received]:
     """Return of which types some events of outboxes are, and which groups have received which."""
     nobody = F.lit(None).cast("string")
     of_sent = sent.select(
@@ -169,9 +169,9 @@ def types_in(sent: DataFrame, received: DataFrame) -> tuple[list[Sent], list[Rec
     )
     of_received = received.select("upstream", "downstream", "consumer_group", *_type_columns())
     rows = of_sent.unionByName(of_received).distinct().collect()
-    return (
-        [_sent(row, row.upstream) for row in rows if row.downstream is None],
-        [_received(row, row.downstream) for row in rows if row.downstream is not None],
+    return frozenset(
+        _sent(row, row.upstream) if row.downstream is None else _received(row, row.downstream)
+        for row in rows
     )
 
 
