@@ -5,7 +5,10 @@ A service lists their topics or their types.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Row
 
 from shieldtx.reconcile.expectations import Others
 from shieldtx.reconcile.request import ServiceDatabase
@@ -13,7 +16,7 @@ from shieldtx.reconcile.window import Clock
 
 from .jdbc import Databases
 from .row_filters import array_of, quoted
-from .unsent import IS_LISTED, stuck, waits_for_operator, what_to_do
+from .unsent import Unsent, unsent_rows
 
 _COUNTED = """
     SELECT o.topic, CASE WHEN NOT o.topic = ANY ({topics}) THEN o.event_type END AS event_type,
@@ -24,7 +27,7 @@ _COUNTED = """
 
 
 def waiting_for_others(databases: Databases, clocks: Mapping[str, Clock]) -> tuple[str, ...]:
-    """Say in sentences which events for others wait for a person, or for a relay.
+    """Say in sentences which events for others wait for an operator, or for a relay.
 
     No group is judged by them, so that no verdict names them.
     """
@@ -32,41 +35,26 @@ def waiting_for_others(databases: Databases, clocks: Mapping[str, Clock]) -> tup
         sentence
         for service in databases.services
         if service.others != Others()
-        for sentence in (
-            *_of_operators(databases, service),
-            *_stuck(databases, service, clocks[service.name]),
-        )
+        for sentence in unsent_rows(databases, service, clocks[service.name], _for_others(service))
     )
 
 
-def _of_operators(databases: Databases, service: ServiceDatabase) -> Iterator[str]:
-    condition = waits_for_operator(databases, service, "FAILED", "UNRESOLVED")
-    for events, is_listed in _counted(databases, service, condition, IS_LISTED):
-        yield f"{events} and wait for a person: {what_to_do(is_listed=is_listed)}"
-
-
-def _stuck(databases: Databases, service: ServiceDatabase, clock: Clock) -> Iterator[str]:
-    if (found := stuck(databases, clock)) is not None:
-        condition, what = found
-        for events, _ in _counted(databases, service, condition, "true"):
-            yield f"{events}, {what}"
-
-
-def _counted(
-    databases: Databases, service: ServiceDatabase, condition: str, is_listed: str
-) -> Iterator[tuple[str, bool]]:
-    """Say how many events for others are in which status, and whether `dead list` has them."""
-    rows = databases.rows(
-        service,
-        _COUNTED.replace("{condition}", condition).replace("{is_listed}", is_listed),
-        name=quoted(service.name),
-        topics=array_of(service.others.topics),
-        types=array_of(service.others.event_types),
-    )
-    for topic, event_type, status, is_so, events in rows:
+def _for_others(service: ServiceDatabase) -> Unsent:
+    def described(row: Row[*tuple[Any, ...]]) -> str:
         what = (
-            f"{topic}, a topic for others,"
-            if event_type is None
-            else f"{topic} with the type {event_type}, a type for others,"
+            f"{row.topic}, a topic for others,"
+            if row.event_type is None
+            else f"{row.topic} with the type {row.event_type}, a type for others,"
         )
-        yield f"{events:,} events of {service.name} on {what} are {status}", is_so
+        return f"{row.events:,} events of {service.name} on {what}"
+
+    return Unsent(
+        counted=_COUNTED,
+        values={
+            "name": quoted(service.name),
+            "topics": array_of(service.others.topics),
+            "types": array_of(service.others.event_types),
+        },
+        statuses=("FAILED", "UNRESOLVED"),
+        described=described,
+    )

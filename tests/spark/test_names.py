@@ -118,8 +118,10 @@ def test_events_for_others_that_have_failed_without_an_error_are_told_of(
     assert found.outcome is NOT_JUDGED
     unlisted, listed = found.problems
     on_topic = "events of orders on orders.audited, a topic for others, are"
-    assert unlisted.startswith(f"2 {on_topic} {status} and wait for a person: they have no last_er")
-    assert listed.startswith(f"1 {on_topic} {status} and wait for a person: see `shieldtx dead")
+    assert unlisted.startswith(
+        f"2 {on_topic} {status} and wait for an operator: they have no last_er"
+    )
+    assert listed.startswith(f"1 {on_topic} {status} and wait for an operator: see `shieldtx dead")
 
 
 @pytest.mark.parametrize("push_down", [True, False])
@@ -263,7 +265,7 @@ def test_events_of_a_type_for_others_that_wait_are_told_of_in_every_night(
         assert (mode(night), night.outcome) == (Mode.INCREMENTAL, NOT_JUDGED)
         failed, stuck = night.problems
         of_type = "1 events of orders on orders with the type refunded, a type for others, are"
-        assert failed.startswith(f"{of_type} FAILED and wait for a person: see `shieldtx dead")
+        assert failed.startswith(f"{of_type} FAILED and wait for an operator: see `shieldtx dead")
         assert stuck.startswith(f"{of_type} INIT, and nothing has moved them since before")
 
 
