@@ -64,7 +64,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             found.rows.unpersist()
             found = judged(databases, plan, at_end)
         days = days_of(traffic.result(), found.tallies)
-    received = _received(request, plan)
+    received = _received(request, found)
     folder = OutputFolder(path=request.folder)
     counts = counts_of([*found.tallies, *unread_of(plan.compared or ())])
     write_counts(counts, folder.summary)
@@ -97,7 +97,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             *_obstacles(found, planned.others),
             *waiting_for_others(databases, at_end),
             *unsent_rollbacks_of_others(databases, at_end),
-            *mistyped_former_groups(_members(request), received),
+            *mistyped_former_groups(_members(request), decisive(_members(request), received)),
             *still_receiving(databases),
         ),
         unjudged_spans=_unjudged_spans(request, found.windows),
@@ -183,9 +183,15 @@ def _members(request: ReconcileRequest) -> list[Member]:
     return [service.member for service in request.services]
 
 
-def _received(request: ReconcileRequest, plan: Plan) -> tuple[Received, ...]:
-    """Return what groups have received, by their inboxes and by what earlier runs have seen."""
-    return decisive(_members(request), [*plan.past, *request.past.received])
+def _received(request: ReconcileRequest, found: Judged) -> tuple[Received, ...]:
+    """Return what groups have received, by their inboxes and by what earlier runs have seen.
+
+    All of it, and not only what says who should receive what: a name in the configuration is no
+    mistyped one where a group has received such events ever.
+    """
+    names = {service.name for service in request.services}
+    seen = {*found.received, *request.past.received}
+    return tuple(sorted((each for each in seen if each.source in names), key=repr))
 
 
 def _former_since(request: ReconcileRequest, clocks: Mapping[str, Clock]) -> FormerSince:

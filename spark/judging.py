@@ -8,7 +8,7 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame
 
-from shieldtx.reconcile.expectations import Expectation, Stream
+from shieldtx.reconcile.expectations import Expectation, Received, Stream
 from shieldtx.reconcile.observed import ObservedTopics
 from shieldtx.reconcile.request import ReconcileRequest
 from shieldtx.reconcile.window import Clock, Window, window_of
@@ -37,6 +37,8 @@ class Judged:
     """What came of reading and judging."""
 
     expectation: Expectation
+    received: frozenset[Received]
+    """What groups have received, as far as the run has seen."""
     windows: Mapping[Stream, Window]
     rows: DataFrame
     """Judged; kept by Spark."""
@@ -56,6 +58,7 @@ def judged(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]) -> Jud
     report_progress("judging, and writing the rows that are not in order")
     return Judged(
         expectation=reads.expectation,
+        received=reads.received,
         windows=windows,
         rows=rows,
         tallies=tallies_of(rows),

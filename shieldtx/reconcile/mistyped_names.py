@@ -14,8 +14,9 @@ def mistyped_names(
 ) -> Iterator[tuple[str, str]]:
     """Tell of names in the declaration of groups that fit no event: whose, and in a sentence.
 
-    `sent` and `received` are of all events that are kept. An inbox may keep what its upstream's
-    outbox has purged.
+    `sent` and `received` are of all events that are kept, and `received` of those too that earlier
+    runs have seen: a type that comes once a month is no mistyped one in between. An inbox may keep
+    what its upstream's outbox has purged.
     """
     kept = [*(_named(s, s.upstream) for s in sent), *(_named(r, r.source) for r in received)]
     commits = [name for name in kept if name is not None]
@@ -27,7 +28,8 @@ def mistyped_names(
                         member.name,
                         (
                             f"group {group.name} of {member.name} {word} {name}, and no such event "
-                            "is kept: correct the name, or add it to the group's `may_be_unused`"
+                            "is kept, nor has a run seen one: correct the name, or add it to "
+                            "the group's `may_be_unused`"
                         ),
                     )
 

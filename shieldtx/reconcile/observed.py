@@ -54,8 +54,8 @@ class Observed:
     """What a run met, beside what it was configured with."""
 
     received: tuple[Received, ...] = ()
-    """What groups had received, where that says what they should receive: see `decisive`. What
-    earlier runs have seen is among it."""
+    """What groups had received, and what earlier runs have seen them receive. What of it says that
+    they should receive it, `decisive` tells."""
     former_since: FormerSince = field(default_factory=dict)
     topics: ObservedTopics = field(default_factory=ObservedTopics)
 

@@ -9,13 +9,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from shieldtx.reconcile.expectations import (
-    Expectation,
-    Received,
-    Route,
-    Sent,
-    Stream,
-)
+from shieldtx.reconcile.expectations import Expectation, Received, Route, Sent, Stream
 from shieldtx.reconcile.mistyped_names import mistyped_names
 from shieldtx.reconcile.observed import remembered, undeclared_kinds
 from shieldtx.reconcile.request import ServiceDatabase
@@ -63,6 +57,8 @@ class PlannedReads:
     """The rows of all outboxes and inboxes that a run looks at."""
 
     expectation: Expectation
+    received: frozenset[Received]
+    """What groups have received, as far as these rows and what was asked before them tell."""
     pairs: DataFrame
     """Each event beside the inbox row of each group that has it or should have it."""
 
@@ -80,12 +76,7 @@ def plan_of(databases: Databases, digests: Digests | None) -> Plan:
         sent = [t for s in services for t in outbox_inbox.types_sent(databases, s)]
         received = [t for s in services for t in outbox_inbox.types_received(databases, s)]
         expectation = _expectation(databases, sent, received)
-        return replace(
-            plan,
-            expectation=expectation,
-            sent=frozenset(sent),
-            past=received,
-        )
+        return replace(plan, expectation=expectation, sent=frozenset(sent), past=received)
     # Looking up the types of all rows is a scan of the whole table.
     past = [
         type_
@@ -145,7 +136,11 @@ def planned_reads(databases: Databases, plan: Plan) -> PlannedReads:
     # No partner is missing where all is read, nor where digests were compared: one that is in
     # order makes the digests of its bucket differ, and one that is not is read by its id.
     routes = routes_frame(databases.spark, plan.expectation.routes)
-    return PlannedReads(expectation=plan.expectation, pairs=_pairs(plan, routes, sent, received))
+    return PlannedReads(
+        expectation=plan.expectation,
+        received=frozenset(plan.past),
+        pairs=_pairs(plan, routes, sent, received),
+    )
 
 
 def _with_partners(
@@ -167,7 +162,11 @@ def _with_partners(
         types = types.union(outbox_inbox.types_in(more_sent, more_received))
         expectation = _expectation_by(databases, plan, types)
         routes = routes_frame(databases.spark, expectation.routes)
-    return PlannedReads(expectation=expectation, pairs=_pairs(plan, routes, sent, received))
+    return PlannedReads(
+        expectation=expectation,
+        received=frozenset([*plan.past, *(t for t in types if isinstance(t, Received))]),
+        pairs=_pairs(plan, routes, sent, received),
+    )
 
 
 def _plan_by_digests(databases: Databases, found: Digests) -> Plan:
@@ -201,7 +200,7 @@ def _expectation(
     found = replace(found, remarks=tuple(remarks))
     if not sent_is_all:
         return found
-    unfit = mistyped_names(members, sent, received)
+    unfit = mistyped_names(members, sent, [*received, *databases.request.past.received])
     return replace(found, obstacles=(*found.obstacles, *unfit))
 
 

@@ -144,6 +144,27 @@ def test_a_type_that_comes_rarely_is_expected_where_the_last_one_is_purged(night
     assert "group mail of stock has nothing of invoice.closed (invoices) left" in remark
 
 
+@pytest.mark.parametrize("push_down", [True, False])
+def test_a_named_type_of_which_no_event_is_kept_is_no_mistyped_one(
+    nights, orders, stock, push_down
+):
+    """It comes once a month, or all events have been purged while a shop was closed."""
+    reserve = ExpectedGroup(name="reserve", topics=(TOPIC, "invoices"))
+    services = week_old(orders, stock, groups=(reserve,))
+    daily(orders, stock, age=2 * DAY, groups=("reserve",))
+    daily(orders, stock, age=2 * DAY, groups=("reserve",), **MONTHLY)
+    assert nights.run(*services, push_down=push_down).outcome is RunOutcome.CLEAN
+    for is_purged in ("event_type = 'invoice.closed'", "true"):
+        a_day_passes(orders)
+        purged(stock, is_purged)
+        with orders.engine.begin() as connection:
+            connection.execute(text(f"DELETE FROM shield_outbox WHERE {is_purged}"))
+
+        night = nights.run(*services, push_down=push_down, selection=EVERYTHING)
+
+        assert night.problems == ()
+
+
 MAIL = FormerGroup(name="mail")
 
 

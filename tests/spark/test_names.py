@@ -305,7 +305,7 @@ def test_a_filter_that_fits_no_event_is_told_of(nights, orders, stock, audit, to
     found = nights.run(*services)
 
     (problem,) = found.problems
-    assert problem.startswith(f"group audit of stock {told}, and no such event is kept")
+    assert problem.startswith(f"group audit of stock {told}, and no such event is kept, nor")
     assert found.totals[Verdict.MISSING_DOWNSTREAM] == 3
 
 

@@ -66,6 +66,24 @@ def test_names_that_fit_or_need_not_are_none(stock):
     assert list(mistyped_names([ORDERS, stock, everyone], types, [])) == []
 
 
+def test_a_type_that_a_group_has_ever_received_is_named_rightly():
+    """It comes once a month, and neither side keeps it for as long."""
+    stock = declared("placed", "invoiced")
+    types = [sent("orders", "placed")]
+    invoiced = Received(
+        downstream="stock",
+        group="audit",
+        source="orders",
+        kind=COMMIT,
+        topic="invoiced",
+        event_type="invoiced",
+    )
+    ((_, problem),) = mistyped_names([ORDERS, stock], types, [])
+    assert "receives invoiced, and no such event is kept, nor has a run seen one" in problem
+
+    assert list(mistyped_names([ORDERS, stock], types, [invoiced])) == []
+
+
 def test_a_group_that_compensates_what_it_receives_is_named_rightly():
     """As one that handles events of another service, and one filter for both its halves."""
     both = {"name": "audit", "event_types": ("placed", "reserved")}
