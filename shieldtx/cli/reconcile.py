@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from shieldtx.app.reconciliation import request_of, run_reconciliation
 from shieldtx.cli.app_loading import invocation
+from shieldtx.cli.option_places import refuse_options_before
 from shieldtx.cli.output import (
     AsJson,
     print_fields,
@@ -121,9 +122,10 @@ def reconcile(
 
     Example: `shieldtx reconcile --config reconcile.toml`
     """
-    if context.invoked_subcommand is not None:
-        return
     with ending_as_error():
+        if context.invoked_subcommand is not None:
+            refuse_options_before(context)
+            return
         configuration = load_configuration(config, invocation(context).app)
         request = request_of(configuration, out)
         request = replace(

@@ -33,6 +33,11 @@ Config = Annotated[
 ]
 
 
+def name_of(config: Path | None, app: str | None) -> str:
+    """Return what `load_configuration` reads: the absolute path of a file, or an application."""
+    return f"the application {app}" if config is None else str(config.absolute())
+
+
 def load_configuration(config: Path | None, app: str | None) -> Configuration:
     """Return what is compared; raises ConfigurationError."""
     if config is not None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shieldtx.cli.output import AsJson, print_fields, print_json, print_table
+from shieldtx.cli.output import AsJson, print_fields, print_json, print_table, printable
 from shieldtx.cli.prompts import confirm, current_operator
 from shieldtx.cli.reconcile_config import Config, ending_as_error
 from shieldtx.cli.reconcile_runs import Opened, ended_run, opened
@@ -84,7 +84,7 @@ def repair(
             if not dry_run and not yes and not _agreed(job):
                 raise ConfigurationError("nothing was repaired (scripts say --yes)")
             report = job.carry_out(who=who or current_operator(), dry_run=dry_run)
-        data = _data(job.run, report, dry_run=dry_run)
+        data = _data(job, report, dry_run=dry_run)
         if as_json:
             print_json(data)
         else:
@@ -118,6 +118,17 @@ class _Job:
     copy: Path | None
     named: Sequence[Verdict]
     out_of_order: bool
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """The names of the services whose databases are written to."""
+        return tuple(service.name for service in self.databases.services)
+
+    @property
+    def question(self) -> str:
+        """What an operator has to agree to."""
+        found = f"what run {self.run.run_id} has found"
+        return f"Repair {found} in {', '.join(self.services)} ({self.databases.configuration})?"
 
     @property
     def policy(self) -> Policy:
@@ -167,12 +178,14 @@ def _agreed(job: _Job) -> bool:
     for (verdict, reason), number in plan.refused.items():
         typer.echo(f"left to you: {number} rows, {verdict}: {reason}", err=True)
     is_any = any(rows.done for rows in plan.repaired.values())
-    return not is_any or confirm(f"Repair what run {job.run.run_id} has found?")
+    return not is_any or confirm(printable(job.question))
 
 
-def _data(run: StoredRun, report: RepairReport, *, dry_run: bool) -> dict[str, Any]:
+def _data(job: _Job, report: RepairReport, *, dry_run: bool) -> dict[str, Any]:
     return {
-        "run": run.run_id,
+        "run": job.run.run_id,
+        "configuration": job.databases.configuration,
+        "services": list(job.services),
         "dry_run": dry_run,
         "repaired": [
             {
@@ -194,6 +207,9 @@ def _data(run: StoredRun, report: RepairReport, *, dry_run: bool) -> dict[str, A
 
 def _show(data: dict[str, Any]) -> None:
     done = "would be done" if data["dry_run"] else "done"
+    print_fields(
+        [("configuration", data["configuration"]), ("services", ", ".join(data["services"]))]
+    )
     headings = ("verdict", "action", done, "needless", "changed since", "out of order")
     print_table(
         f"repair of run {data['run']}",

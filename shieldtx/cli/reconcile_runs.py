@@ -19,6 +19,7 @@ from shieldtx.cli.reconcile_config import (
     Config,
     ending_as_error,
     load_configuration,
+    name_of,
     require_tables,
 )
 from shieldtx.errors import ConfigurationError
@@ -70,6 +71,8 @@ class Opened:
     """The services of a configuration, their databases open."""
 
     scope: str
+    configuration: str
+    """The file, or the application, that names them."""
     services: Sequence[ServiceDatabase]
     stores: Mapping[str, RepairStore]
     runs: SqlReconciliationRuns
@@ -80,7 +83,8 @@ class Opened:
 @contextmanager
 def opened(context: typer.Context, config: Path | None) -> Iterator[Opened]:
     """Open the databases of a configuration; raises ShieldTxError where that cannot be."""
-    configuration = load_configuration(config, invocation(context).app)
+    app = invocation(context).app
+    configuration = load_configuration(config, app)
     services = configuration.services
     require_tables(services)
     with ExitStack() as stack:
@@ -94,6 +98,7 @@ def opened(context: typer.Context, config: Path | None) -> Iterator[Opened]:
         runs = stack.enter_context(stored_runs(configuration))
         yield Opened(
             scope=configuration.scope,
+            configuration=name_of(config, app),
             services=services,
             stores=stores,
             runs=runs,

@@ -106,6 +106,8 @@ def test_a_run_is_repaired_by_its_id_and_again_changes_nothing(
 
     assert operator.answers("repair", "r1", "--yes") == {
         "run": "r1",
+        "configuration": str(operator.config),
+        "services": ["orders", "stock"],
         "dry_run": False,
         "repaired": [
             {
@@ -131,6 +133,7 @@ def test_the_rows_are_shown_before_the_prompt(operator: Operator, missing: list[
     no = operator.says("repair", "last", answer="n\n")
     assert no.exit_code == 3
     assert "hand over: 3 rows, MISSING_DOWNSTREAM\n" in no.stderr
+    assert f"Repair what run r1 has found in orders, stock ({operator.config})? [y/N]" in no.stderr
     assert "nothing was repaired" in no.stderr
     assert operator.pair.received("stock") == []
 
@@ -139,6 +142,33 @@ def test_the_rows_are_shown_before_the_prompt(operator: Operator, missing: list[
     assert "hand over" in yes.stdout
     ((who, *_),) = operator.pair.audits(operator.pair.stock)
     assert who == "ann, ticket 7"
+
+
+@pytest.mark.parametrize("options", [["--dry-run"], ["--yes"]])
+def test_the_table_names_the_file_and_the_services_that_were_repaired(
+    operator: Operator, missing: list[ListedRow], options: list[str]
+):
+    operator.ran("r1", missing)
+
+    shown = operator.says("repair", "last", *options).stdout
+
+    assert f"configuration  {operator.config}\nservices       orders, stock\n" in shown
+
+
+def test_a_file_that_is_named_in_front_of_the_command_is_not_exchanged_for_another(
+    operator: Operator, missing: list[ListedRow]
+):
+    operator.ran("r1", missing)
+    other = operator.folder / "payments.toml"
+    variables = operator.variables | {"SHIELDTX_RECONCILE_CONFIG": str(operator.config)}
+
+    result = CliRunner().invoke(
+        program, ["reconcile", "--config", str(other), "repair", "last", "--yes"], env=variables
+    )
+
+    assert result.exit_code == 3
+    assert "write `shieldtx reconcile repair RUN --config ...`" in result.stderr
+    assert operator.pair.received("stock") == []
 
 
 def test_a_dry_run_writes_nothing_and_needs_no_prompt(operator: Operator, missing: list[ListedRow]):
@@ -217,6 +247,8 @@ def test_rows_that_are_in_flight_are_no_ones_to_repair(
 
     assert operator.answers("repair", "last") == {
         "run": "r1",
+        "configuration": str(operator.config),
+        "services": ["orders", "stock"],
         "dry_run": False,
         "repaired": [],
         "not_repairable": [],

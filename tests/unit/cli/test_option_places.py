@@ -1,0 +1,86 @@
+"""Options in front of a command that belong to its group: refused, and never dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from shieldtx.cli.program import program
+
+COMMON = {"--app", "--log-level", "--log-format", "--version"}
+"""They may stand anywhere, and apply to each command."""
+
+
+def groups(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield each group of commands below a command, with the words that lead to it."""
+    if hasattr(command, "commands"):
+        yield path, command
+        for name, child in command.commands.items():
+            yield from groups(child, *path, name)
+
+
+def in_front() -> Iterator[tuple[str, ...]]:
+    """Yield each option of each group in front of each of its commands."""
+    for path, group in groups(typer.main.get_command(program)):
+        for option in group.params:
+            if COMMON.intersection(option.opts):
+                continue
+            for text in (*option.opts, *option.secondary_opts):
+                value = () if option.is_flag else ("7",)
+                for name in group.commands:
+                    yield (*path, text, *value, name)
+
+
+IN_FRONT = list(in_front())
+
+
+def refused(*words: str, **variables: str) -> str:
+    result = CliRunner().invoke(program, words, env=variables)
+    assert result.exit_code == 3, result.output
+    assert result.stdout == ""
+    return result.stderr
+
+
+def test_reconcile_is_a_group_with_options_of_its_own():
+    assert ("reconcile", "--config", "7", "repair") in IN_FRONT
+
+
+@pytest.mark.parametrize("words", IN_FRONT, ids=" ".join)
+def test_an_option_in_front_of_a_command_that_does_not_see_it_is_refused(words: tuple[str, ...]):
+    *_, command = words
+    # What the command itself lacks would be told later.
+    rest = ("last",) if command == "repair" else ()
+
+    said = refused(*words, *rest, SHIELDTX_RECONCILE_CONFIG="there is no such file")
+
+    assert words[1] in said
+    assert f"in front of `{command}` would have no effect" in said
+
+
+def test_the_error_has_the_right_order_and_names_what_the_command_does_not_take():
+    said = refused("reconcile", "--config", "payments.toml", "--json", "repair", "last", "--yes")
+    assert said == (
+        "error: --config and --json in front of `repair` would have no effect: write `shieldtx "
+        "reconcile repair RUN --config ... --json`\n"
+    )
+    said = refused("reconcile", "--full", "--no-topics", "--config", "x.toml", "runs")
+    assert said == (
+        "error: --config and --full and --no-topics in front of `runs` would have no effect: write "
+        "`shieldtx reconcile runs --config ...`, and leave --full and --no-topics out, which "
+        "`runs` does not take\n"
+    )
+
+
+def test_variables_and_common_options_are_for_every_command(tmp_path):
+    for words in (("--app", "no.module:shield"), ("--log-level", "debug")):
+        said = refused(
+            *("reconcile", *words, "runs"),
+            SHIELDTX_RECONCILE_CONFIG=str(tmp_path / "missing.toml"),
+            SHIELDTX_RECONCILE_OUT="elsewhere",
+            SHIELDTX_SPARK_MASTER="local[1]",
+        )
+        assert "missing.toml cannot be read" in said
