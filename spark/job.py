@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
 from shieldtx.reconcile.expectations import Member, Received, Stream
 from shieldtx.reconcile.findings import Bounds, Findings, OutputFolder
@@ -22,6 +23,7 @@ from shieldtx.reconcile.observed import (
     received_first,
     remembered,
 )
+from shieldtx.reconcile.repair.listed_rows import RUN_ID
 from shieldtx.reconcile.report import writer
 from shieldtx.reconcile.report.shown_rows import shown_rows
 from shieldtx.reconcile.request import EVERYTHING, ReconcileRequest
@@ -68,7 +70,9 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
     folder = OutputFolder(path=request.folder)
     counts = counts_of([*found.tallies, *unread_of(plan.compared or ())])
     write_counts(counts, folder.summary)
-    transforms.listed(found.rows).coalesce(1).write.mode("overwrite").parquet(str(folder.rows))
+    # A repair reads no rows of another run, whatever has come into the folder.
+    rows = transforms.listed(found.rows).withColumn(RUN_ID, F.lit(request.run_id))
+    rows.coalesce(1).write.mode("overwrite").parquet(str(folder.rows))
     first = first_rows_of(found.rows, request.first_rows)
     shown = shown_rows(first)
     if request.show_payloads:

@@ -34,6 +34,7 @@ from shieldtx.errors import AlreadyRunning, ConfigurationError
 from shieldtx.reconcile.config import Configuration
 from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.report.terminal import remarks, summary_table
+from shieldtx.reconcile.report_folder import new_folder
 from shieldtx.reconcile.request import EVERYTHING, MOST_ROWS, Selection
 from shieldtx.reconcile.spark_launcher import ReconcileRequest, ReconcileResult
 from shieldtx.scheduling.cron import run_by_crontab
@@ -175,13 +176,17 @@ def _run_at_night(
     *,
     as_json: bool,
 ) -> None:
-    folder = request.folder / f"{datetime.now().astimezone():%Y-%m-%d-%H%M%S}"
+    folder = new_folder(request.folder)
     try:
         outcome = _run(configuration, replace(request, folder=folder), selection, as_json=as_json)
     except AlreadyRunning as error:
         log.info("left to another machine: %s", error)
     else:
         log.info("the reconciliation ended with %s: %s", outcome.name, folder)
+    finally:
+        # Of a run that has not begun.
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _selection(*, full: bool, since: str | None, until: str | None) -> Selection | None:

@@ -155,7 +155,8 @@ class _Job:
     def read(self) -> Iterator[ListedRow]:
         """Yield the rows that it is about; another run may have taken the folder by now."""
         all_ = [verdict for verdict in Verdict if verdict.is_mismatch]
-        return listed_rows(_rows_of(self.run, self.copy), self.named or all_)
+        rows = _rows_of(self.run, self.copy)
+        return listed_rows(rows, self.named or all_, run_id=self.run.run_id)
 
     def carry_out(self, *, who: str, dry_run: bool) -> RepairReport:
         """Do it."""

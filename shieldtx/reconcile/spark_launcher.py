@@ -11,12 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import BinaryIO
 
 from shieldtx._resources import PACKAGE, resource_folder
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.findings import Findings, OutputFolder, RunOutcome, from_json
 from shieldtx.reconcile.jdbc import jdbc_address
+from shieldtx.reconcile.report_folder import locked
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase, to_json
 
 __all__ = ["ExpectedGroup", "ReconcileRequest", "ReconcileResult", "ServiceDatabase", "run"]
@@ -26,6 +28,7 @@ PROGRESS = "shieldtx: "
 _TAIL_LINES = 15
 _STOP_S = 10.0
 _ASK_S = 1.0
+_ENDED_WELL = {RunOutcome.CLEAN, RunOutcome.MISMATCHES, RunOutcome.NOT_JUDGED}
 _INSTALL = "pip install 'shieldtx[spark]'"
 _JAVA = "the reconciliation runs on Spark, which needs Java 17 or newer"
 
@@ -52,8 +55,8 @@ def run(
 
     `say` is told what it is doing. It also breaks off when `given_up`, which is asked every second,
     says so. Raises ConfigurationError where it cannot even start: no PySpark, no Java, a URL or a
-    folder that cannot be used. An exception in here, Ctrl-C too, ends the Spark job, and so does
-    the death of this process.
+    folder that cannot be used, a folder that another run uses. An exception in here, Ctrl-C too,
+    ends the Spark job, and so does the death of this process.
     """
     _require_spark()
     for service in request.services:
@@ -61,16 +64,9 @@ def run(
             if url is not None:
                 jdbc_address(service.name, url)
     folder = OutputFolder(path=request.folder.expanduser().resolve())
-    _clear(folder)
-    status = _run_job(replace(request, folder=folder.path), folder.log, given_up, say)
-    ended_well = status in {RunOutcome.CLEAN, RunOutcome.MISMATCHES, RunOutcome.NOT_JUDGED}
-    if not ended_well or not folder.findings.exists():
-        problem = _problem(folder.log, status)
-        return ReconcileResult(
-            outcome=RunOutcome.ERROR, findings=None, problem=problem, folder=folder
-        )
-    findings = from_json(folder.findings.read_bytes())
-    return ReconcileResult(outcome=findings.outcome, findings=findings, problem="", folder=folder)
+    with locked(folder, request) as log:
+        status = _run_job(replace(request, folder=folder.path), log, given_up, say)
+        return _result(request, folder, status)
 
 
 def command(master: str = "local") -> tuple[list[str], dict[str, str]]:
@@ -109,46 +105,56 @@ def _require_spark() -> None:
         raise ConfigurationError(f"{_JAVA}: install it, or set JAVA_HOME")
 
 
-def _clear(folder: OutputFolder) -> None:
-    """Make the folder and take out what an earlier run left, lest it pass for this one's."""
-    try:
-        # The rows name customers and orders: for this account, and its group unless the umask
-        # takes that away.
-        folder.path.mkdir(mode=0o750, parents=True, exist_ok=True)
-        if not folder.log.exists() and (folder.rows.exists() or folder.summary.exists()):
-            raise ConfigurationError(
-                f"{folder.path} holds a `rows` or `summary` that no reconciliation left there: "
-                "choose another folder for the report"
-            )
-        for file in (folder.findings, folder.page, folder.log):
-            file.unlink(missing_ok=True)
-        for directory in (folder.rows, folder.summary):
-            shutil.rmtree(directory, ignore_errors=True)
-    except OSError as error:
-        raise ConfigurationError(f"{folder.path} cannot take the report: {error}") from error
+def _result(request: ReconcileRequest, folder: OutputFolder, status: int) -> ReconcileResult:
+    """Return what the job has found: findings of another run are no result of this one."""
+    if status not in _ENDED_WELL or not folder.findings.exists():
+        return _broken_off(folder, _problem(folder.log, status))
+    findings = from_json(folder.findings.read_bytes())
+    if findings.run_id != request.run_id or findings.outcome != status:
+        return _broken_off(folder, _mixed_up(findings, request, folder, RunOutcome(status)))
+    return ReconcileResult(outcome=findings.outcome, findings=findings, problem="", folder=folder)
+
+
+def _broken_off(folder: OutputFolder, problem: str) -> ReconcileResult:
+    return ReconcileResult(outcome=RunOutcome.ERROR, findings=None, problem=problem, folder=folder)
+
+
+def _mixed_up(
+    findings: Findings, request: ReconcileRequest, folder: OutputFolder, outcome: RunOutcome
+) -> str:
+    return (
+        f"Spark's job ended as {_named(request.run_id)} with {outcome.name}, and "
+        f"{folder.findings} holds the findings of {_named(findings.run_id)} with "
+        f"{findings.outcome.name}: another run has written to this folder at the same time. Give "
+        "each run a folder of its own with --out, and reconcile once more"
+    )
+
+
+def _named(run_id: str) -> str:
+    return f"run {run_id}" if run_id else "a run that is not stored"
 
 
 def _run_job(
-    request: ReconcileRequest, log: Path, given_up: Callable[[], bool], say: Callable[[str], None]
+    request: ReconcileRequest,
+    log: BinaryIO,
+    given_up: Callable[[], bool],
+    say: Callable[[str], None],
 ) -> int:
     """Run the job and return its exit status; the request goes in by its standard input."""
     arguments, environment = command(request.master)
-    with (
-        log.open("wb") as said,
-        subprocess.Popen(  # noqa: S603  our own module in our own interpreter, no shell
-            arguments,
-            stdin=subprocess.PIPE,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **environment},
-            # Ctrl-C is for this process, which then ends the job.
-            start_new_session=True,
-        ) as job,
-    ):
+    with subprocess.Popen(  # noqa: S603  our own module in our own interpreter, no shell
+        arguments,
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **environment},
+        # Ctrl-C is for this process, which then ends the job.
+        start_new_session=True,
+    ) as job:
         try:
             _send(job, request)
             while not given_up():
-                _tell(log, say)
+                _tell(OutputFolder(path=request.folder).log, say)
                 with suppress(subprocess.TimeoutExpired):
                     return job.wait(_ASK_S)
             return RunOutcome.ERROR

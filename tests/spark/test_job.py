@@ -257,9 +257,11 @@ def test_a_run_finds_all_that_was_planted_and_nothing_else(
             jdbc_jar,
             services=(orders.database(**kept), stock.database(**kept, groups=LIMITED)),
             push_down=push_down,
+            run_id="r1",
         ),
     )
     assert from_json(folder.findings.read_bytes()) == findings
+    assert pq.read_table(folder.rows)["run_id"].unique().to_pylist() == [findings.run_id] == ["r1"]
     assert findings.outcome is RunOutcome.MISMATCHES
     assert {V[verdict] for *_, verdict in planted.truth} == set(PAIRS.verdicts)
     assert found_rows(folder) == planted.listed

@@ -201,11 +201,11 @@ def audited(service: Service) -> list[str]:
     return [e for detail in details for ids in detail["events"].values() for e in ids]
 
 
-def write_parquet(folder: Path, listed_: Sequence[ListedRow]) -> None:
+def write_parquet(folder: Path, listed_: Sequence[ListedRow], *, run_id: str = "") -> None:
     """Leave rows in a folder as Spark does."""
     times = pa.timestamp("us", tz="UTC")
     pair = ("kind", "upstream", "downstream", "consumer_group")
-    texts = (*pair, "event_id", "topic", "event_type", "verdict")
+    texts = (*pair, "event_id", "topic", "event_type", "verdict", "run_id")
     schema = pa.schema(
         [
             *((name, pa.string()) for name in texts),
@@ -215,8 +215,12 @@ def write_parquet(folder: Path, listed_: Sequence[ListedRow]) -> None:
         ]
     )
     found = [
-        {name: getattr(row, "group" if name == "consumer_group" else name) for name in schema.names}
-        | {"event_id": str(row.event_id)}
+        {
+            **{name: getattr(row, name) for name in schema.names if hasattr(row, name)},
+            "consumer_group": row.group,
+            "event_id": str(row.event_id),
+            "run_id": run_id,
+        }
         for row in listed_
     ]
     folder.mkdir(parents=True, exist_ok=True)

@@ -33,6 +33,8 @@ _READ: Final = (
     "published_at",
     "settled_at",
 )
+RUN_ID: Final = "run_id"
+"""The column that says which run has listed a row."""
 _TIMES: Final = ("published_at", "settled_at")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -60,10 +62,13 @@ class ListedRow:
     """When the inbox row was settled, by the downstream's clock."""
 
 
-def listed_rows(folder: Path, verdicts: Collection[Verdict]) -> Iterator[ListedRow]:
+def listed_rows(
+    folder: Path, verdicts: Collection[Verdict], *, run_id: str | None = None
+) -> Iterator[ListedRow]:
     """Yield the rows with one of these verdicts, holding one batch of them in memory.
 
-    Raises ConfigurationError where they cannot be read: no PyArrow, no such folder, other files.
+    With a `run_id`, all rows have to be of that run. Raises ConfigurationError where they are not,
+    and where they cannot be read: no PyArrow, no such folder, other files.
     """
     _require_pyarrow()
     if not folder.is_dir():
@@ -74,7 +79,7 @@ def listed_rows(folder: Path, verdicts: Collection[Verdict]) -> Iterator[ListedR
     wanted = {verdict.value for verdict in verdicts}
     for file in sorted(folder.rglob("*.parquet")):
         try:
-            for values in _values(file):
+            for values in _values(file, run_id):
                 if values["verdict"] in wanted:
                     yield _row(values)
         except (OSError, ValueError) as error:
@@ -82,18 +87,30 @@ def listed_rows(folder: Path, verdicts: Collection[Verdict]) -> Iterator[ListedR
             raise ConfigurationError(f"the rows in {file} cannot be read: {error}") from error
 
 
-def _values(file: Path) -> Iterator[Mapping[str, Any]]:
+def _values(file: Path, run_id: str | None) -> Iterator[Mapping[str, Any]]:
     """Yield what a file holds, batch after batch; a scan of the whole folder would read ahead."""
     parquet = import_module("pyarrow.parquet").ParquetFile(file)
+    columns = _READ if run_id is None else (*_READ, RUN_ID)
     with parquet:
-        missing = set(_READ).difference(parquet.schema_arrow.names)
+        missing = set(columns).difference(parquet.schema_arrow.names)
         if missing:
             raise ConfigurationError(
                 f"the rows in {file} have no {', '.join(sorted(missing))}: another version of "
                 "shieldtx wrote them; reconcile once more"
             )
-        for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=list(_READ)):
+        for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=list(columns)):
+            if run_id is not None:
+                _check_run(file, run_id, batch.column(RUN_ID).unique().to_pylist())
             yield from _in_microseconds(batch).to_pylist()
+
+
+def _check_run(file: Path, run_id: str, found: Collection[str]) -> None:
+    others = ", ".join(sorted(str(other) for other in found if other != run_id))
+    if others:
+        raise ConfigurationError(
+            f"the rows in {file} are those of run {others}, not of {run_id}: another run has "
+            "written to this folder; reconcile once more into a folder of its own (--out)"
+        )
 
 
 def _in_microseconds(batch: Any) -> Any:

@@ -57,7 +57,7 @@ class Operator:
         folder = OutputFolder(path=self.folder / run_id)
         self.runs.begin(run_id, mode="full", who="night@host", folder=str(folder.path), basis=basis)
         folder.path.mkdir(parents=True, exist_ok=True)
-        write_parquet(folder.rows, rows)
+        write_parquet(folder.rows, rows, run_id=run_id)
         findings = Findings(
             run_id=run_id,
             started_at=datetime.now(UTC),
@@ -299,7 +299,7 @@ def test_rows_that_any_service_may_have_purged_are_not_published_again(
     assert tried["done"] == 3
 
     long_ago = [replace(row, published_at=datetime.now(UTC) - 9.5 * HOUR) for row in fresh]
-    write_parquet(operator.folder / "r1" / "rows", long_ago)
+    write_parquet(operator.folder / "r1" / "rows", long_ago, run_id="r1")
 
     (left,) = operator.answers(*named, "--yes")["not_repairable"]
     assert left["rows"] == 3
@@ -354,6 +354,20 @@ def test_a_folder_that_a_later_run_has_taken_is_not_repaired_by(
     assert "repair on the machine of night@host" in gone.stderr
 
     assert operator.answers("repair", "r1", "--yes", "--folder", str(copy))["run"] == "r1"
+
+
+def test_rows_of_another_run_beside_the_findings_of_this_one_are_not_repaired_by(
+    operator: Operator, missing: list[ListedRow]
+):
+    """As where two runs have written to one folder at the same time."""
+    folder = operator.ran("r1", missing)
+    write_parquet(folder / "rows", missing, run_id="r2")
+
+    result = operator.says("repair", "r1", "--yes")
+
+    assert result.exit_code == 3
+    assert "are those of run r2, not of r1" in result.stderr
+    assert operator.pair.received("stock") == []
 
 
 @pytest.mark.parametrize("command", [["repair", "last", "--yes"], ["runs"]])

@@ -38,6 +38,7 @@ def values(**changes: Any) -> dict[str, Any]:
         "attempts": None,
         "published_at": NOW,
         "settled_at": None,
+        "run_id": "r1",
     } | changes
 
 
@@ -46,7 +47,7 @@ def write(file: Path, *listed: dict[str, Any], times: pa.DataType = MICROS) -> N
         [
             *((name, pa.string()) for name in ("kind", "upstream", "downstream")),
             *((name, pa.string()) for name in ("consumer_group", "event_id", "topic")),
-            *((name, pa.string()) for name in ("event_type", "verdict")),
+            *((name, pa.string()) for name in ("event_type", "verdict", "run_id")),
             *((name, pa.string()) for name in ("upstream_status", "downstream_status")),
             *((name, pa.int32()) for name in ("upstream_attempts", "attempts")),
             *((name, times) for name in ("published_at", "settled_at")),
@@ -128,6 +129,26 @@ def test_files_of_another_kind_are_refused_by_the_columns_they_lack(tmp_path: Pa
 
     with pytest.raises(ConfigurationError, match=r"have no attempts, .*reconcile once more"):
         list(listed_rows(tmp_path, list(Verdict)))
+
+
+def test_rows_of_another_run_are_refused_when_they_are_reached(tmp_path: Path):
+    write(tmp_path / "part-0.parquet", values())
+    write(tmp_path / "part-1.parquet", values(run_id="r2"), values())
+    rows = listed_rows(tmp_path, list(Verdict), run_id="r1")
+
+    assert next(rows).group == "stock"
+    with pytest.raises(ConfigurationError, match=r"of run r2, not of r1: .*reconcile once more"):
+        next(rows)
+
+
+def test_rows_of_a_release_that_noted_no_run_are_refused(tmp_path: Path):
+    write(tmp_path / "part-0.parquet", values())
+    file = tmp_path / "part-0.parquet"
+    pq.write_table(pq.read_table(file).drop_columns(["run_id"]), file)
+
+    assert len(list(listed_rows(tmp_path, list(Verdict)))) == 1
+    with pytest.raises(ConfigurationError, match=r"have no run_id: another version of shieldtx"):
+        list(listed_rows(tmp_path, list(Verdict), run_id="r1"))
 
 
 def test_a_broken_file_is_refused(tmp_path: Path):
