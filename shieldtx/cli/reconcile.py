@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -127,24 +128,44 @@ def reconcile(
         if context.invoked_subcommand is not None:
             refuse_options_before(context)
             return
-        configuration = load_configuration(config, invocation(context).app)
-        request = request_of(configuration, out)
-        request = replace(
-            request,
-            broker=request.broker if topics else None,
-            margin=request.margin if margin is None else _duration("--margin", margin),
-            push_down=push_down,
-            first_rows=rows,
-            show_payloads=show_payloads,
-            jdbc_jar=jdbc_jar,
-            master=master,
-        )
+        options: dict[str, Any] = {
+            "margin": None if margin is None else _duration("--margin", margin),
+            "push_down": push_down,
+            "first_rows": rows,
+            "show_payloads": show_payloads,
+            "jdbc_jar": jdbc_jar,
+            "master": master,
+        }
         selection = _selection(full=full, since=since, until=until)
+
+        def asked() -> tuple[Configuration, ReconcileRequest]:
+            configuration = load_configuration(config, invocation(context).app)
+            return configuration, _request(configuration, out, topics=topics, **options)
+
+        configuration, request = asked()
         if cron is not None:
-            nightly = partial(_run_at_night, configuration, request, selection, as_json=as_json)
+            nightly = partial(_run_at_night, asked, selection, as_json=as_json)
             raise typer.Exit(run_by_crontab(cron, nightly))
         outcome = _run(configuration, request, selection, as_json=as_json)
     raise typer.Exit(outcome)
+
+
+def _request(
+    configuration: Configuration,
+    out: Path,
+    *,
+    topics: bool,
+    margin: timedelta | None,
+    **options: Any,
+) -> ReconcileRequest:
+    """Return what a configuration asks for, as far as the options do not say otherwise."""
+    request = request_of(configuration, out)
+    return replace(
+        request,
+        broker=request.broker if topics else None,
+        margin=request.margin if margin is None else margin,
+        **options,
+    )
 
 
 def _run(
@@ -170,12 +191,13 @@ def _run(
 
 
 def _run_at_night(
-    configuration: Configuration,
-    request: ReconcileRequest,
+    asked: Callable[[], tuple[Configuration, ReconcileRequest]],
     selection: Selection | None,
     *,
     as_json: bool,
 ) -> None:
+    # The file may have been corrected since the process was started.
+    configuration, request = asked()
     folder = new_folder(request.folder)
     try:
         outcome = _run(configuration, replace(request, folder=folder), selection, as_json=as_json)

@@ -1,0 +1,110 @@
+"""`shieldtx reconcile --cron`: what each night's run works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from shieldtx.cli import reconcile
+from shieldtx.cli.program import program
+from shieldtx.errors import AlreadyRunning, ConfigurationError
+from shieldtx.reconcile.config import Configuration
+from shieldtx.reconcile.findings import RunOutcome
+from shieldtx.reconcile.spark_launcher import ReconcileRequest
+
+FILE = '{margin}[services.orders]\nurl = "ORDERS_URL"\nretention = "P{days}D"\n'
+
+
+class Nights:
+    """A configuration file, and what the runs of its nights are asked to do."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config = folder / "reconcile.toml"
+        self.out = folder / "nights"
+        self.asked: list[ReconcileRequest] = []
+        self.error: Exception | None = None
+        self.write()
+
+    def write(self, *, days: int = 7, margin: str = "") -> None:
+        self.config.write_text(FILE.format(days=days, margin=margin))
+
+    def one(self, _: Configuration, request: ReconcileRequest, *__: object, **___: object) -> int:
+        self.asked.append(request)
+        if self.error is not None:
+            raise self.error
+        (request.folder / "report.html").touch()
+        return RunOutcome.CLEAN
+
+    def start(self, nights: Callable[[Callable[[], None]], None], *options: str) -> None:
+        """Start the command; `nights` calls what it is given once for each night."""
+
+        def by_crontab(_: str, run: Callable[[], None]) -> int:
+            nights(run)
+            return 0
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reconcile, "run_by_crontab", by_crontab)
+            patch.setattr(reconcile, "_run", self.one)
+            words = ["--config", str(self.config), "--out", str(self.out), "--cron", "0 2 * * *"]
+            result = CliRunner().invoke(
+                program,
+                ["reconcile", *words, *options],
+                env={"ORDERS_URL": "postgresql+psycopg://ann:x@127.0.0.1/orders"},
+                catch_exceptions=False,
+            )
+        assert result.exit_code == 0, result.output
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> Nights:
+    return Nights(tmp_path)
+
+
+def test_a_file_that_was_corrected_counts_from_the_next_night_on(nights: Nights):
+    def three(run: Callable[[], None]) -> None:
+        run()
+        nights.write(days=3, margin='margin = "PT1M"\n')
+        run()
+        nights.config.unlink()
+        with pytest.raises(ConfigurationError, match="cannot be read"):
+            run()
+
+    nights.start(three)
+
+    first, second = nights.asked
+    assert [r.services[0].retention for r in (first, second)] == [
+        timedelta(days=7),
+        timedelta(days=3),
+    ]
+    assert (first.margin, second.margin) == (timedelta(minutes=15), timedelta(minutes=1))
+
+
+def test_options_of_the_command_line_count_every_night(nights: Nights):
+    def two(run: Callable[[], None]) -> None:
+        run()
+        nights.write(margin='margin = "PT1M"\n')
+        run()
+
+    nights.start(two, "--margin", "60", "--rows", "7", "--no-push-down", "--master", "local[1]")
+
+    assert [
+        (r.margin, r.first_rows, r.push_down, r.master, r.show_payloads) for r in nights.asked
+    ] == [(timedelta(seconds=60), 7, False, "local[1]", False)] * 2
+
+
+def test_each_night_has_a_folder_and_one_that_is_left_to_others_has_none(nights: Nights):
+    def three(run: Callable[[], None]) -> None:
+        run()
+        run()
+        nights.error = AlreadyRunning("run r1 of ann@host is at work")
+        run()
+
+    nights.start(three)
+
+    first, second, third = (request.folder for request in nights.asked)
+    assert len({first, second, third}) == 3
+    assert set(nights.out.iterdir()) == {first, second}
