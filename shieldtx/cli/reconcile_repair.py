@@ -176,6 +176,8 @@ def _agreed(job: _Job) -> bool:
         late = f", {rows.out_of_order} of them behind later events of their keys"
         said = f"{action}: {rows.done} rows, {verdict}{late if rows.out_of_order else ''}"
         typer.echo(said, err=True)
+    for (service, group), number in plan.handed_over.items():
+        typer.echo(printable(f"to group {group} of {service}: {number} rows"), err=True)
     for (verdict, reason), number in plan.refused.items():
         typer.echo(f"left to you: {number} rows, {verdict}: {reason}", err=True)
     is_any = any(rows.done for rows in plan.repaired.values())
@@ -199,6 +201,10 @@ def _data(job: _Job, report: RepairReport, *, dry_run: bool) -> dict[str, Any]:
             }
             for (verdict, action), rows in report.repaired.items()
         ],
+        "handed_over": [
+            {"service": service, "group": group, "rows": rows}
+            for (service, group), rows in report.handed_over.items()
+        ],
         "not_repairable": [
             {"verdict": verdict.value, "rows": rows, "reason": reason}
             for (verdict, reason), rows in report.refused.items()
@@ -218,5 +224,8 @@ def _show(data: dict[str, Any]) -> None:
         [list(entry.values()) for entry in data["repaired"]],
         right=headings[2:],
     )
+    for entry in data["handed_over"]:
+        handed_over = f"{entry['rows']} {'would be ' if data['dry_run'] else ''}handed over"
+        print_fields([(f"to group {entry['group']} of {entry['service']}", handed_over)])
     for entry in data["not_repairable"]:
         print_fields([(f"not repaired: {entry['rows']} {entry['verdict']}", entry["reason"])])

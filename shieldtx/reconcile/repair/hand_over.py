@@ -218,6 +218,7 @@ class HandOver:
 
     def _count(self, tally: Tally, repaired: Repaired) -> None:
         tally.add(self._missing.verdict, RepairAction.HAND_OVER, repaired)
+        tally.hand_over(self._missing.to, repaired.done)
 
 
 def _counted(handed: HandedOver, late: AbstractSet[UUID]) -> Repaired:

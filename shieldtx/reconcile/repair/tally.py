@@ -17,6 +17,8 @@ class RepairReport:
     repaired: Mapping[tuple[Verdict, RepairAction], Repaired]
     refused: Mapping[tuple[Verdict, str], int]
     """How many rows of a verdict are left to a person, by reason."""
+    handed_over: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """How many events were handed over, by service and group."""
 
 
 @dataclass(slots=True)
@@ -25,6 +27,7 @@ class Tally:
 
     repaired: dict[tuple[Verdict, RepairAction], Repaired] = field(default_factory=dict)
     refused: Counter[tuple[Verdict, str]] = field(default_factory=Counter)
+    handed_over: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, verdict: Verdict, action: RepairAction, repaired: Repaired) -> None:
         """Count what became of rows that were to be repaired."""
@@ -32,6 +35,11 @@ class Tally:
             return
         key = verdict, action
         self.repaired[key] = self.repaired.get(key, Repaired()).plus(repaired)
+
+    def hand_over(self, to: tuple[str, str], rows: int) -> None:
+        """Count events that a group of a service gets; they are among those of `add`."""
+        if rows:
+            self.handed_over[to] += rows
 
     def refuse(self, verdict: Verdict, reason: str, rows: int = 1) -> None:
         """Count rows that are left to a person."""
@@ -41,4 +49,6 @@ class Tally:
     @property
     def report(self) -> RepairReport:
         """All of it."""
-        return RepairReport(repaired=self.repaired, refused=self.refused)
+        return RepairReport(
+            repaired=self.repaired, refused=self.refused, handed_over=self.handed_over
+        )

@@ -119,6 +119,7 @@ def test_a_run_is_repaired_by_its_id_and_again_changes_nothing(
                 "out_of_order": 0,
             }
         ],
+        "handed_over": [{"service": "stock", "group": "stock", "rows": 3}],
         "not_repairable": [],
     }
     (again,) = operator.answers("repair", "last", "--yes")["repaired"]
@@ -132,7 +133,7 @@ def test_the_rows_are_shown_before_the_prompt(operator: Operator, missing: list[
 
     no = operator.says("repair", "last", answer="n\n")
     assert no.exit_code == 3
-    assert "hand over: 3 rows, MISSING_DOWNSTREAM\n" in no.stderr
+    assert "hand over: 3 rows, MISSING_DOWNSTREAM\nto group stock of stock: 3 rows\n" in no.stderr
     assert f"Repair what run r1 has found in orders, stock ({operator.config})? [y/N]" in no.stderr
     assert "nothing was repaired" in no.stderr
     assert operator.pair.received("stock") == []
@@ -153,6 +154,7 @@ def test_the_table_names_the_file_and_the_services_that_were_repaired(
     shown = operator.says("repair", "last", *options).stdout
 
     assert f"configuration  {operator.config}\nservices       orders, stock\n" in shown
+    assert "to group stock of stock  3 " in shown
 
 
 def test_a_file_that_is_named_in_front_of_the_command_is_not_exchanged_for_another(
@@ -251,6 +253,7 @@ def test_rows_that_are_in_flight_are_no_ones_to_repair(
         "services": ["orders", "stock"],
         "dry_run": False,
         "repaired": [],
+        "handed_over": [],
         "not_repairable": [],
     }
 
