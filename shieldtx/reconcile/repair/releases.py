@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
@@ -76,16 +77,17 @@ class Releases:
     def _refused(self, rows: Sequence[RowSeen]) -> dict[UUID, str]:
         """Return which events are not released, and why; those that are gone have no line."""
         lines = self._outbox.lines([row.event_id for row in rows])
+        since = self._context.policy.young_for_all
         old = {
-            row.event_id: TOO_OLD
-            for row in rows
-            if (line := lines.get(row.event_id)) and self._is_too_old(row, line)
+            event_id: TOO_OLD
+            for event_id, line in lines.items()
+            if may_be_forgotten(_earliest_copy(line), since=since)
         }
         return old | self._revoked.among(rows)
 
-    def _is_too_old(self, row: RowSeen, line: Line) -> bool:
-        # No copy of an event with a chosen delay was sent before it was due. A retry has another
-        # due time, and the times of earlier attempts are not known.
-        is_first = row.attempts == 1 and not line.unconfirmed
-        may_have_come_at = max(line.due_at, line.written_at) if is_first else line.written_at
-        return may_be_forgotten(may_have_come_at, since=self._context.policy.young_for_all)
+
+def _earliest_copy(line: Line) -> datetime:
+    """Return before when no copy of an event was sent."""
+    # Only an attempt that had no answer leaves a copy behind, and then the row does not say when.
+    # Without one, the copy is of the last attempt, which was made when the event was due.
+    return line.written_at if line.unconfirmed else max(line.due_at, line.written_at)

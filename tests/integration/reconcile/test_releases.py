@@ -180,14 +180,14 @@ def test_a_rollback_is_released_while_all_groups_know_it(
     ("changes", "is_released"),
     [
         ("waiting = true", True),
-        ("waiting = true, attempts = 2", False),
+        ("waiting = true, attempts = 2", True),
         ("waiting = true, unconfirmed = true", False),
         ("waiting = true, due_at = now() - interval '8 days'", False),
         ("attempts = attempts", False),
     ],
-    ids=["delayed", "tried before", "taken over", "due long ago", "at once"],
+    ids=["delayed", "refused before", "taken over", "due long ago", "at once"],
 )
-def test_an_event_with_a_chosen_delay_is_as_old_as_its_first_attempt(
+def test_an_event_with_a_chosen_delay_is_as_old_as_its_earliest_copy(
     pair: Pair, changes: str, is_released: bool
 ):
     pair.write(1)

@@ -20,7 +20,6 @@ from shieldtx.reconcile.repair.key_order import KeyOrder
 from shieldtx.reconcile.repair.order_for_all import OrderForAll
 from shieldtx.reconcile.repair.progress import Progress
 from shieldtx.reconcile.repair.publish_again import PublishAgain
-from shieldtx.reconcile.repair.releases import Releases
 from shieldtx.reconcile.repair.revoked import Revoked
 from shieldtx.reconcile.repair.siblings import Siblings
 from shieldtx.reconcile.repair.steps import Publication
@@ -185,7 +184,7 @@ OF_REPAIRS: Final = (
     ),
     Mutant(
         name="what a relay has left is released however old it is",
-        applied=instead(Releases, "_is_too_old", lambda *_: False),
+        applied=instead(releases, "may_be_forgotten", lambda *_, **__: False),
         stories=(release_stories.relay_is_gone_for_longer_than_rows_are_kept,),
     ),
     Mutant(
