@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from uuid import UUID
 
+from shieldtx.ports.hand_over import Key, Line, Sibling
 from shieldtx.ports.repair import RowSeen
 from shieldtx.reconcile.repair.digest_set import DigestSet
 
 
 class Progress:
-    """Remembers what was published again, and which rollbacks a dry run would have raised.
+    """Remembers what was published again, and what a dry run would have raised or replayed.
 
-    The databases know of a rollback that was raised, so that only a dry run notes it here.
+    The databases know of a rollback that was raised and of an event that was replayed, so that only
+    a dry run notes them here.
     """
 
     def __init__(self) -> None:
         self._published = DigestSet()
         self._taken_back = DigestSet()
         self._raised = DigestSet()
+        self._replayed: defaultdict[str, dict[Key, list[Sibling]]] = defaultdict(dict)
 
     def publish(self, source: str, event_ids: Iterable[UUID]) -> None:
         """Note that events of a service are in line again."""
@@ -42,6 +46,29 @@ class Progress:
     def would_be_taken_back(self, event_id: UUID, source: str) -> bool:
         """Whether a service would have written a rollback of an event."""
         return _named(event_id, source) in self._taken_back
+
+    def pretend_to_replay(self, source: str, lines: Mapping[UUID, Line]) -> None:
+        """Note that events of a service would be in line again, as far as they have an order."""
+        for event_id, line in lines.items():
+            if key := line.ordered_by:
+                sibling = Sibling(
+                    seq=line.seq,
+                    written_at=line.written_at,
+                    delayed_until=line.delayed_until,
+                    event_id=event_id,
+                    type=line.type,
+                    ordered_by=key,
+                    is_sent=False,
+                    settled_at=None,
+                    unconfirmed=line.unconfirmed,
+                )
+                self._replayed[source].setdefault(key, []).append(sibling)
+
+    def would_be_replayed(self, source: str, keys: Collection[Key]) -> Iterator[Sibling]:
+        """Yield the events of these keys that would be in line again."""
+        replayed = self._replayed.get(source, {})
+        for key in keys if replayed else ():
+            yield from replayed.get(key, ())
 
 
 def _named(event_id: UUID, *names: str) -> bytes:

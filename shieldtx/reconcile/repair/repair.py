@@ -14,6 +14,7 @@ from shieldtx.reconcile.repair.hand_over import HandOver
 from shieldtx.reconcile.repair.limits import Limits
 from shieldtx.reconcile.repair.listed_rows import ListedRow
 from shieldtx.reconcile.repair.publish_again import PublishAgain
+from shieldtx.reconcile.repair.releases import Releases
 from shieldtx.reconcile.repair.replays import Replays
 from shieldtx.reconcile.repair.slices import slices
 from shieldtx.reconcile.repair.steps import (
@@ -37,6 +38,12 @@ LOOKED_UP: Final = 5_000
 COMPARED: Final = 50_000
 """Events whose keys are compared with an inbox at once, which takes a scan of it."""
 
+_RESENDING: Final[Mapping[RepairAction, type[Releases | Replays]]] = {
+    RepairAction.RELEASE_EVENT: Releases,
+    RepairAction.REPLAY_EVENT: Replays,
+}
+"""What has a relay send an event that it may have sent before."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
@@ -53,7 +60,7 @@ class _Work:
 
     waiting: defaultdict[_Kind, list[RowSeen]] = field(default_factory=lambda: defaultdict(list))
     publications: dict[Publication, PublishAgain] = field(default_factory=dict)
-    replays: dict[_Kind, Replays] = field(default_factory=dict)
+    resent: dict[_Kind, Releases | Replays] = field(default_factory=dict)
     hand_overs: dict[Missing, HandOver] = field(default_factory=dict)
 
 
@@ -98,8 +105,8 @@ class Repair:
         # events that are handed over.
         for hand_over in work.hand_overs.values():
             hand_over.carry_out(tally)
-        for replays in work.replays.values():
-            replays.carry_out(tally)
+        for resent in work.resent.values():
+            resent.carry_out(tally)
         for publication, publish_again in work.publications.items():
             would_have = {
                 missing.to: hand_over.done
@@ -120,11 +127,11 @@ class Repair:
                 if publication not in work.publications:
                     work.publications[publication] = PublishAgain(publication, self._context)
                 work.publications[publication].add(seen)
-            case Step(action=RepairAction.REPLAY_EVENT as action, service=service, row=seen):
+            case Step(action=action, service=service, row=seen) if action in _RESENDING:
                 kind = _Kind(verdict, action, service)
-                if kind not in work.replays:
-                    work.replays[kind] = Replays(service, verdict, self._context)
-                work.replays[kind].add(seen)
+                if kind not in work.resent:
+                    work.resent[kind] = _RESENDING[action](service, verdict, self._context)
+                work.resent[kind].add(seen)
             case Step(action=action, service=service, row=seen):
                 kind = _Kind(verdict, action, service)
                 work.waiting[kind].append(seen)

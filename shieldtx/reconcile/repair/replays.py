@@ -11,7 +11,7 @@ from uuid import UUID
 
 from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.ports.hand_over import Behind, Key, Line
-from shieldtx.ports.repair import RepairAction, RowSeen
+from shieldtx.ports.repair import RepairAction, Repaired, RowSeen
 from shieldtx.reconcile.repair.age import may_be_forgotten
 from shieldtx.reconcile.repair.context import RepairContext
 from shieldtx.reconcile.repair.decisions import (
@@ -75,13 +75,18 @@ class Replays:
                 for row in batch:
                     if row.event_id in refused:
                         tally.refuse(self._verdict, refused[row.event_id])
-                self._replay([row for row in batch if row.event_id not in refused], by_now, tally)
+                kept = [row for row in batch if row.event_id not in refused]
+                repaired = self._replay(kept, by_now, tally)
+                if self._context.dry_run:
+                    replayed = {i: line for i, line in lines.items() if i in repaired.events}
+                    self._context.progress.pretend_to_replay(self._service, replayed)
 
-    def _replay(self, rows: Sequence[RowSeen], late: set[UUID], tally: Tally) -> None:
+    def _replay(self, rows: Sequence[RowSeen], late: set[UUID], tally: Tally) -> Repaired:
         note, dry_run = self._context.note(self._verdict), self._context.dry_run
         repaired = self._outbox.repair(_ACTION, rows, note=note, dry_run=dry_run)
         out_of_order = len(late.intersection(repaired.events))
         tally.add(self._verdict, _ACTION, replace(repaired, out_of_order=out_of_order))
+        return repaired
 
     def _refused(
         self, rows: Sequence[RowSeen], lines: Mapping[UUID, Line], late: set[UUID]

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from uuid import UUID
 
 from shieldtx.domain.states import OutboxStatus
@@ -69,6 +70,7 @@ class Siblings:
         self._downstream = context.stores[self._service]
         self._source = source
         self._looked_up = context.limits.looked_up
+        self._progress = context.progress
         self._receivers = context.receivers(source)
         self._revoked = revoked
         # What it has settled before that, it may have purged: what it lacks is unknown.
@@ -92,7 +94,11 @@ class Siblings:
                 asked.places[key].add(line)
                 asked.types.add((line.topic, line.type))
         found = Found()
-        siblings = self._upstream.siblings(asked.places.keys(), since=since)
+        keys = asked.places.keys()
+        siblings = chain(
+            self._upstream.siblings(keys, since=since),
+            self._progress.would_be_replayed(self._source, keys),
+        )
         for part in batches(siblings, self._looked_up):
             for sibling in part:
                 found.sent[sibling.ordered_by].add(sibling)

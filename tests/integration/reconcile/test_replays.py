@@ -15,13 +15,14 @@ from shieldtx.ports.repair import RepairAction, Repaired
 from shieldtx.reconcile.expectations import Others
 from shieldtx.reconcile.repair.decisions import (
     AFTER_LATER_ONES,
+    AMONG_OTHERS,
     FOR_OTHERS,
     UNDONE_LOCALLY,
     Policy,
 )
 from shieldtx.reconcile.repair.listed_rows import ListedRow
 from shieldtx.reconcile.verdicts import Verdict
-from tests.support.repair_scenarios import BOTH, Pair, before_statements, listed, rows
+from tests.support.repair_scenarios import BOTH, Pair, absent, before_statements, listed, lose, rows
 from tests.support.service import Service, Wire, answer
 
 PARKED = Verdict.PARKED
@@ -226,3 +227,53 @@ def test_a_failed_rollback_is_replayed_whatever_its_key_has(pair: Pair):
 
     assert report.repaired == {REPLAYED: Repaired(done=len(failed))}
     assert pair.orders.effects("compensated") == ["k0"]
+
+
+# --- a dry run counts what the repair does --------------------------------------------------------
+
+ABSENT = Verdict.ABSENT_FROM_TOPIC
+PUBLISHED = (ABSENT, RepairAction.PUBLISH_AGAIN)
+BOTH_NAMED = Policy(services=BOTH, named=frozenset({PARKED, ABSENT}))
+
+
+def fail_after(pair: Pair, absent_: str, failed: str) -> list[ListedRow]:
+    """Lose one event for a group, and let a later one of the same key or another one fail."""
+    write(pair, absent_, failed, "other")
+    pair.work()
+    lost, late, _ = pair.sent()
+    lose(pair, "stock", lost["event_id"], late["event_id"])
+    pair.orders.execute(
+        "UPDATE shield_outbox SET status = 'FAILED', settled_at = now(), last_error = 'timed out', "
+        "unconfirmed = true WHERE event_id = :event",
+        event=late["event_id"],
+    )
+    return [*absent(pair, 0), *parked(pair, "stock")]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("out_of_order", [True, False])
+def test_a_copy_of_an_event_before_a_replayed_one_of_its_key_is_late(
+    pair: Pair, out_of_order: bool, dry_run: bool
+):
+    found = fail_after(pair, "k", "k")
+    policy = replace(BOTH_NAMED, out_of_order=out_of_order)
+
+    report = pair.repair(found, policy=policy, dry_run=dry_run, batch=1, looked_up=1)
+
+    replayed = {REPLAYED: Repaired(done=1)}
+    if out_of_order:
+        assert report.refused == {}
+        assert report.repaired == replayed | {PUBLISHED: Repaired(done=1, out_of_order=1)}
+    else:
+        assert report.refused == {(ABSENT, AMONG_OTHERS): 1}
+        assert report.repaired == replayed
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_copy_is_published_whatever_is_replayed_of_other_keys(pair: Pair, dry_run: bool):
+    found = fail_after(pair, "k", "k1")
+
+    report = pair.repair(found, policy=BOTH_NAMED, dry_run=dry_run)
+
+    assert report.refused == {}
+    assert report.repaired == {REPLAYED: Repaired(done=1), PUBLISHED: Repaired(done=1)}

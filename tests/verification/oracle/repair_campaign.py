@@ -17,6 +17,7 @@ from tests.verification.oracle.generate import STORIES, Story, a_history
 from tests.verification.oracle.key_stories import records_of_a_key_are_lost_for_groups
 from tests.verification.oracle.nights import mismatches
 from tests.verification.oracle.odd_names import ODD_AND_BROKEN
+from tests.verification.oracle.release_stories import OF_RELEASES
 from tests.verification.oracle.repairs import Repaired, RepairedNight
 from tests.verification.oracle.spark_world import four_services
 
@@ -26,6 +27,7 @@ _STORIES: Final[Sequence[Story]] = (
     *(story for story in STORIES if story not in ODD_AND_BROKEN),
     *[records_of_a_key_are_lost] * _OFTEN,
     records_of_a_key_are_lost_for_groups,
+    *OF_RELEASES,
 )
 """The order of a key is what a repair can do harm to."""
 

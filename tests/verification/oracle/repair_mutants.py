@@ -13,7 +13,7 @@ from uuid import UUID
 
 from shieldtx.ports.hand_over import Arrival, Line
 from shieldtx.ports.repair import RowSeen
-from shieldtx.reconcile.repair import decisions, key_order, order_for_all, repair
+from shieldtx.reconcile.repair import decisions, key_order, order_for_all, releases, repair
 from shieldtx.reconcile.repair.context import RepairContext
 from shieldtx.reconcile.repair.decisions import Policy
 from shieldtx.reconcile.repair.key_order import KeyOrder
@@ -25,7 +25,7 @@ from shieldtx.reconcile.repair.siblings import Siblings
 from shieldtx.reconcile.repair.steps import Publication
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairStore
-from tests.verification.oracle import broken, key_stories, repair_plan
+from tests.verification.oracle import broken, key_stories, release_stories, repair_plan
 from tests.verification.oracle.mutants import Mutant, instead
 
 
@@ -113,6 +113,19 @@ def _all_groups_get_what_one_lacks() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _revoked_is_not_asked_for_a_release() -> Iterator[None]:
+    class NothingRevoked(Revoked):
+        """Knows of no rollback and of no discard."""
+
+        def among(self, rows: Sequence[RowSeen]) -> dict[UUID, str]:
+            del rows
+            return {}
+
+    with patch.object(releases, "Revoked", NothingRevoked):
+        yield
+
+
 OF_REPAIRS: Final = (
     Mutant(
         name="N4 what was taken back is delivered",
@@ -168,5 +181,15 @@ OF_REPAIRS: Final = (
         name="an event is left to a person behind an earlier one of its key",
         applied=instead(key_order, "_OfOneKey", _ByAnyArrival),
         stories=(key_stories.record_is_lost_where_a_clock_went_back,),
+    ),
+    Mutant(
+        name="what a relay has left is released however old it is",
+        applied=instead(releases, "may_be_forgotten", lambda *_, **__: False),
+        stories=(release_stories.relay_is_gone_for_longer_than_rows_are_kept,),
+    ),
+    Mutant(
+        name="what a relay has left is released though it was taken back",
+        applied=_revoked_is_not_asked_for_a_release,
+        stories=(release_stories.is_taken_back_while_a_relay_is_gone,),
     ),
 )

@@ -17,6 +17,7 @@ from uuid import UUID
 from sqlalchemy import select
 
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
+from shieldtx.ports.repair import RepairAction
 from shieldtx.reconcile.repair.decisions import PART_OF_RETENTION, Policy
 from shieldtx.reconcile.repair.listed_rows import ListedRow
 from shieldtx.reconcile.repair.repair import Repair
@@ -56,6 +57,8 @@ class DyingStore:
     """None: it does not end."""
     work: Callable[[int], None]
     """At one of these moments, relays and consumers do all that there is to do."""
+    released: set[UUID]
+    """The events that this or another store has put back in line for a relay."""
 
     def __getattr__(self, name: str) -> Any:
         """Ask what changes nothing."""
@@ -63,11 +66,17 @@ class DyingStore:
 
     def repair(self, *given: Any, **named: Any) -> Any:
         """Repair, and may end."""
-        return self._dying(self.store.repair, given, named)
+        return self._dying(self._repair, given, named)
 
     def hand_over(self, *given: Any, **named: Any) -> Any:
         """Hand over, and may end."""
         return self._dying(self.store.hand_over, given, named)
+
+    def _repair(self, action: RepairAction, *given: Any, **named: Any) -> Any:
+        done = self.store.repair(action, *given, **named)
+        if action is RepairAction.RELEASE_EVENT:
+            self.released |= done.events
+        return done
 
     def _dying(self, do: Any, given: Any, named: Any) -> Any:
         self._step()
@@ -117,7 +126,8 @@ class RepairedNight:
         self.history.random.shuffle(listed)
         with Services(setting=self.history.setting, services=self.services) as running:
             business = Business(r=self.history.random, running=running, plan=plan, rows=rows_before)
-            steps, report = self._repair(listed, began, business)
+            released: set[UUID] = set()
+            steps, report = self._repair(listed, began, business, released)
             running.go_on()
         rows_after, whole_after = self._read(began)
         # An hour later, with nothing done since: what was left alone then, and what is left now.
@@ -127,6 +137,7 @@ class RepairedNight:
         result = Repaired(before=before, after=after, steps=steps)
         result.wrong += self._touched(whole_before, whole_after, before, plan)
         result.wrong += self._badly_applied(rows_before, Counter(running.applied))
+        result.wrong += self._released(rows_before, released)
         result.wrong += self._delivered(rows_after, plan)
         result.wrong += repair_order.inverted(rows_before, rows_after, running.applied)
         unlisted = self._can_still_be_delivered(plan, rows_before, rows_after)
@@ -141,7 +152,7 @@ class RepairedNight:
     # --- the repair ------------------------------------------------------------------------------
 
     def _repair(
-        self, rows: list[ListedRow], began: datetime, business: Business
+        self, rows: list[ListedRow], began: datetime, business: Business, released: set[UUID]
     ) -> tuple[int, RepairReport]:
         """Repair a row at a time; the process ends at each step, and another one begins again.
 
@@ -155,6 +166,7 @@ class RepairedNight:
                     steps=steps,
                     dies_at=dies_at,
                     work=business.goes_on,
+                    released=released,
                 )
                 for name, store in self._stores().items()
             }
@@ -264,12 +276,7 @@ class RepairedNight:
         self, plan: RepairPlan, before: Rows, after: Rows
     ) -> Iterator[Pair]:
         """Yield what the run has not listed, and another repair can hand over."""
-        taken_back = {
-            row["causation_id"]
-            for rows in (before, after)
-            for row in (*rows.outbox, *rows.inbox)
-            if _takes_back(row)
-        }
+        taken_back = _taken_back(before) | _taken_back(after)
         sent = {(row["service"], row["event_id"]): row for row in before.outbox}
         for pair in plan.left_out:
             retention = self.night.retention[pair.downstream]
@@ -289,9 +296,7 @@ class RepairedNight:
         }
         forgotten = self.history.forgotten(self.night.at)
         received = repair_order.received_by(rows)
-        taken_back = {
-            row["causation_id"] for row in (*rows.outbox, *rows.inbox) if _takes_back(row)
-        }
+        taken_back = _taken_back(rows)
         overtaken = repair_order.overtaken(rows)
         for effect, times in effects.items():
             if times > 1 or effect in applied:
@@ -303,6 +308,17 @@ class RepairedNight:
             is_lost = effect not in received
             if is_lost and effect[-1] in taken_back and self._was_settled(rows, effect[-1]):
                 yield f"{effect} was applied though it had been taken back"
+
+    def _released(self, rows: Rows, released: set[UUID]) -> Iterator[str]:
+        """Say what was put back in line that a relay must not send.
+
+        One that runs sends it all the same: that is why only what the repair did counts here.
+        """
+        forgotten = {effect[-1] for effect in self.history.forgotten(self.night.at)}
+        for event_id in released & forgotten:
+            yield f"{event_id} was released though a group has applied and purged it"
+        for event_id in released & _taken_back(rows):
+            yield f"{event_id} was released though it had been taken back"
 
     def _was_settled(self, rows: Rows, event_id: UUID) -> bool:
         """Whether no relay has sent the event by itself."""
@@ -336,6 +352,10 @@ class RepairedNight:
             most = 0 if verdict is V.STUCK else left[verdict]
             if remaining[verdict] > most:
                 yield f"{remaining[verdict]} are {verdict} still, and {most} were left to a person"
+
+
+def _taken_back(rows: Rows) -> set[UUID]:
+    return {row["causation_id"] for row in (*rows.outbox, *rows.inbox) if _takes_back(row)}
 
 
 def _takes_back(row: Row) -> bool:

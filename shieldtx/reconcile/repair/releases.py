@@ -1,0 +1,93 @@
+"""Releases events that a relay has left PROCESSING, if groups may get another copy of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from shieldtx.domain.states import OutboxStatus
+from shieldtx.ports.hand_over import Line
+from shieldtx.ports.repair import RepairAction, RowSeen
+from shieldtx.reconcile.repair.age import may_be_forgotten
+from shieldtx.reconcile.repair.context import RepairContext
+from shieldtx.reconcile.repair.decisions import TOO_OLD
+from shieldtx.reconcile.repair.revoked import Revoked
+from shieldtx.reconcile.repair.rows_in_order import NumberedRows
+from shieldtx.reconcile.repair.slices import slices
+from shieldtx.reconcile.repair.tally import Tally
+from shieldtx.reconcile.verdicts import Verdict
+
+_ACTION: Final = RepairAction.RELEASE_EVENT
+_UNTIL_A_RELAY_RUNS: Final = (
+    "it is not released, but a relay sends it as soon as one runs: before you start one, read "
+    "`shieldtx trace` with its id, and where groups must not get another copy, settle the row as "
+    '"An event that is not released" in docs/reconciliation.md says'
+)
+
+
+def not_released(reason: str) -> str:
+    """Say why an event is left PROCESSING, and what an operator does before a relay takes it."""
+    return f"{reason}; {_UNTIL_A_RELAY_RUNS}"
+
+
+class Releases:
+    """Releases PROCESSING events of one service.
+
+    The relay may have sent the event before it ended, and the next one sends it to all groups. So
+    what holds for every other copy holds here: no group may have forgotten the event, and it must
+    not have been taken back.
+    """
+
+    def __init__(self, service: str, verdict: Verdict, context: RepairContext) -> None:
+        """Release events of which a run has listed the PROCESSING rows with one verdict."""
+        self._verdict = verdict
+        self._outbox = context.stores[service]
+        self._context = context
+        self._revoked = Revoked(context.stores, to=None, progress=context.progress)
+        self._rows = NumberedRows(
+            service,
+            self._outbox,
+            looked_up=context.limits.looked_up,
+            status=OutboxStatus.PROCESSING,
+        )
+
+    def add(self, row: RowSeen) -> None:
+        """Add a PROCESSING row of the outbox."""
+        self._rows.add(row)
+
+    def carry_out(self, tally: Tally) -> None:
+        """Release what was added, and count it."""
+        limits = self._context.limits
+        for rows in self._rows.in_order().parts(limits.looked_up):
+            for batch in slices(rows, limits.batch):
+                # What came before this may have taken minutes.
+                refused = self._refused(batch)
+                for row in batch:
+                    if row.event_id in refused:
+                        tally.refuse(self._verdict, not_released(refused[row.event_id]))
+                self._release([row for row in batch if row.event_id not in refused], tally)
+
+    def _release(self, rows: Sequence[RowSeen], tally: Tally) -> None:
+        note, dry_run = self._context.note(self._verdict), self._context.dry_run
+        released = self._outbox.repair(_ACTION, rows, note=note, dry_run=dry_run)
+        tally.add(self._verdict, _ACTION, released)
+
+    def _refused(self, rows: Sequence[RowSeen]) -> dict[UUID, str]:
+        """Return which events are not released, and why; those that are gone have no line."""
+        lines = self._outbox.lines([row.event_id for row in rows])
+        since = self._context.policy.young_for_all
+        old = {
+            event_id: TOO_OLD
+            for event_id, line in lines.items()
+            if may_be_forgotten(_earliest_copy(line), since=since)
+        }
+        return old | self._revoked.among(rows)
+
+
+def _earliest_copy(line: Line) -> datetime:
+    """Return before when no copy of an event was sent."""
+    # Only an attempt that had no answer leaves a copy behind, and then the row does not say when.
+    # Without one, the copy is of the last attempt, which was made when the event was due.
+    return line.written_at if line.unconfirmed else max(line.due_at, line.written_at)
