@@ -10,6 +10,7 @@ import pytest
 from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.reconcile.digest_buckets import Buckets
 from shieldtx.reconcile.request import ReconcileRequest
+from shieldtx.reconcile.window import memories_of
 from spark.compare import digests, read_plan
 from spark.sources.jdbc import Databases
 from spark.sources.row_filters import NOTHING
@@ -32,8 +33,10 @@ def compared(monkeypatch, spark, orders, stock):
     def compare(**changes):
         services = (orders.database(), stock.database(**changes))
         request = ReconcileRequest(services=services, folder=Path("unused"))
-        found = digests.digests_of(Servers(request=request))
-        databases = Databases(spark=spark, request=request, lately=orders.now())
+        servers = Servers(request=request)
+        memories = memories_of(servers.clocks(), margin=request.margin)
+        found = digests.digests_of(servers, memories)
+        databases = Databases(spark=spark, request=request, lately=orders.now(), memories=memories)
         return read_plan.plan_of(databases, found)
 
     return compare
