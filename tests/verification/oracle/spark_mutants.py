@@ -140,11 +140,6 @@ ON_SPARK: Final = (
         stories=(broken.is_applied_twice,),
     ),
     Mutant(
-        name="what was applied late is in the digests",
-        applied=instead(outbox_inbox, "_CAME_LATE", ""),
-        stories=(broken.is_applied_twice,),
-    ),
-    Mutant(
         name="N17 payloads alone are compared",
         applied=instead(outbox_inbox, "envelope_digest", _zero),
         stories=(damaged.content_differs,),
