@@ -27,7 +27,7 @@ from shieldtx.reconcile.repair.listed_rows import RUN_ID
 from shieldtx.reconcile.report import writer
 from shieldtx.reconcile.report.shown_rows import shown_rows
 from shieldtx.reconcile.request import EVERYTHING, ReconcileRequest
-from shieldtx.reconcile.window import Clock, Window, earliest_watermark
+from shieldtx.reconcile.window import Clock, Window, earliest_watermark, memories_of
 
 from .compare import transforms
 from .compare.digests import digests_of
@@ -132,7 +132,8 @@ def _planned(spark: SparkSession, prefetch: Prefetch, clocks: Mapping[str, Clock
     """Decide what to read: all of it, where the last run's watermarks turn out to be of no use."""
     request = prefetch.request
     lately = earliest_watermark(clocks.values(), margin=request.margin)
-    databases = Databases(spark=spark, request=request, lately=lately)
+    memories = memories_of(clocks, margin=request.margin)
+    databases = Databases(spark=spark, request=request, lately=lately, memories=memories)
     report_progress("comparing digests" if prefetch.digests else "looking for types of events")
     _expect(spark, many_rows=False)
     digests = prefetch.digests.result() if prefetch.digests else None
@@ -141,8 +142,8 @@ def _planned(spark: SparkSession, prefetch: Prefetch, clocks: Mapping[str, Clock
     if why:
         report_progress("looking at everything")
         request = replace(request, selection=EVERYTHING, full_because=(*request.full_because, *why))
-        databases = Databases(spark=spark, request=request, lately=lately)
-        digests = digests_of(databases) if request.push_down else None
+        databases = replace(databases, request=request)
+        digests = digests_of(databases, memories) if request.push_down else None
         plan = plan_of(databases, digests)
     if digests is not None and plan.expectation is not None:
         windows = windows_of(plan.expectation, clocks, request)

@@ -97,7 +97,8 @@ def _judged_pairs(
         union_of(outbox_inbox.rollbacks(databases, service) for service in databases.services),
         union_of(outbox_inbox.compensations(databases, service) for service in databases.services),
     )
-    return transforms.judged(pairs, windows_frame(databases.spark, windows))
+    frame = windows_frame(databases.spark, windows, databases.memories)
+    return transforms.judged(pairs, frame)
 
 
 def windows_of(

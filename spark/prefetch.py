@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shieldtx.reconcile.request import ReconcileRequest
-from shieldtx.reconcile.window import Clock
+from shieldtx.reconcile.window import Clock, memories_of
 
 from .compare.digests import Digests, digests_of
 from .sources.server_checks import Servers
@@ -40,11 +40,12 @@ def prefetching(request: ReconcileRequest) -> Iterator[Prefetch]:
     # One after the other: no digest is older than a clock.
     with ThreadPoolExecutor(1) as asking:
         compares = request.push_down and request.selection.is_everything
+        clocks = asking.submit(servers.clocks)
         prefetch = Prefetch(
             request=request,
             started_at=datetime.now(UTC),
-            clocks=asking.submit(servers.clocks),
-            digests=asking.submit(digests_of, servers) if compares else None,
+            clocks=clocks,
+            digests=asking.submit(_digests, servers, clocks) if compares else None,
         )
         try:
             yield prefetch
@@ -53,6 +54,10 @@ def prefetching(request: ReconcileRequest) -> Iterator[Prefetch]:
             _give_up(
                 servers, [each for each in (prefetch.clocks, prefetch.digests) if each is not None]
             )
+
+
+def _digests(servers: Servers, clocks: Future[Mapping[str, Clock]]) -> Digests:
+    return digests_of(servers, memories_of(clocks.result(), margin=servers.request.margin))
 
 
 def _give_up(servers: Servers, answers: Collection[Future[Any]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -89,6 +89,32 @@ class Window:
 def earliest_watermark(clocks: Iterable[Clock], *, margin: timedelta) -> datetime:
     """Return the time before which nothing that these databases hold is in flight."""
     return min(min(c.now, c.oldest_transaction or c.now) for c in clocks) - margin
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """For how long the groups of a service know by its inbox row that they had an event before."""
+
+    period: timedelta
+    """After its first arrival, an event is known for that long at the least."""
+    since: datetime
+    """Rows settled before may have been purged."""
+
+
+def memories_of(clocks: Mapping[str, Clock], *, margin: timedelta) -> dict[str, Memory]:
+    """Return the memory of each service that purges rows.
+
+    The margin is taken off twice: once because an outbox row is settled after its event arrived,
+    once because the clocks of the two services may be apart. An event that came within the margin
+    came in time, however short the retention is.
+    """
+    return {
+        name: Memory(
+            period=max(clock.now - clock.kept_since - 2 * margin, margin), since=clock.kept_since
+        )
+        for name, clock in clocks.items()
+        if clock.kept_since is not None
+    }
 
 
 _TOLERATED = timedelta(minutes=1)

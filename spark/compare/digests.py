@@ -1,10 +1,10 @@
 """Digests of what is in order, made inside the databases: only where they differ rows are read.
 
 A digest is over the rows of a type in a bucket that are published and never taken back (upstream),
-or done and never taken back (downstream). Where those of both sides are the same, each row has its
-partner, with the same payload, key, business key and operation: all these pairs are MATCHED. Any
-other row is odd: it is in no digest, and its id is told. So a pair of which a row is odd is read by
-that id, or it lies in a bucket whose digests differ.
+or done in time and never taken back (downstream). Where those of both sides are the same, each row
+has its partner, with the same payload, key, business key and operation: all these pairs are
+MATCHED. Any other row is odd: it is in no digest, and its id is told. So a pair of which a row is
+odd is read by that id, or it lies in a bucket whose digests differ.
 
 The buckets of a type leave the database in groups of neighbours, with a digest over them all: where
 those of both sides are the same, nobody looks at the buckets. So a tenth of the rows leave the
@@ -28,8 +28,9 @@ from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.digest_buckets import Buckets, buckets_for
 from shieldtx.reconcile.expectations import Received, Sent
 from shieldtx.reconcile.request import ServiceDatabase
+from shieldtx.reconcile.window import Memory
 
-from ..sources.outbox_inbox import IS_ODD_DOWNSTREAM, IS_ODD_UPSTREAM
+from ..sources.outbox_inbox import IS_ODD_UPSTREAM, is_odd_downstream
 from ..sources.purged_upstream import OldestEvents, oldest_events
 from ..sources.row_digests import event_digest
 from ..sources.row_filters import Words, listed, quoted, range_of
@@ -142,8 +143,11 @@ class Digests:
     """By service, of its outbox, from before it was digested."""
 
 
-def digests_of(servers: Servers) -> Digests:
-    """Digest all outboxes and inboxes, each in one scan of its own database."""
+def digests_of(servers: Servers, memories: Mapping[str, Memory]) -> Digests:
+    """Digest all outboxes and inboxes, each in one scan of its own database.
+
+    `memories` are those by which rows are read later: what is odd has to be the same.
+    """
     services = servers.services
     rows = [servers.rows(service, _SIZE)[0].rows for service in services]
     samples = [row.event_id for s in services for row in servers.rows(s, _SAMPLES)]
@@ -151,7 +155,7 @@ def digests_of(servers: Servers) -> Digests:
     oldest = {service.name: oldest_events(servers, service) for service in services}
     asked = [(side, service) for side in (SENT, RECEIVED) for service in services]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        scans = list(pool.map(lambda one: _scan(servers, buckets, *one), asked))
+        scans = list(pool.map(lambda one: _scan(servers, buckets, memories, *one), asked))
     return Digests(
         buckets=buckets,
         groups={type_: groups for scan in scans for type_, groups in scan.groups.items()},
@@ -178,11 +182,18 @@ class _Scan:
     """Others whose events the table holds; of an inbox, whose rows are of all sources, none."""
 
 
-def _scan(servers: Servers, buckets: Buckets, side: str, service: ServiceDatabase) -> _Scan:
+def _scan(
+    servers: Servers,
+    buckets: Buckets,
+    memories: Mapping[str, Memory],
+    side: str,
+    service: ServiceDatabase,
+) -> _Scan:
+    odd_received = is_odd_downstream(memories.get(service.name))
     query, type_, is_odd, row = (
         (_DIGESTS_SENT, _TYPE_SENT, IS_ODD_UPSTREAM, "o")
         if side == SENT
-        else (_DIGESTS_RECEIVED, _TYPE_RECEIVED, IS_ODD_DOWNSTREAM, "i")
+        else (_DIGESTS_RECEIVED, _TYPE_RECEIVED, odd_received, "i")
     )
     grouped = _GROUPED.format(
         buckets=query.replace("{odd}", is_odd).replace("{mask}", str(_BUCKET_MASK)),

@@ -42,10 +42,42 @@ def owes_rollback() -> Column:
 
 
 def is_ambiguous() -> Column:
-    """Whether a row is missing that may have been purged, and a run in time could not judge it."""
+    """Whether a row is missing that may have been purged, and a run in time could not judge it.
+
+    Of an event that both sides have, that is an earlier row of the group.
+    """
     is_too_old = F.col("verdict") == Verdict.TOO_OLD.value
     is_any = _was_sent_again() | _came_late() | _was_settled_late()
-    return unless_unknown(is_too_old & is_any, otherwise=False)
+    is_done = F.col("verdict").isin(Verdict.MATCHED.value, Verdict.REFUSED.value)
+    return unless_unknown((is_too_old & is_any) | (is_done & _came_again()), otherwise=False)
+
+
+def _came_again() -> Column:
+    """Whether a group may have had the event before, and have purged that row when it came again.
+
+    It knows an event by its row. Without it, it applies an event once more, or compensates one.
+    """
+    has_acted = F.col("downstream_status").isin(
+        InboxStatus.PROCESSED.value, InboxStatus.MAX_RECONSUMED.value
+    )
+    is_commit = F.col("kind") == TxKind.COMMIT.value
+    return unless_unknown(
+        has_acted
+        & (is_commit | F.col("answered"))
+        & (F.col("settled_at") >= F.col("horizon"))
+        & (_first_arrival() <= F.col("received_at") - F.col("memory")),
+        otherwise=False,
+    )
+
+
+def _first_arrival() -> Column:
+    """Return since when a group can have had an event that was sent.
+
+    Of one that was sent once, that is when its row was settled. One that was sent more than once
+    may have come as soon as it was due, which is when it was written, or when its delay ended.
+    """
+    was_sent_again = F.coalesce("upstream_unconfirmed", F.lit(col=False))
+    return F.when(was_sent_again, F.col("upstream_due_at")).otherwise(F.col("published_at"))
 
 
 def _was_sent_again() -> Column:

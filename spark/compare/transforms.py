@@ -42,7 +42,8 @@ ROW = (
 )
 """The columns of a row with a verdict, as they are written to `rows/`. `unlisted`: it waits for a
 person, and a further run would not find it, for it has no error. `ambiguous`: what is
-missing was removed by its age, or has never been there, and nothing shows which."""
+missing was removed by its age, or has never been there, and nothing shows which. Of what is MATCHED
+or REFUSED, that is an earlier row of the group."""
 _BOTH = ("topic", "event_type", "causation_id", "causation_source", "bucket")
 _ROUTE = ("kind", "upstream", "topic", "event_type", "writer")
 
@@ -156,7 +157,7 @@ def with_answers(pairs: DataFrame, rollbacks: DataFrame, compensations: DataFram
 def judged(pairs: DataFrame, windows: DataFrame) -> DataFrame:
     """Give each pair, answers included, its verdict.
 
-    `windows` has the watermark and the horizon of each stream.
+    `windows` has the watermark, the horizon and the memory of each stream.
     """
     last_move = F.greatest("upstream_moved_at", "downstream_moved_at", "answered_at")
     is_within = F.col("attempts") <= F.col("max_attempts")
@@ -200,12 +201,12 @@ def listed(rows: DataFrame) -> DataFrame:
     """Keep what is worth a look: whatever is not clean.
 
     Of an event that one side has purged as it should, nothing is. There can be as many of these as
-    of all others. Where that side may also lack its row, the row is kept.
+    of all others. What is ambiguous is kept, whatever its verdict.
     """
     is_alone = F.col("upstream_status").isNull() | F.col("downstream_status").isNull()
     is_purged = (F.col("verdict") == Verdict.TOO_OLD.value) & is_alone & ~F.col("ambiguous")
     is_listed = F.col("verdict").isin([v.value for v in Verdict if v.is_listed])
-    return rows.where(is_listed & ~is_purged)
+    return rows.where((is_listed & ~is_purged) | F.col("ambiguous"))
 
 
 def counted(rows: DataFrame) -> DataFrame:

@@ -20,6 +20,7 @@ from ..compare import transforms
 from ..compare.digest_comparison import Compared
 
 S = TypeVar("S", OutboxStatus, InboxStatus)
+_DONE = (Verdict.MATCHED, Verdict.REFUSED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,11 +78,17 @@ def ambiguous_in(tallies: Iterable[Tally]) -> Iterable[str]:
     absent: Counter[Pair] = Counter()
     unknown: Counter[Pair] = Counter()
     unfounded: Counter[Pair] = Counter()
+    again: Counter[Pair] = Counter()
     for tally in tallies:
+        if tally.verdict in _DONE:
+            again[tally.pair] += tally.ambiguous
+            continue
         unknown[tally.pair] += tally.unknown
         unfounded[tally.pair] += tally.arrived - tally.unknown if tally.arrived else 0
         absent[tally.pair] += tally.ambiguous - max(tally.arrived, tally.unknown)
-    for pair in absent:
+    for pair in dict.fromkeys([*absent, *again]):
+        if again[pair]:
+            yield _came_again(pair, again[pair])
         if absent[pair]:
             yield (_absent if pair.downstream == TOPICS else _not_received)(pair, absent[pair])
         if unknown[pair]:
@@ -149,6 +156,21 @@ def _without_reason(pair: Pair, rows: int) -> str:
         "applied were taken back when they were older than the retention, and no row calls for it: "
         "the reason was purged before a run could judge it, or there was none. They are the rows "
         "of this group under rows/ that are `ambiguous`: see whether the effects have to be undone"
+    )
+
+
+def _came_again(pair: Pair, rows: int) -> str:
+    what, did, to_see = (
+        ("rollbacks", "compensated", "see whether their events were compensated twice")
+        if pair.kind is TxKind.ROLLBACK
+        else ("events", "applied", "see whether they were applied twice; REFUSED ones, once before")
+    )
+    return (
+        f"{rows:,} {what} of {pair.upstream} came to group {pair.group} of {pair.downstream} so "
+        "long after they can first have been sent that it would have purged an earlier row of "
+        f"them: they came for the first time, or the group had {did} them before, and did not know "
+        "it any more. They are the rows of this group under rows/ that are `ambiguous` and MATCHED "
+        f"or REFUSED: {to_see}"
     )
 
 

@@ -14,12 +14,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from shieldtx.reconcile.expectations import Route, Stream
-from shieldtx.reconcile.window import Window
+from shieldtx.reconcile.window import Memory, Window
 
 TEXT: Final = pa.string()
 NUMBER: Final = pa.int32()
 TRUTH: Final = pa.bool_()
 TIME: Final = pa.timestamp("us", tz="UTC")
+PERIOD: Final = pa.duration("us")
 
 _STREAM = {"kind": TEXT, "upstream": TEXT, "downstream": TEXT}
 _ROUTES = _STREAM | {
@@ -30,7 +31,7 @@ _ROUTES = _STREAM | {
     "expected": TRUTH,
     "max_attempts": NUMBER,
 }
-_WINDOWS = _STREAM | {"watermark": TIME, "horizon": TIME}
+_WINDOWS = _STREAM | {"watermark": TIME, "horizon": TIME, "memory": PERIOD}
 
 
 def union_of(frames: Iterable[DataFrame]) -> DataFrame:
@@ -66,10 +67,19 @@ def routes_frame(spark: SparkSession, routes: Iterable[Route]) -> DataFrame:
     return frame_of(spark, _ROUTES, rows)
 
 
-def windows_frame(spark: SparkSession, windows: Mapping[Stream, Window]) -> DataFrame:
-    """Return a row for each stream that has a watermark."""
+def windows_frame(
+    spark: SparkSession, windows: Mapping[Stream, Window], memories: Mapping[str, Memory]
+) -> DataFrame:
+    """Return a row for each stream; `memory` is for how long its groups know an event again."""
     rows = [
-        (stream.kind.value, stream.upstream, stream.downstream, window.watermark, window.horizon)
+        (
+            stream.kind.value,
+            stream.upstream,
+            stream.downstream,
+            window.watermark,
+            window.horizon,
+            memory.period if (memory := memories.get(stream.downstream)) else None,
+        )
         for stream, window in windows.items()
     ]
     return frame_of(spark, _WINDOWS, rows)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from shieldtx.reconcile.jdbc import jdbc_address
 from shieldtx.reconcile.request import ServiceDatabase
+from shieldtx.reconcile.window import Memory
 
 from .server_checks import Servers, tables_of, told_of
 
@@ -24,6 +25,8 @@ class Databases(Servers):
     spark: SparkSession
     lately: datetime
     """Before the watermark of every pair: what has moved since may be in flight."""
+    memories: Mapping[str, Memory] = field(default_factory=dict)
+    """By service that purges rows, from before any row was read."""
 
     def frame(
         self,

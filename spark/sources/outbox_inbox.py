@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import timedelta
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -11,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that PySpark prog
 from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.expectations import Received, Sent
 from shieldtx.reconcile.request import ServiceDatabase
+from shieldtx.reconcile.window import Memory
 
 from .jdbc import Databases
 from .moved_at import DOWNSTREAM_MOVED_AT, UPSTREAM_MOVED_AT
@@ -34,12 +36,19 @@ IS_ODD_DOWNSTREAM = """(
         WHERE r.compensated_id IS NOT NULL))"""
 """Whether an inbox row can be anything but an effect that was never taken back."""
 
-# Unlisted: what waits for a person and has no error, which is not in the index of those.
+_CAME_LATE = """
+    OR i.settled_at >= {since}
+       AND i.event_time <= i.received_at - interval '{seconds} seconds'"""
+
+# Unlisted: what waits for a person and has no error, which is not in the index of those. Due: a
+# settled row has kept how it waited, and when a chosen delay ended.
 _OUTBOX = """
     SELECT o.event_id, o.seq, o.source AS upstream, o.tx_kind AS kind, o.causation_source,
            o.causation_id, o.topic, o.event_type, o.status AS upstream_status,
            o.attempts AS upstream_attempts, {created_at} AS created_at,
            {settled_at} AS published_at, o.unconfirmed AS upstream_unconfirmed,
+           CASE WHEN o.waiting AND NOT o.holds_key THEN {due_at} ELSE {created_at} END
+               AS upstream_due_at,
            {payload_digest} AS upstream_digest, {envelope_digest} AS upstream_envelope,
            {bucket} AS bucket, {odd} AS upstream_odd,
            (o.settled_at IS NOT NULL AND o.last_error IS NULL
@@ -115,7 +124,7 @@ def outbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHI
         parts=read.parts,
         bucket=read.bucket.format(row="o"),
         **_digests(databases, "o"),
-        **_times("o", "created_at", "settled_at"),
+        **_times("o", "created_at", "settled_at", "due_at"),
         lately=literal_time(databases.lately),
         name=quoted(service.name),
     )
@@ -128,7 +137,7 @@ def inbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHIN
     """
     frame = databases.frame(
         service,
-        _INBOX.replace("{odd}", IS_ODD_DOWNSTREAM)
+        _INBOX.replace("{odd}", is_odd_downstream(databases.memories.get(service.name)))
         .replace("{moved}", DOWNSTREAM_MOVED_AT)
         .replace("{condition}", read.condition),
         parts=read.parts,
@@ -140,6 +149,20 @@ def inbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHIN
         names=listed(each.name for each in databases.services),
     )
     return frame.withColumn("downstream", F.lit(service.name))
+
+
+def is_odd_downstream(memory: Memory | None) -> str:
+    """Say in SQL whether a row is odd, also because its group may have had the event before.
+
+    An event that came so late after it was written was delayed, or was sent when its group may have
+    purged an earlier row of it. `memory` is that of the service; None: it purges nothing.
+    """
+    if memory is None:
+        return IS_ODD_DOWNSTREAM
+    came_late = _CAME_LATE.format(
+        since=literal_time(memory.since), seconds=memory.period / timedelta(seconds=1)
+    )
+    return f"({IS_ODD_DOWNSTREAM}{came_late})"
 
 
 def types_sent(databases: Databases, service: ServiceDatabase) -> list[Sent]:

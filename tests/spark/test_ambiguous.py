@@ -75,6 +75,29 @@ def test_records_without_rows_are_told_beside_events_without_records():
     assert unknown.startswith("4 records on orders.placed (COMMIT) say that their events were ")
 
 
+def test_what_may_be_done_twice_is_told_beside_what_is_missing():
+    forth = Pair(kind=TxKind.COMMIT, upstream="orders", downstream="stock", group="reserve")
+    back = Pair(kind=TxKind.ROLLBACK, upstream="stock", downstream="orders", group="undo")
+    done = {"rows": 9, "arrived": 2, "ambiguous": 2}
+
+    again, absent, undone = ambiguous_in(
+        [
+            Tally(pair=forth, verdict=Verdict.MATCHED, **done),
+            Tally(pair=forth, verdict=Verdict.REFUSED, **done),
+            Tally(pair=forth, verdict=Verdict.TOO_OLD, rows=9, ambiguous=1),
+            Tally(pair=back, verdict=Verdict.MATCHED, **done),
+        ]
+    )
+
+    assert again.startswith("4 events of orders came to group reserve of stock so long after they ")
+    assert "or the group had applied them before" in again
+    assert absent.startswith("1 events of orders were sent more than once, and group reserve of ")
+    assert undone.startswith(
+        "2 rollbacks of stock came to group undo of orders so long after they "
+    )
+    assert "or the group had compensated them before" in undone
+
+
 def test_a_run_without_ambiguous_events_says_nothing():
     pair = Pair(kind=TxKind.COMMIT, upstream="orders", downstream="stock", group="reserve")
     assert list(ambiguous_in([Tally(pair=pair, verdict=Verdict.TOO_OLD, rows=7)])) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
@@ -10,6 +11,7 @@ import pytest
 from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.reconcile.digest_buckets import Buckets
 from shieldtx.reconcile.request import ReconcileRequest
+from shieldtx.reconcile.window import memories_of
 from spark.compare import digests, read_plan
 from spark.sources.jdbc import Databases
 from spark.sources.row_filters import NOTHING
@@ -32,8 +34,10 @@ def compared(monkeypatch, spark, orders, stock):
     def compare(**changes):
         services = (orders.database(), stock.database(**changes))
         request = ReconcileRequest(services=services, folder=Path("unused"))
-        found = digests.digests_of(Servers(request=request))
-        databases = Databases(spark=spark, request=request, lately=orders.now())
+        servers = Servers(request=request)
+        memories = memories_of(servers.clocks(), margin=request.margin)
+        found = digests.digests_of(servers, memories)
+        databases = Databases(spark=spark, request=request, lately=orders.now(), memories=memories)
         return read_plan.plan_of(databases, found)
 
     return compare
@@ -90,6 +94,18 @@ def test_odd_rows_are_told_by_their_ids_and_are_in_no_digest(in_order, compared,
     assert f"AND event_id IN ('{parked}')" in read
     (read,) = plan.inboxes["stock"].parts
     assert all(f"'{one}'" in read for one in dead)
+
+
+def test_what_its_group_may_have_had_before_is_in_no_digest(in_order, compared, orders, stock):
+    """Two days after it was written, which is when a group that keeps a day may have had it."""
+    event = orders.write(event_id=UUID(int=(20 << 120) + 1), age=2 * 24 * 60)
+    written_at = orders.now() - timedelta(days=2)
+    stock.receive(event, group="reserve", source="orders", event_time=written_at)
+    assert compared().compared[0].differing == []
+    assert compared(retention=timedelta(days=3)).compared[0].differing == []
+    plan = compared(retention=timedelta(days=1))
+    (found,) = plan.compared
+    assert (found.clean, found.differing) == (len(EVENTS) - 1, [20])
 
 
 def test_a_type_without_a_route_has_nothing_that_differs(in_order, compared, orders):

@@ -17,7 +17,7 @@ from shieldtx.reconcile.facts import VOCABULARY
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.rules import PAIRS
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.reconcile.window import Window
+from shieldtx.reconcile.window import Memory, Window
 from spark.compare import transforms
 from spark.compare.verdict_expression import verdict_of
 from spark.sources.driver_frames import routes_frame, windows_frame
@@ -31,7 +31,8 @@ OUTBOX = (
     "event_id string, seq bigint, upstream string, kind string, causation_source string, "
     "causation_id string, topic string, event_type string, upstream_status string, "
     "upstream_attempts int, created_at timestamp, published_at timestamp, "
-    "upstream_unconfirmed boolean, upstream_digest bigint, upstream_envelope bigint, "
+    "upstream_due_at timestamp, upstream_unconfirmed boolean, upstream_digest bigint, "
+    "upstream_envelope bigint, "
     "bucket bigint, upstream_odd boolean, upstream_unlisted boolean, upstream_moved_at timestamp"
 )
 INBOX = (
@@ -73,6 +74,7 @@ def sent(spark, *rows, stream=FORTH):
         "upstream_attempts": 1,
         "created_at": before(30),
         "published_at": before(29),
+        "upstream_due_at": before(30),
         "upstream_unconfirmed": False,
         "upstream_digest": 7,
         "upstream_envelope": 8,
@@ -142,12 +144,15 @@ def route(group="reserve", *, stream=FORTH, expected=True, limit=None, **names):
     return Route(stream=stream, group=group, expected=expected, max_attempts=limit, **fields)
 
 
-def rows_of(spark, outbox, inbox, *, routes=(), answers=None, window=WINDOW, stream=FORTH):
+def rows_of(
+    spark, outbox, inbox, *, routes=(), answers=None, window=WINDOW, stream=FORTH, memory=None
+):
     pairs = transforms.paired(outbox, inbox, routes_frame(spark, routes or [route(stream=stream)]))
     if answers is None:
         answers = (rollbacks(spark), compensations(spark))
+    memories = {} if memory is None else {stream.downstream: Memory(period=memory, since=NOON)}
     return transforms.judged(
-        transforms.with_answers(pairs, *answers), windows_frame(spark, {stream: window})
+        transforms.with_answers(pairs, *answers), windows_frame(spark, {stream: window}, memories)
     )
 
 
@@ -809,6 +814,89 @@ def test_a_rollback_that_was_settled_late_and_compensated_its_event_is_not_ambig
     )
     (row,) = rows.collect()
     assert (row.verdict, row.ambiguous) == ("MATCHED", False)
+
+
+CAME = {"event_id": "e", "event_time": before(90), "received_at": before(30)}
+SENT_TWICE = {
+    "event_id": "e",
+    "created_at": before(90),
+    "published_at": before(31),
+    "upstream_due_at": before(90),
+    "upstream_unconfirmed": True,
+}
+ANSWER = {"event_id": "e", "entitled": True}
+
+
+@pytest.mark.parametrize(
+    ("event", "arrival", "answers", "verdict", "is_ambiguous"),
+    [
+        (SENT_TWICE, CAME, [], "MATCHED", True),
+        (SENT_TWICE, CAME, [ANSWER], "MATCHED", True),
+        (SENT_TWICE, CAME | {"downstream_status": "MAX_RECONSUMED"}, [ANSWER], "REFUSED", True),
+        (SENT_TWICE | {"upstream_due_at": before(60)}, CAME, [], "MATCHED", True),
+        (SENT_TWICE | {"upstream_due_at": before(59)}, CAME, [], "MATCHED", False),
+        # It was sent once: then it came first.
+        (SENT_TWICE | {"upstream_unconfirmed": False}, CAME, [], "MATCHED", False),
+        (
+            SENT_TWICE | {"upstream_unconfirmed": False, "published_at": before(60)},
+            CAME,
+            [],
+            "MATCHED",
+            True,
+        ),
+        (SENT_TWICE, CAME | {"settled_at": before(61)}, [], "MATCHED", False),
+        # Nothing was done, or something else is wrong with it.
+        (
+            SENT_TWICE,
+            CAME | {"downstream_status": "FENCED", "downstream_overtaken": True},
+            [],
+            "REFUSED",
+            False,
+        ),
+        (SENT_TWICE, CAME | {"downstream_digest": 1}, [], "PAYLOAD_DIFFERS", False),
+        (SENT_TWICE, CAME | {"downstream_status": "INIT", "settled_at": None}, [], "STUCK", False),
+    ],
+)
+def test_what_came_later_than_its_group_keeps_rows_may_be_done_twice(
+    spark, event, arrival, answers, verdict, is_ambiguous
+):
+    rows = rows_of(
+        spark,
+        sent(spark, event),
+        received(spark, arrival),
+        answers=(rollbacks(spark, *answers), compensations(spark)),
+        window=HOUR_KEPT,
+        memory=timedelta(minutes=30),
+    )
+    (row,) = rows.collect()
+    assert (row.verdict, row.ambiguous) == (verdict, is_ambiguous)
+    is_listed = is_ambiguous or Verdict[verdict].is_listed
+    assert transforms.listed(rows).count() == int(is_listed)
+
+
+def test_a_group_that_purges_nothing_knows_every_event_again(spark):
+    event, arrival = sent(spark, SENT_TWICE), received(spark, CAME)
+    (row,) = rows_of(spark, event, arrival, window=HOUR_KEPT).collect()
+    assert (row.verdict, row.ambiguous) == ("MATCHED", False)
+
+
+@pytest.mark.parametrize("is_compensated", [True, False])
+def test_a_rollback_that_came_later_than_its_group_keeps_rows_may_be_compensated_twice(
+    spark, is_compensated
+):
+    """One that compensated nothing has no second effect."""
+    done = [{"causation_id": "e"}] if is_compensated else []
+    rows = rows_of(
+        spark,
+        sent(spark, SENT_TWICE | RETURNED, stream=BACK),
+        received(spark, CAME | RETURNED | {"downstream_owes": False}, stream=BACK),
+        answers=(rollbacks(spark), compensations(spark, *done)),
+        window=HOUR_KEPT,
+        stream=BACK,
+        memory=timedelta(minutes=30),
+    )
+    (row,) = rows.collect()
+    assert (row.verdict, row.ambiguous) == ("MATCHED", is_compensated)
 
 
 @pytest.mark.parametrize("side", ["upstream_status", "downstream_status"])

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shieldtx.ports.retention import NOTED_AHEAD
-from shieldtx.reconcile.window import Clock, Window, window_of
+from shieldtx.reconcile.window import Clock, Memory, Window, memories_of, window_of
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 MARGIN = timedelta(minutes=10)
@@ -142,3 +142,22 @@ def test_the_first_purge_of_all_counts_though_it_took_place_while_rows_were_read
     before = clock()
     after = before.at_end(now=NOON, purged_until=NOON - hours(24), margin=hours(1))
     assert after.kept_since == NOON - hours(24)
+
+
+def memory_of(**known):
+    return memories_of({"stock": clock(**known)}, margin=MARGIN).get("stock")
+
+
+def test_a_group_knows_an_event_for_as_long_as_its_service_keeps_rows():
+    kept = hours(24)
+    assert memory_of(retention=kept) == Memory(period=kept - 2 * MARGIN, since=NOON - kept)
+    assert memory_of() is None
+
+
+def test_a_purge_that_went_further_than_the_retention_says_shortens_the_memory():
+    purged = {"retention": hours(72), "purged_until": NOON - hours(24)}
+    assert memory_of(**purged) == memory_of(retention=hours(24))
+
+
+def test_what_came_within_the_margin_came_in_time_however_short_the_retention_is():
+    assert memory_of(retention=2 * MARGIN).period == MARGIN

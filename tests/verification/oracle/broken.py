@@ -106,12 +106,44 @@ def record_of_a_replayed_event_is_lost(h: History) -> None:
     for group in groups:
         h.say(V.PARKED, event, group, since=at + 1, until=again_at)
         if group not in lacking:
-            applied_at_once(h, event, [group], again_at + 1)
+            applied_at_once(h, event, [group], again_at + 1, first_at=at)
             continue
         known = {"since": again_at + 1, "moved": again_at + 1, "rows": (event,)}
         h.say(V.MISSING_DOWNSTREAM, event, group, trace=at, **known)
         # A run cannot know whether the group has handled the first record, and purged its row.
         h.say(V.TOO_OLD, event, group, trace=again_at + 1, ambiguous_since=at, **known)
+
+
+def is_applied_twice(h: History) -> None:
+    """An event comes a second time, days later, to groups some of which have purged its row.
+
+    Its relay ended before it noted that it was sent, and another one has it days later. Or a group
+    has lost its offsets, and reads its topic from the beginning.
+    """
+    event_type, groups = some_type(h)
+    at = some_time(h)
+    again_at = at + h.random.choice((30, 2 * DAY, 4 * DAY, 8 * DAY))
+    is_noted = h.random.random() < 0.5
+    event = h.written(event_type, at)
+    event.becomes(O.PROCESSING, at, attempts=1, lease_until=at + 2)
+    if is_noted:
+        event.becomes(O.PROCESSED, at + 1)
+    else:
+        event.becomes(O.PROCESSING, again_at, attempts=2, lease_until=again_at, unconfirmed=True)
+        event.becomes(O.PROCESSED, again_at)
+    first_at = at + 1 if is_noted else at
+    for group in groups:
+        first = h.received(event, group, at + 1)
+        h.applied(first, at + 2)
+        if not is_noted:
+            h.say(V.STUCK, event, group, since=at + 2, until=again_at, moved=at + 2, arrival=first)
+        kept = h.setting.retention[group.service]
+        is_known = kept is None or again_at <= first.settled_at + kept + 1
+        known = {"since": at + 2 if is_noted else again_at, "arrival": first}
+        h.say(V.MATCHED, event, group, rows=(event, first), **known)
+        if not is_known:
+            first.gone_at = first.settled_at + kept + 1
+            applied_at_once(h, event, [group], again_at, first_at=first_at)
 
 
 def nobody_sends(h: History) -> None:
@@ -243,6 +275,20 @@ def rollback_is_refused(h: History) -> None:
         h.say(V.PARKED, rollback, group, since=at + 1)
 
 
+def is_compensated_twice(h: History) -> None:
+    """A group has lost its offsets, and has a rollback again whose row it has purged."""
+    _, _, rollback, at = _given_up(h)
+    first = returned(h, rollback, at)
+    kept = h.setting.retention[first.service]
+    again_at = at + h.random.choice((2 * DAY, 4 * DAY, 8 * DAY))
+    if kept is None or again_at <= first.settled_at + kept + 1:
+        return
+    first.gone_at = first.settled_at + kept + 1
+    again = h.compensated(rollback, again_at)
+    known = {"rows": (rollback, again), "arrival": again, "first_at": rollback.settled_at}
+    h.say(V.MATCHED, rollback, UNDO, since=again_at + 1, **known)
+
+
 def nobody_compensates(h: History) -> None:
     """A rollback has arrived, and no worker goes on with it in one of the groups."""
     _, _, rollback, at = _given_up(h)
@@ -285,6 +331,7 @@ BROKEN = (
     record_is_lost_and_taken_back,
     record_is_lost_before_another_of_its_key,
     record_of_a_replayed_event_is_lost,
+    is_applied_twice,
     nobody_sends,
     is_passed_over,
     nobody_notes_that_it_was_sent,
@@ -293,6 +340,7 @@ BROKEN = (
     rollback_is_stuck,
     rollback_is_lost,
     rollback_is_refused,
+    is_compensated_twice,
     nobody_compensates,
     compensation_fails,
 )

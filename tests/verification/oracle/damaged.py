@@ -40,7 +40,7 @@ def _applied_by_others(h: History, *, again: bool = False) -> Applied:
     event = h.written(event_type, at - delay, due=at, **columns)
     is_again = again and h.random.random() < 0.5
     if is_again:
-        event.becomes(O.PROCESSING, at, attempts=1, lease_until=at, waiting=False)
+        event.becomes(O.PROCESSING, at, attempts=1, lease_until=at)
         event.becomes(O.PROCESSING, at, attempts=2, lease_until=at + 1, unconfirmed=True)
     h.sent(event, at + 1)
     chosen = h.random.choice(groups)

@@ -179,6 +179,22 @@ def first_trace(sent: Row | None, received: Row | None) -> float:
     return float(sent["settled_at"] if is_by_settlement else sent["created_at"])
 
 
+def came_again(sent: Row | None, received: Row | None, night: Judged, *, answered: bool) -> bool:
+    """Whether a group may have had an event before, and have purged the row by which it knew it."""
+    if sent is None or received is None or received["status"] not in _ACTED:
+        return False
+    if received["kind"] is TxKind.ROLLBACK and not answered:
+        return False
+    is_delayed = sent["waiting"] and not sent["holds_key"]
+    due_at = sent["due_at"] if is_delayed else sent["created_at"]
+    first = due_at if sent["unconfirmed"] else sent["settled_at"]
+    is_lately = received["settled_at"] >= night.horizon(sent["service"], received["service"])
+    return bool(is_lately and received["received_at"] - first >= night.memory(received["service"]))
+
+
+_ACTED = {InboxStatus.PROCESSED, InboxStatus.MAX_RECONSUMED}
+
+
 def owes_rollback(received: Row | None, kept_since: float) -> bool | None:
     """Whether a group gave an event up, with which the rollback is written, lately enough."""
     if received is None or received["status"] is not InboxStatus.MAX_RECONSUMED:

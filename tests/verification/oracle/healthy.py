@@ -40,12 +40,18 @@ def happens_at_once(h: History, at: int, event_type: str, groups: Sequence[Group
     applied_at_once(h, event, groups, at)
 
 
-def applied_at_once(h: History, event: Life, groups: Sequence[Group], at: int) -> None:
-    """Let groups receive an event and apply it at their first attempt."""
+def applied_at_once(
+    h: History, event: Life, groups: Sequence[Group], at: int, *, first_at: int | None = None
+) -> None:
+    """Let groups receive an event and apply it at their first attempt.
+
+    `first_at`: since when they may have received an earlier record of it, for all that is known.
+    """
     for group in groups:
         arrival = h.received(event, group, at)
         h.applied(arrival, at)
-        h.say(V.MATCHED, event, group, since=at, rows=(event, arrival), arrival=arrival)
+        known = {"rows": (event, arrival), "arrival": arrival, "first_at": first_at}
+        h.say(V.MATCHED, event, group, since=at, **known)
 
 
 def happens(h: History, at: int, event_type: str, groups: Sequence[Group]) -> list[Life]:

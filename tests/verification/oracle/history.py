@@ -56,6 +56,8 @@ class Claim:
     """When an ambiguous event came that need not have been sent more than once. A run says that it
     cannot know only of one that was older than all that is kept by then: others were judged in time
     by earlier runs."""
+    first_at: float | None = None
+    """Since when the group may have had an event that its row shows to have come later."""
     arrival: Life | None = None
     """The group's own row: a group that is not known is judged by what it has alone."""
 
@@ -70,6 +72,14 @@ class Claim:
             and self.is_true_at(night)
             and (has_arrived or not is_left_out)
         )
+
+    def may_be_done_twice(self, night: Judged) -> bool:
+        """Whether the group may have purged the row by which it knew that it had the event."""
+        if self.first_at is None or self.arrival is None:
+            return False
+        downstream = self.pair.downstream
+        is_lately = self.arrival.settled_at >= night.horizon(self.pair.upstream, downstream)
+        return is_lately and self.arrival.born_at - self.first_at >= night.memory(downstream)
 
     def is_true_at(self, night: Judged) -> bool:
         """Whether it is so in this night, and can be known."""
@@ -119,7 +129,7 @@ class History:
         """Whether a run of this night has to say that there is something it cannot judge."""
         is_known = all(life.source == life.service for life in self.outboxes(night))
         is_told = any(
-            (claim.unlisted or claim.ambiguous_since is not None)
+            (claim.unlisted or claim.ambiguous_since is not None or claim.may_be_done_twice(night))
             and claim.is_said_by(night, self.setting)
             for claim in self.claims
         )
@@ -241,9 +251,15 @@ class History:
     def sent(self, event: Life, at: float) -> None:
         """Let a relay publish it."""
         if event.status is not O.PROCESSING:
-            in_line = {"waiting": False, "holds_key": False}
+            # One whose delay was chosen keeps the mark of it.
+            is_delayed = self._is_delayed(event, at)
+            in_line = {} if is_delayed else {"waiting": False, "holds_key": False}
             event.becomes(O.PROCESSING, at, attempts=1, lease_until=at + 1, **in_line)
         event.becomes(O.PROCESSED, at)
+
+    def _is_delayed(self, event: Life, at: float) -> bool:
+        row = event.at(at) or {}
+        return bool(row.get("waiting")) and not row.get("holds_key")
 
     def received(
         self, event: Life, group: Group | str, at: float, *, status: InboxStatus = I.PROCESSING

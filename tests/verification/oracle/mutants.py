@@ -216,6 +216,11 @@ BY_RULES: Final = (
         stories=(damaged.rollback_row_is_lost,),
     ),
     Mutant(
+        name="applied when an earlier row may be purged, and the run is good",
+        applied=instead(facts, "came_again", lambda *_, **__: False),
+        stories=(broken.is_applied_twice,),
+    ),
+    Mutant(
         name="N15 `from` filters rollbacks too",
         applied=instead(routes, "_declared", _from_is_for_rollbacks_too),
         stories=(broken.rollback_is_lost,),

@@ -26,6 +26,7 @@ from shieldtx.reconcile.observed import Past
 from shieldtx.reconcile.routes import expectation_of
 from shieldtx.reconcile.rules import PAIRS
 from shieldtx.reconcile.verdicts import Verdict
+from tests.verification.oracle import facts as facts_of
 from tests.verification.oracle.facts import Facts, Row, Rows, first_trace
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.setting import Judged, Setting
@@ -62,16 +63,19 @@ class Reading:
         return found
 
     def ambiguous(self, found: Mapping[Pair, Verdict]) -> set[Pair]:
-        """Return which of these pairs lack a row that was purged, or has never been there."""
+        """Return which of these pairs lack a row that was purged, or has never been there.
+
+        Of what both sides have, that is an earlier row of the group.
+        """
         sent = {(row["source"], row["event_id"]): row for row in self.rows.outbox}
         received = {(r["service"], r["group"], r["event_id"]): r for r in self.rows.inbox}
         known = Facts.of(self.rows)
         return {
             pair
             for pair, verdict in found.items()
-            if verdict is Verdict.TOO_OLD
-            and self._is_ambiguous(
+            if self._is_ambiguous(
                 pair,
+                verdict,
                 sent.get((pair.upstream, pair.event_id)),
                 received.get((pair.downstream, pair.group, pair.event_id)),
                 known,
@@ -79,6 +83,16 @@ class Reading:
         }
 
     def _is_ambiguous(
+        self, pair: Pair, verdict: Verdict, sent: Row | None, received: Row | None, known: Facts
+    ) -> bool:
+        if verdict in {Verdict.MATCHED, Verdict.REFUSED}:
+            facts = known.facts(pair, sent, received, None, self.night)
+            return facts_of.came_again(
+                sent, received, self.night, answered=bool(facts[Fact.ANSWERED])
+            )
+        return verdict is Verdict.TOO_OLD and self._would_be_judged(pair, sent, received, known)
+
+    def _would_be_judged(
         self, pair: Pair, sent: Row | None, received: Row | None, known: Facts
     ) -> bool:
         """Whether what came lately would be judged, if the event were not older than that."""

@@ -109,6 +109,12 @@ class Judged:
         kept = [r for r in ((called | self.retention)[s] for s in services) if r is not None]
         return self.at - min(kept) + self.margin if kept else float("-inf")
 
+    def memory(self, service: str) -> float:
+        """For how long a group of a service knows by its row that it had an event before."""
+        called = {self.called(name): kept for name, kept in self.retention.items()}
+        kept = (called | self.retention)[service]
+        return float("inf") if kept is None else max(kept - 2 * self.margin, self.margin)
+
     def called(self, service: str) -> str:
         """Return the name of a service in the configuration."""
         return f"{service}-new" if service == self.renamed_service else service

@@ -135,6 +135,11 @@ ON_SPARK: Final = (
         stories=(damaged.rollback_is_settled_late,),
     ),
     Mutant(
+        name="applied when an earlier row may be purged, and the run is good",
+        applied=instead(purged_rows, "_came_again", lambda: F.lit(col=False)),
+        stories=(broken.is_applied_twice,),
+    ),
+    Mutant(
         name="N17 payloads alone are compared",
         applied=instead(outbox_inbox, "envelope_digest", _zero),
         stories=(damaged.content_differs,),
