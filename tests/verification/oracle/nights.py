@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from shieldtx.domain.states import OutboxStatus
-from shieldtx.reconcile import basis, earlier_runs, observed
+from shieldtx.reconcile import basis, earlier_runs, earlier_topics, observed
 from shieldtx.reconcile.basis import Basis
 from shieldtx.reconcile.incremental import FOUND_AGAIN
 from shieldtx.reconcile.observed import Observed, ObservedTopics
@@ -21,7 +21,8 @@ from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.proof import Proof, lacking, proof_of
 from tests.verification.oracle.reading import Reading, rows_of
 from tests.verification.oracle.setting import Judged
-from tests.verification.oracle.topic_reading import PREFIX, TopicReading, topics_at
+from tests.verification.oracle.topic_logs import Log
+from tests.verification.oracle.topic_reading import PREFIX, TopicReading, name_of, topics_at
 
 _NO_FOLDER: Final = Path("nowhere")
 
@@ -117,8 +118,9 @@ class PythonNights:
             moved_since=moved_since,
             past=earlier_runs.past_of(self._ended, judged),
         )
-        self._ended.insert(0, replace(judged, observed=Observed(received=reading.received())))
-        logs = topic_truth.read(self.history, night)
+        logs = self._read(night, judged, rows)
+        met = Observed(received=reading.received(), topics=topics_at(logs, night.at))
+        self._ended.insert(0, replace(judged, observed=met))
         beside = TopicReading(
             night=night,
             rows=rows,
@@ -150,6 +152,17 @@ class PythonNights:
             because=because,
             restored=restores.must_look_at_all(self.history, night),
         )
+
+    def _read(self, night: Judged, judged: Basis, rows: Rows) -> list[Log]:
+        """Return the topics that a run reads."""
+        topics = self.history.topics
+        if topics is None or not topics.are_read(night.at):
+            return []
+        named = {(r["topic"], r["kind"]) for r in rows.outbox if r["source"] == r["service"]}
+        named |= topic_truth.for_others(self.history, night)
+        earlier = earlier_topics.topics_before(self._ended, judged).topics
+        logs = sorted(topics.logs.items())
+        return [log for name, log in logs if name in named or name_of(log) in earlier]
 
     def _losses(self, night: Judged, judged: Basis, rows: Rows) -> Iterator[str]:
         """Say why a run may not read what has moved alone, though there was a good one."""
