@@ -15,7 +15,7 @@ from shieldtx.reconcile.incremental import FOUND_AGAIN
 from shieldtx.reconcile.observed import Observed, ObservedTopics
 from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest, ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
-from tests.verification.oracle import renames, restores, topic_truth, unhandled
+from tests.verification.oracle import ahead, renames, restores, topic_truth, unhandled
 from tests.verification.oracle.facts import Rows
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.proof import Proof, lacking, proof_of
@@ -131,7 +131,7 @@ class PythonNights:
         of_groups = reading.verdicts()
         found = {**of_groups, **beside.verdicts()}
         problems = [*reading.obstacles(), *beside.obstacles()]
-        problems += [*reading.ambiguous(of_groups), *beside.ambiguous()]
+        problems += [*reading.ambiguous(of_groups), *reading.ahead(of_groups), *beside.ambiguous()]
         tells = bool(problems) or self._is_any_unlisted(night, found)
         hidden = any(v.is_mismatch and v not in FOUND_AGAIN for v in found.values())
         if not hidden and not tells:
@@ -172,6 +172,8 @@ class PythonNights:
         yield from basis.changes(good.basis, judged)
         if good.basis.services.keys() == judged.services.keys():
             yield from basis.losses(good.basis, judged)
+        if any(at is not None and at > night.at for *_, at in good.proof):
+            yield "a clock was set back"
         yield from (f"{service} lacks rows" for service in sorted(lacking(good.proof, rows)))
         topics = self.history.topics
         if topics is not None and good.topics.topics:
@@ -209,13 +211,13 @@ def truth_of(history: History, night: Judged) -> dict[Pair, Verdict]:
 
 def must_tell(history: History, night: Judged) -> bool:
     """Whether a run has to say that there is something it cannot judge."""
-    others = (renames.must_tell, topic_truth.must_tell, unhandled.must_tell)
+    others = (renames.must_tell, topic_truth.must_tell, unhandled.must_tell, ahead.must_tell)
     return history.must_tell(night) or any(each(history, night) for each in others)
 
 
 def may_tell(history: History, night: Judged) -> bool:
     """Whether a run may say that there is something it cannot judge, where all is in order."""
-    others = (topic_truth.may_tell, unhandled.may_tell)
+    others = (topic_truth.may_tell, unhandled.may_tell, ahead.may_tell)
     return history.may_tell(night) or any(each(history, night) for each in others)
 
 

@@ -26,6 +26,7 @@ from shieldtx.reconcile.observed import Past
 from shieldtx.reconcile.routes import expectation_of
 from shieldtx.reconcile.rules import PAIRS
 from shieldtx.reconcile.verdicts import Verdict
+from tests.verification.oracle.ahead import is_ahead
 from tests.verification.oracle.facts import Facts, Row, Rows, first_trace
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.setting import Judged, Setting
@@ -76,6 +77,16 @@ class Reading:
                 received.get((pair.downstream, pair.group, pair.event_id)),
                 known,
             )
+        }
+
+    def ahead(self, found: Mapping[Pair, Verdict]) -> set[Pair]:
+        """Return which of these pairs are in flight for times that have not come yet."""
+        rows = [row for row in (*self.rows.outbox, *self.rows.inbox) if is_ahead(row, self.night)]
+        events = {(row["source"], row["event_id"]) for row in rows}
+        return {
+            pair
+            for pair, verdict in found.items()
+            if verdict is Verdict.IN_FLIGHT and (pair.upstream, pair.event_id) in events
         }
 
     def _is_ambiguous(

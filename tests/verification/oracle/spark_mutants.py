@@ -18,6 +18,7 @@ from spark.compare import purged_rows, read_plan, transforms
 from spark.sources import for_others, other_sources, outbox_inbox, row_filters, taken_back
 from spark.sources.server_checks import Servers
 from tests.verification.oracle import broken, damaged, healthy, odd_names, restores, topic_stories
+from tests.verification.oracle.ahead import AHEAD
 from tests.verification.oracle.mutants import Mutant, instead
 from tests.verification.oracle.unhandled import UNHANDLED
 
@@ -148,5 +149,10 @@ ON_SPARK: Final = (
         name="N20 a backslash in a literal is a backslash",
         applied=instead(row_filters, "quoted", _quoted_plainly),
         stories=(odd_names.record_of_an_odd_type_is_lost,),
+    ),
+    Mutant(
+        name="lost in an hour by a clock ahead, and the run is good",
+        applied=instead(job, "ahead_in", lambda _: ()),
+        stories=AHEAD,
     ),
 )
