@@ -128,7 +128,9 @@ class Reading:
             for row in rows.outbox
             if looked_at is None or (row["source"], row["event_id"]) in looked_at
         ]
-        expectation = self._expectation(Rows(outbox=read, inbox=rows.inbox))
+        known = Facts.of(rows)
+        counting = [row for row in read if self._needs_a_group(row, known)]
+        expectation = self._expectation(Rows(outbox=counting, inbox=rows.inbox))
         found = [why for _, why in expectation.obstacles]
         found += self._waiting_for_others()
         found += [f"an event of {r['source']}" for r in rows.outbox if r["source"] != r["service"]]
@@ -137,6 +139,14 @@ class Reading:
             named = mistyped_names.mistyped_names(self._members(), sent, received)
             found += [why for _, why in named]
         return found
+
+    def _needs_a_group(self, row: Row, known: Facts) -> bool:
+        """Whether the type of a row needs a group: not for an event that nobody sends for now."""
+        if row["kind"] is TxKind.ROLLBACK:
+            return True
+        if row["settled_at"] is None:
+            return bool(known.moved_at(row, self.night) < self.night.watermark)
+        return row["status"] is not OutboxStatus.DISCARDED
 
     def _waiting_for_others(self) -> list[str]:
         """Return which events for others wait for a person or for a relay."""

@@ -76,6 +76,16 @@ ON_SPARK: Final = (
         stories=UNHANDLED,
     ),
     Mutant(
+        name="a type of which no event was sent needs a group",
+        applied=instead(read_plan, "unsent_types", lambda *_: frozenset()),
+        stories=UNHANDLED,
+    ),
+    Mutant(
+        name="a type that no group should receive is taken for one that was not sent",
+        applied=instead(read_plan, "unsent_types", lambda _, types: frozenset(types)),
+        stories=UNHANDLED,
+    ),
+    Mutant(
         name="N3 a later rollback brings no event into a further run",
         applied=instead(read_plan, "taken_back", lambda *_: {}),
         stories=(damaged.is_taken_back_days_later,),
@@ -141,6 +151,11 @@ ON_SPARK: Final = (
         stories=(damaged.content_differs,),
     ),
     Mutant(
+        name="lost in an hour by a clock ahead, and the run is good",
+        applied=instead(job, "ahead_in", lambda _: ()),
+        stories=AHEAD,
+    ),
+    Mutant(
         name="N18 parked without an error, and the run is good",
         applied=instead(job, "unlisted_in", lambda _: ()),
         stories=(damaged.is_parked_without_a_reason,),
@@ -149,10 +164,5 @@ ON_SPARK: Final = (
         name="N20 a backslash in a literal is a backslash",
         applied=instead(row_filters, "quoted", _quoted_plainly),
         stories=(odd_names.record_of_an_odd_type_is_lost,),
-    ),
-    Mutant(
-        name="lost in an hour by a clock ahead, and the run is good",
-        applied=instead(job, "ahead_in", lambda _: ()),
-        stories=AHEAD,
     ),
 )
