@@ -35,7 +35,14 @@ from .compare.read_plan import Plan, plan_of, without_purged_events
 from .judging import Judged, idle_of, judged, windows_of
 from .prefetch import Prefetch
 from .progress import report_progress
-from .results.collect import ambiguous_in, counts_of, first_rows_of, unlisted_in, unread_of
+from .results.collect import (
+    ahead_in,
+    ambiguous_in,
+    counts_of,
+    first_rows_of,
+    unlisted_in,
+    unread_of,
+)
 from .results.counts import write_counts
 from .results.daily_stats import days_of, traffic_of
 from .results.payload_samples import with_payloads
@@ -158,6 +165,7 @@ def _obstacles(found: Judged, others: OtherSources) -> tuple[str, ...]:
         *others.obstacles,
         *unlisted_in(found.tallies),
         *ambiguous_in(found.tallies),
+        *ahead_in(found.tallies),
         *found.beside.obstacles,
     )
 

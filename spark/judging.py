@@ -79,7 +79,9 @@ def _beside_topics(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]
     sent = {(each.topic, each.kind) for each in types}
     reading = topics.read(databases.spark, request, sent)
     if reading.records is None:
-        return BesideTopics(left_out=reading.left_out, obstacles=reading.obstacles)
+        return BesideTopics(
+            left_out=reading.left_out, obstacles=reading.obstacles, observed=reading.observed
+        )
     rows = topic_plan.judged(databases, reading.records, reading.horizons, clocks)
     return BesideTopics(
         rows=(rows,),

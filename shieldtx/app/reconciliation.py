@@ -18,6 +18,7 @@ from shieldtx.reconcile import basis, spark_launcher
 from shieldtx.reconcile.basis import Basis, basis_of
 from shieldtx.reconcile.config import Configuration
 from shieldtx.reconcile.earlier_runs import past_of
+from shieldtx.reconcile.earlier_topics import topics_before
 from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.incremental import (
     Mode,
@@ -114,7 +115,7 @@ def run_stored(
                 start = (
                     Start() if selection is not None else start_of(runs.good(), judged, databases)
                 )
-                ended, ended_too = tee(runs.all_ended())
+                ended, ended_too, with_topics = tee(runs.all_ended(), 3)
                 asked = replace(
                     request,
                     run_id=run_id,
@@ -122,6 +123,9 @@ def run_stored(
                     full_because=start.why_not_later,
                     observed=start.observed,
                     past=past_of((basis.from_json(run.basis) for run in ended), judged),
+                    topics_before=topics_before(
+                        (basis.from_json(run.basis) for run in with_topics), judged
+                    ),
                     judged_until=judged_until(judged_runs(ended_too), judged.services),
                 )
                 runs.judge(run_id, mode=mode_of(asked.selection), basis=basis.to_json(judged))

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup, Member, Others
 from shieldtx.reconcile.judged_spans import JudgedUntil
-from shieldtx.reconcile.observed import Observed, Past
+from shieldtx.reconcile.observed import Observed, ObservedTopics, Past
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,6 +118,8 @@ class ReconcileRequest:
     it looks at everything. None: nothing is held against it."""
     past: Past = field(default_factory=Past)
     """What earlier runs have seen of the same services in the same databases."""
+    topics_before: ObservedTopics = field(default_factory=ObservedTopics)
+    """What earlier runs have read, whether or not outboxes have rows of it left."""
     judged_until: tuple[JudgedUntil, ...] = ()
     """Up to when earlier runs have judged."""
     broker: BrokerAccess | None = None

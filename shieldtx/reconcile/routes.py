@@ -184,18 +184,36 @@ def _unassigned(
                 )
 
 
-def _unreceived(
-    members: Iterable[Member], sent: Collection[Sent], routes: Iterable[Route]
-) -> Iterable[tuple[str, str]]:
+def unreceived(
+    members: Iterable[Member], sent: Collection[Sent], routes: Collection[Route]
+) -> Iterator[Sent]:
+    """Give the types of events that no group is expected to receive, and that are not for others.
+
+    Not all of them need a group: where none of the events has been sent, none is missed.
+    """
     expected = [route for route in routes if route.expected]
+    routed = {(r.stream.upstream, r.stream.kind, r.topic, r.event_type) for r in expected}
+    others = {member.name: member.others for member in members}
+    for what in sorted(sent, key=repr):
+        is_theirs = what.kind is TxKind.COMMIT and what.upstream in others
+        is_routed = (what.upstream, what.kind, what.topic, what.event_type) in routed
+        if not is_theirs or is_routed:
+            continue
+        if not others[what.upstream].covers(what.topic, what.event_type):
+            yield what
+
+
+def _unreceived(
+    members: Collection[Member], sent: Collection[Sent], routes: Collection[Route]
+) -> Iterable[tuple[str, str]]:
+    found = {
+        (what.upstream, what.topic, what.event_type) for what in unreceived(members, sent, routes)
+    }
     for member in members:
-        of = member.name, TxKind.COMMIT
-        written = {(s.topic, s.event_type) for s in sent if (s.upstream, s.kind) == of}
-        routed = (r for r in expected if (r.stream.upstream, r.stream.kind) == of)
         lost = [
             event_type if topic == event_type else f"{event_type} ({topic})"
-            for topic, event_type in sorted(written - {(r.topic, r.event_type) for r in routed})
-            if not member.others.covers(topic, event_type)
+            for upstream, topic, event_type in sorted(found)
+            if upstream == member.name
         ]
         if lost:
             yield (

@@ -13,7 +13,7 @@ from shieldtx.reconcile.expectations import Expectation, Received, Route, Sent, 
 from shieldtx.reconcile.mistyped_names import mistyped_names
 from shieldtx.reconcile.observed import remembered, undeclared_kinds
 from shieldtx.reconcile.request import ServiceDatabase
-from shieldtx.reconcile.routes import expectation_of, expected_by_the_past
+from shieldtx.reconcile.routes import expectation_of, expected_by_the_past, unreceived
 from shieldtx.reconcile.window import Window
 
 from ..sources import incremental, outbox_inbox
@@ -22,6 +22,7 @@ from ..sources.jdbc import Databases
 from ..sources.purged_upstream import Arrival, counted, left_in_inbox
 from ..sources.row_filters import EVERYTHING, MOST_LOOKUPS, NOTHING, Read, by_ids
 from ..sources.taken_back import taken_back
+from ..sources.unsent_types import unsent_types
 from . import digest_comparison
 from .digest_comparison import Compared
 from .digests import Digests
@@ -195,7 +196,11 @@ def _expectation(
 ) -> Expectation:
     members = [service.member for service in databases.services]
     past = remembered(members, databases.request.past)
-    found = expectation_of(members, sent=set(sent), received={*received, *past})
+    known = {*received, *past}
+    found = expectation_of(members, sent=set(sent), received=known)
+    if unsent := unsent_types(databases, unreceived(members, set(sent), found.routes)):
+        # Of these, no event has been sent that a group could lack.
+        found = expectation_of(members, sent={*sent} - unsent, received=known)
     remarks = expected_by_the_past(found.routes, sent, set(past).difference(received))
     found = replace(found, remarks=tuple(remarks))
     if not sent_is_all:

@@ -77,6 +77,7 @@ def judged(
         F.when(is_recorded(), F.concat_ws(":", "first.partition", "first.offset")).alias("record"),
         F.lit(col=False).alias("unlisted"),
         is_ambiguous(windows, margin).alias("ambiguous"),
+        is_ahead().alias("ahead"),
         verdict_of(TOPICS).alias("verdict"),
     )
 
@@ -267,6 +268,12 @@ def is_ambiguous(windows: Mapping[str, Window], margin: timedelta) -> Column:
     return F.coalesce(
         perhaps_deleted & _is_since(F.col("unless_added"), margin), F.lit(col=False)
     ) | F.coalesce(perhaps_purged & (F.col("sent_at") >= _horizon(windows)), F.lit(col=False))
+
+
+def is_ahead() -> Column:
+    """Whether a row is not judged because a time of it has not come yet."""
+    is_in_flight = verdict_of(TOPICS) == Verdict.IN_FLIGHT.value
+    return F.coalesce(is_in_flight & F.col("upstream_ahead"), F.lit(col=False))
 
 
 def _is_since(since: Column, margin: timedelta) -> Column:

@@ -38,12 +38,14 @@ ROW = (
     "record",
     "unlisted",
     "ambiguous",
+    "ahead",
     "verdict",
 )
 """The columns of a row with a verdict, as they are written to `rows/`. `unlisted`: it waits for a
 person, and a further run would not find it, for it has no error. `ambiguous`: what is
 missing was removed by its age, or has never been there, and nothing shows which. Of what is MATCHED
-or REFUSED, that is an earlier row of the group."""
+or REFUSED, that is an earlier row of the group. `ahead`: it is not judged before a time of it has
+come that lies ahead."""
 _BOTH = ("topic", "event_type", "causation_id", "causation_source", "bucket")
 _ROUTE = ("kind", "upstream", "topic", "event_type", "writer")
 
@@ -110,7 +112,9 @@ def with_answers(pairs: DataFrame, rollbacks: DataFrame, compensations: DataFram
                 "answering_group": F.lit(""),
             }
         )
-        .select(*STREAM, "answered_id", "answering_group", "entitled", "answered_at")
+        .select(
+            *STREAM, "answered_id", "answering_group", "entitled", "answered_at", "answer_ahead"
+        )
         .unionByName(
             compensations.select(
                 F.lit(TxKind.ROLLBACK.value).alias("kind"),
@@ -120,6 +124,7 @@ def with_answers(pairs: DataFrame, rollbacks: DataFrame, compensations: DataFram
                 F.col("consumer_group").alias("answering_group"),
                 F.lit(col=True).alias("entitled"),
                 "answered_at",
+                F.lit(col=False).alias("answer_ahead"),
             )
         )
     )
@@ -185,8 +190,26 @@ def judged(pairs: DataFrame, windows: DataFrame) -> DataFrame:
         )
         .withColumn("verdict", verdict_of(PAIRS))
         .withColumn("ambiguous", is_ambiguous())
+        .withColumn("ahead", _waits_for_its_times())
         .select(*ROW)
     )
+
+
+def _waits_for_its_times() -> Column:
+    """Whether a pair is not judged because a time of it, or of a rollback, has not come yet.
+
+    It is in flight; or its event was taken back, and nothing that calls for it was found so far.
+    """
+    times = ("upstream_ahead", "downstream_ahead", "answer_ahead")
+    is_ahead = F.coalesce(*(F.when(F.col(name), F.lit(col=True)) for name in times))
+    is_in_flight = F.col("verdict") == Verdict.IN_FLIGHT.value
+    is_unfounded = (
+        (F.col("kind") == TxKind.COMMIT.value)
+        & (F.col("verdict") == Verdict.MATCHED.value)
+        & F.col("answered")
+        & ~F.col("entitled")
+    )
+    return unless_unknown(is_ahead & (is_in_flight | is_unfounded), otherwise=False)
 
 
 def within(pairs: DataFrame, selection: Selection) -> DataFrame:
@@ -201,12 +224,13 @@ def listed(rows: DataFrame) -> DataFrame:
     """Keep what is worth a look: whatever is not clean.
 
     Of an event that one side has purged as it should, nothing is. There can be as many of these as
-    of all others. What is ambiguous is kept, whatever its verdict.
+    of all others. What is ambiguous is kept, whatever its verdict, and what is not judged yet
+    because of its times.
     """
     is_alone = F.col("upstream_status").isNull() | F.col("downstream_status").isNull()
     is_purged = (F.col("verdict") == Verdict.TOO_OLD.value) & is_alone & ~F.col("ambiguous")
     is_listed = F.col("verdict").isin([v.value for v in Verdict if v.is_listed])
-    return rows.where((is_listed & ~is_purged) | F.col("ambiguous"))
+    return rows.where((is_listed & ~is_purged) | F.col("ambiguous") | F.col("ahead"))
 
 
 def counted(rows: DataFrame) -> DataFrame:
@@ -216,6 +240,7 @@ def counted(rows: DataFrame) -> DataFrame:
         F.count(F.lit(1)).alias("rows"),
         F.count_if("unlisted").alias("unlisted"),
         F.count_if("ambiguous").alias("ambiguous"),
+        F.count_if("ahead").alias("ahead"),
         F.count_if(F.col("ambiguous") & F.col("upstream_status").isNull()).alias("unknown"),
         F.count_if(F.col("ambiguous") & F.col("downstream_status").isNotNull()).alias("arrived"),
     )

@@ -38,6 +38,8 @@ class Tally:
     """Of the ambiguous ones, how many have no outbox row."""
     arrived: int = 0
     """Of the ambiguous ones, how many have an inbox row."""
+    ahead: int = 0
+    """Of these, how many are not judged before a time of theirs has come that lies ahead."""
     day: date | None = None
     """Of mismatches: when they were written, in UTC."""
 
@@ -53,6 +55,7 @@ def tallies_of(rows: DataFrame) -> list[Tally]:
             ambiguous=row.ambiguous,
             unknown=row.unknown,
             arrived=row.arrived,
+            ahead=row.ahead,
             day=row.day,
         )
         for row in transforms.counted(rows).collect()
@@ -70,6 +73,26 @@ def unlisted_in(tallies: Iterable[Tally]) -> Iterable[str]:
                 f"{rows:,} rows between {pair.upstream} and {pair.downstream} wait for a person "
                 "and have no last_error, by which a further run finds those: it would pass over "
                 "them; set it, or settle them"
+            )
+
+
+def ahead_in(tallies: Iterable[Tally]) -> Iterable[str]:
+    """Say which rows have times that have not come yet."""
+    found: Counter[Pair] = Counter()
+    for tally in tallies:
+        found[tally.pair] += tally.ahead
+    for pair, rows in found.items():
+        if rows:
+            whose = (
+                f"of {pair.upstream} on {pair.group}"
+                if pair.downstream == TOPICS
+                else f"between {pair.upstream} and group {pair.group} of {pair.downstream}"
+            )
+            yield (
+                f"{rows:,} rows {whose} ({pair.kind}) have times that have not come yet, and are "
+                "not judged before: the clock of a database was ahead when they were written. They "
+                "are under rows/ with `ahead`. Set their created_at, received_at and settled_at to "
+                "now() where these are later, and run again after the margin"
             )
 
 

@@ -11,13 +11,14 @@ from pyspark.sql import DataFrame, Row
 from . import incremental
 from .driver_frames import union_of
 from .jdbc import Databases
-from .row_filters import EVERYTHING, MOST_LOOKUPS, Read, by_ids, inside_calendar, quoted
+from .row_filters import EVERYTHING, MOST_LOOKUPS, Read, by_ids, inside_calendar, is_ahead, quoted
 
 # Parts of a read are cut by `seq`. Whether an open row is held back is nothing to a topic.
 _WRITTEN = """
     SELECT o.event_id, o.seq, o.source AS upstream, o.tx_kind AS kind, o.topic, o.key, o.event_type,
            o.causation_id, o.status AS upstream_status, o.attempts AS upstream_attempts,
            {created_at} AS created_at, {settled_at} AS published_at,
+           {ahead} AS upstream_ahead,
            greatest(o.created_at, o.settled_at, o.lease_until) AS upstream_moved_at
     FROM {outbox} o WHERE o.source = {name} AND {condition}"""
 
@@ -61,6 +62,7 @@ def _read(databases: Databases, reads: Mapping[str, Read]) -> DataFrame:
             name=quoted(service.name),
             created_at=inside_calendar("o.created_at"),
             settled_at=inside_calendar("o.settled_at"),
+            ahead=is_ahead("o.created_at", "o.settled_at", margin=databases.request.margin),
         )
         for service in databases.services
     )

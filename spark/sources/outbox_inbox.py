@@ -17,7 +17,16 @@ from shieldtx.reconcile.window import Memory
 from .jdbc import Databases
 from .moved_at import DOWNSTREAM_MOVED_AT, UPSTREAM_MOVED_AT
 from .row_digests import envelope_digest, payload_digest
-from .row_filters import EVERYTHING, LATEST, Read, inside_calendar, listed, literal_time, quoted
+from .row_filters import (
+    EVERYTHING,
+    LATEST,
+    Read,
+    inside_calendar,
+    is_ahead,
+    listed,
+    literal_time,
+    quoted,
+)
 
 IS_ODD_UPSTREAM = """(
     o.tx_kind = 'ROLLBACK' OR o.status <> 'PROCESSED' OR o.event_id IN (
@@ -53,6 +62,7 @@ _OUTBOX = """
            {bucket} AS bucket, {odd} AS upstream_odd,
            (o.settled_at IS NOT NULL AND o.last_error IS NULL
             AND o.status IN ('FAILED', 'UNRESOLVED')) AS upstream_unlisted,
+           {ahead} AS upstream_ahead,
            {moved} AS upstream_moved_at
     FROM {outbox} o WHERE o.source = {name} AND {condition}"""
 _INBOX = """
@@ -78,6 +88,7 @@ _INBOX = """
            {bucket} AS bucket, {odd} AS downstream_odd,
            (i.settled_at IS NOT NULL AND i.last_error IS NULL AND i.tx_kind = 'ROLLBACK'
             AND i.status = 'DEAD') AS downstream_unlisted,
+           {ahead} AS downstream_ahead,
            {moved} AS downstream_moved_at
     FROM {inbox} i WHERE i.source IN ({names}) AND {condition}
       AND (i.tx_kind <> 'ROLLBACK' OR i.causation_source IN ({names}))"""
@@ -96,7 +107,7 @@ _TYPES_RECEIVED = """
 # compensated an event that it wrote because of this one.
 _ROLLBACKS = """
     SELECT r.causation_source AS upstream, r.causation_id AS event_id,
-           max(r.created_at) AS answered_at,
+           max(r.created_at) AS answered_at, bool_or({ahead}) AS answer_ahead,
            bool_or(
                EXISTS (
                    SELECT 1 FROM {inbox} i
@@ -125,6 +136,7 @@ def outbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHI
         bucket=read.bucket.format(row="o"),
         **_digests(databases, "o"),
         **_times("o", "created_at", "settled_at", "due_at"),
+        ahead=_ahead(databases, "o.created_at", "o.settled_at"),
         lately=literal_time(databases.lately),
         name=quoted(service.name),
     )
@@ -144,6 +156,7 @@ def inbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHIN
         bucket=read.bucket.format(row="i"),
         **_digests(databases, "i"),
         **_times("i", "event_time", "received_at", "settled_at"),
+        ahead=_ahead(databases, "i.received_at", "i.settled_at"),
         lately=literal_time(databases.lately),
         name=quoted(service.name),
         names=listed(each.name for each in databases.services),
@@ -200,7 +213,8 @@ def types_in(sent: DataFrame, received: DataFrame) -> frozenset[Sent | Received]
 
 def rollbacks(databases: Databases, service: ServiceDatabase) -> DataFrame:
     """Read which events of others the service has taken back, and whether that was called for."""
-    return databases.frame(service, _ROLLBACKS).withColumn("downstream", F.lit(service.name))
+    frame = databases.frame(service, _ROLLBACKS, ahead=_ahead(databases, "r.created_at"))
+    return frame.withColumn("downstream", F.lit(service.name))
 
 
 def compensations(databases: Databases, service: ServiceDatabase) -> DataFrame:
@@ -210,6 +224,10 @@ def compensations(databases: Databases, service: ServiceDatabase) -> DataFrame:
     and is settled all the same.
     """
     return databases.frame(service, _COMPENSATIONS).withColumn("downstream", F.lit(service.name))
+
+
+def _ahead(databases: Databases, *times: str) -> str:
+    return is_ahead(*times, margin=databases.request.margin)
 
 
 def _digests(databases: Databases, row: str) -> dict[str, str]:

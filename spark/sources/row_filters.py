@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from uuid import UUID
 
@@ -169,6 +169,16 @@ def inside_calendar(time: str) -> str:
         f"(CASE WHEN {time} < {_EARLIEST} THEN {_EARLIEST} "
         f"WHEN {time} > {LATEST} THEN {LATEST} ELSE {time} END)"
     )
+
+
+_WRITTEN_MEANWHILE = timedelta(minutes=1)
+"""At least: clocks of a primary and its replica may differ by that much."""
+
+
+def is_ahead(*times: str, margin: timedelta) -> str:
+    """Say in SQL that one of some times has not come yet: a clock was ahead, and was set right."""
+    seconds = max(margin, _WRITTEN_MEANWHILE).total_seconds()
+    return f"coalesce(greatest({', '.join(times)}) > now() + interval '{seconds} s', false)"
 
 
 def quoted(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -22,6 +22,7 @@ from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest
 from .kafka_data_source import Log, frame_of
 from .topic_completeness import (
     Contents,
+    TopicKindPartition,
     as_many_since,
     complete_since,
     contents_of,
@@ -29,6 +30,7 @@ from .topic_completeness import (
     is_of,
     unjudged,
 )
+from .topics_without_rows import topics_without_rows
 
 _SHOWN_SOURCES: Final = 10
 _SHOWN_CHARACTERS: Final = 80
@@ -47,7 +49,8 @@ class Reading:
     left_out: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     observed: ObservedTopics = field(default_factory=ObservedTopics)
-    """Which topics they are, and up to where they were read."""
+    """Which topics they are, and up to where they were read. Of those that earlier runs have read
+    and this one could not read, what those runs have seen."""
 
 
 def observed_again(request: ReconcileRequest) -> tuple[ObservedTopics, tuple[str, ...]]:
@@ -81,7 +84,10 @@ def observed_again(request: ReconcileRequest) -> tuple[ObservedTopics, tuple[str
 def read(
     spark: SparkSession, request: ReconcileRequest, sent: Collection[tuple[str, TxKind]]
 ) -> Reading:
-    """Read the topics of these logical topics and kinds.
+    """Read the topics of these logical topics and kinds, and some of which there are no rows.
+
+    For these, see `topics_without_rows`. No event of a row can be missed in them, so that it does
+    not matter since when they are complete.
 
     To be called after the clocks were asked: then an event that settled before the watermark has
     its record before the ends that are asked for here. Outboxes may be read before or after that:
@@ -95,19 +101,25 @@ def read(
         Log(topic=topic, kind=kind.value, name=physical_topic(prefix, topic, kind))
         for topic, kind in sorted(set(sent))
     ]
-    obstacles: list[str] = []
+    asked = _Asked(observed=request.topics_before)
+    obstacles: tuple[str, ...] = ()
     try:
         connection = connection_of(request.broker)
-        cluster, offsets, obstacles = _offsets_of(connection, logs, since)
-        known = [log for log in logs if log.name in offsets]
+        asked = _asked(connection, request, logs)
+        offsets, known, obstacles = asked.offsets, asked.logs, asked.obstacles
         ranges = [range_ for log in known for range_ in offsets[log.name].ranges]
         # Read once: what is judged has to be what was counted, and topics go on meanwhile.
         records = _read_once(frame_of(spark, connection, known, ranges)) if known else None
     except (BrokerError, ConfigurationError) as error:
-        obstacles = [*obstacles, f"the topics could not be read: {error}"]
+        obstacles = (*obstacles, f"the topics could not be read: {error}")
         records = None
     if records is None:
-        return Reading(records=None, horizons=horizons(spark, {}, {}), obstacles=tuple(obstacles))
+        return Reading(
+            records=None,
+            horizons=horizons(spark, {}, {}),
+            obstacles=obstacles,
+            observed=asked.observed,
+        )
     names = {service.name for service in request.services}
     contents = contents_of(records, names)
     whole = complete_since(contents, known, offsets, since)
@@ -115,11 +127,16 @@ def read(
         records=records.where(is_of(names)),
         horizons=horizons(spark, whole, as_many_since(contents, known, offsets, since)),
         left_out=tuple(_left_out(contents, records, names)),
-        obstacles=(*obstacles, *unjudged(whole)),
-        observed=ObservedTopics(
-            cluster=cluster, topics={name: _observed(each) for name, each in offsets.items()}
-        ),
+        obstacles=(*obstacles, *unjudged(_of_rows(whole, logs))),
+        observed=asked.observed,
     )
+
+
+def _of_rows(
+    whole: Mapping[TopicKindPartition, datetime | None], logs: Iterable[Log]
+) -> dict[TopicKindPartition, datetime | None]:
+    with_rows = {(log.topic, log.kind) for log in logs}
+    return {place: since for place, since in whole.items() if place[:2] in with_rows}
 
 
 def _observed(offsets: TopicOffsets) -> ObservedTopic:
@@ -157,27 +174,60 @@ def read_since(request: ReconcileRequest) -> datetime | None:
     return max(begins, default=None)
 
 
-def _offsets_of(
-    connection: KafkaConnection, logs: Iterable[Log], since: datetime | None
-) -> tuple[str | None, dict[str, TopicOffsets], list[str]]:
-    offsets: dict[str, TopicOffsets] = {}
-    obstacles: list[str] = []
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Asked:
+    """What the broker says of the topics, before any record is read."""
+
+    logs: tuple[Log, ...] = ()
+    """Those that can be read."""
+    offsets: Mapping[str, TopicOffsets] = field(default_factory=dict)
+    """By the broker's name of each."""
+    obstacles: tuple[str, ...] = ()
+    observed: ObservedTopics
+
+
+def _asked(connection: KafkaConnection, request: ReconcileRequest, logs: Sequence[Log]) -> _Asked:
+    """Ask how far topics reach: those of `logs`, which have rows, and those without."""
+    since = read_since(request)
     with TopicOffsetReader(connection) as asked:
         cluster = asked.cluster_id()
-        for log in logs:
-            try:
-                if asked.is_compacted(log.name):
-                    obstacles.append(
-                        f"topic {log.name} is compacted (cleanup.policy), which takes records away "
-                        "one by one: its records could not be judged"
-                    )
-                else:
-                    offsets[log.name] = asked.of(log.name, since=since)
-            except BrokerUnavailable:
-                raise
-            except (BrokerError, TopicMissing) as error:
-                obstacles.append(f"topic {log.name} could not be read: {error}")
-    return cluster, offsets, obstacles
+        more = topics_without_rows(
+            asked, request, with_rows={log.name for log in logs}, cluster=cluster
+        )
+        every = (*logs, *more.logs)
+        offsets, obstacles = _offsets_of(asked, every, since)
+    before = request.topics_before.topics
+    unread = {name: topic for name, topic in before.items() if name not in more.gone}
+    return _Asked(
+        logs=tuple(log for log in every if log.name in offsets),
+        offsets=offsets,
+        obstacles=(*more.obstacles, *obstacles),
+        observed=ObservedTopics(
+            cluster=cluster,
+            topics={**unread, **{name: _observed(each) for name, each in offsets.items()}},
+        ),
+    )
+
+
+def _offsets_of(
+    asked: TopicOffsetReader, logs: Iterable[Log], since: datetime | None
+) -> tuple[dict[str, TopicOffsets], list[str]]:
+    offsets: dict[str, TopicOffsets] = {}
+    obstacles: list[str] = []
+    for log in logs:
+        try:
+            if asked.is_compacted(log.name):
+                obstacles.append(
+                    f"topic {log.name} is compacted (cleanup.policy), which takes records away one "
+                    "by one: its records could not be judged"
+                )
+            else:
+                offsets[log.name] = asked.of(log.name, since=since)
+        except BrokerUnavailable:
+            raise
+        except (BrokerError, TopicMissing) as error:
+            obstacles.append(f"topic {log.name} could not be read: {error}")
+    return offsets, obstacles
 
 
 def _read_once(records: DataFrame) -> DataFrame:

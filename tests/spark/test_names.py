@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import delete, update
 
 from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.reconcile.expectations import ExpectedGroup
@@ -243,6 +244,39 @@ def test_a_new_type_that_no_group_should_receive_is_told_of_in_every_night(
         assert (mode(night), night.outcome) == (Mode.INCREMENTAL, NOT_JUDGED)
         assert night.problems == (UNRECEIVED,)
         a_day_passes(orders)
+
+
+@pytest.mark.parametrize("push_down", [True, False])
+@pytest.mark.parametrize("names", ["named", "unnamed"])
+def test_a_type_of_which_no_event_was_sent_needs_no_group(nights, orders, stock, push_down, names):
+    """Its first event is due in a month, was cancelled, or is a half message that is open."""
+    event_id = orders.write(age=3 * DAY, **PLACED)
+    stock.receive(event_id, group="reserve", source="orders", age=3 * DAY, **PLACED)
+    groups = (PLACED_ALONE,) if names == "named" else None
+    services = (orders.database(), stock.database(groups=groups))
+    later = {"age": 2 * DAY, "due_age": -30 * DAY, "waiting": True}
+    due = orders.write(OutboxStatus.INIT, **later, **REFUNDED)
+    orders.write(OutboxStatus.HALF, **later, topic="orders", event_type="credited")
+    orders.write(OutboxStatus.DISCARDED, age=2 * DAY, topic="orders", event_type="recalled")
+    orders.write(OutboxStatus.INIT, age=1, topic="orders", event_type="noted")
+
+    for expected in (Mode.FULL, Mode.INCREMENTAL):
+        night = nights.run(*services, push_down=push_down)
+
+        assert (mode(night), night.outcome, night.problems) == (expected, CLEAN, ())
+        a_day_passes(orders)
+
+    sent_at = orders.now() - timedelta(minutes=20)
+    with orders.engine.begin() as connection:
+        outbox = orders.tables.outbox
+        sent = update(outbox).where(outbox.c.event_id == due)
+        connection.execute(sent.values(status="PROCESSED", settled_at=sent_at, waiting=False))
+        connection.execute(delete(outbox).where(outbox.c.event_type == "noted"))
+
+    for _ in range(2):
+        night = nights.run(*services, push_down=push_down)
+
+        assert (night.outcome, night.problems) == (NOT_JUDGED, (UNRECEIVED,))
 
 
 @pytest.mark.parametrize("push_down", [True, False])

@@ -118,6 +118,10 @@ class TopicOffsetReader:
             for topic, state in states.items()
         }
 
+    def has(self, topic: str) -> bool:
+        """Whether there is such a topic; raises as `ends`."""
+        return self._topics.describe([topic])[topic] is not None
+
     def cluster_id(self) -> str | None:
         """Return the id of the cluster; see KafkaTopics."""
         return self._topics.cluster_id()

@@ -29,7 +29,7 @@ MARGIN = timedelta(minutes=15)
 OUTBOX = (
     "upstream string, kind string, topic string, event_id string, key string, event_type string, "
     "causation_id string, upstream_status string, upstream_attempts int, created_at timestamp, "
-    "published_at timestamp, upstream_moved_at timestamp"
+    "published_at timestamp, upstream_ahead boolean, upstream_moved_at timestamp"
 )
 
 
@@ -55,6 +55,7 @@ def written(spark, *rows):
             "upstream_attempts": 1,
             "created_at": created,
             "published_at": settled,
+            "upstream_ahead": False,
             "upstream_moved_at": settled or created,
         }
         filled.append({**defaults, **row})
@@ -532,6 +533,7 @@ def test_a_judged_row_tells_what_is_known(spark):
         "attempts": None,
         "unlisted": False,
         "ambiguous": False,
+        "ahead": False,
     }
     for row in told.values():
         for name in ("created_at", "published_at", "upstream_moved_at"):

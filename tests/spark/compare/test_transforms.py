@@ -33,7 +33,8 @@ OUTBOX = (
     "upstream_attempts int, created_at timestamp, published_at timestamp, "
     "upstream_due_at timestamp, upstream_unconfirmed boolean, upstream_digest bigint, "
     "upstream_envelope bigint, "
-    "bucket bigint, upstream_odd boolean, upstream_unlisted boolean, upstream_moved_at timestamp"
+    "bucket bigint, upstream_odd boolean, upstream_unlisted boolean, upstream_ahead boolean, "
+    "upstream_moved_at timestamp"
 )
 INBOX = (
     "event_id string, seq bigint, upstream string, kind string, causation_source string, "
@@ -42,10 +43,12 @@ INBOX = (
     "received_at timestamp, settled_at timestamp, downstream_digest bigint, "
     "downstream_envelope bigint, downstream_overtaken boolean, downstream_owes boolean, "
     "bucket bigint, "
-    "downstream_odd boolean, downstream_unlisted boolean, downstream_moved_at timestamp"
+    "downstream_odd boolean, downstream_unlisted boolean, downstream_ahead boolean, "
+    "downstream_moved_at timestamp"
 )
 ROLLBACKS = (
-    "upstream string, downstream string, event_id string, answered_at timestamp, entitled boolean"
+    "upstream string, downstream string, event_id string, answered_at timestamp, entitled boolean, "
+    "answer_ahead boolean"
 )
 COMPENSATIONS = (
     "downstream string, consumer_group string, causation_id string, answered_at timestamp"
@@ -81,6 +84,7 @@ def sent(spark, *rows, stream=FORTH):
         "bucket": 0,
         "upstream_odd": False,
         "upstream_unlisted": False,
+        "upstream_ahead": False,
         "upstream_moved_at": before(29),
     }
     return frame(spark, OUTBOX, defaults, rows)
@@ -109,6 +113,7 @@ def received(spark, *rows, stream=FORTH):
         "bucket": 0,
         "downstream_odd": False,
         "downstream_unlisted": False,
+        "downstream_ahead": False,
         "downstream_moved_at": before(27),
     }
     return frame(spark, INBOX, defaults, rows)
@@ -121,6 +126,7 @@ def rollbacks(spark, *rows):
         "downstream": "stock",
         "answered_at": before(26),
         "entitled": True,
+        "answer_ahead": False,
     }
     return frame(spark, ROLLBACKS, defaults, rows)
 
@@ -583,6 +589,7 @@ def test_a_compared_row_tells_both_sides(spark):
         "record": None,
         "unlisted": False,
         "ambiguous": False,
+        "ahead": False,
     }
     assert {name: when.astimezone(UTC) for name, when in times.items()} == {
         "created_at": before(30),
@@ -623,7 +630,7 @@ def judged(spark, *verdicts):
     rows = [
         (
             *("COMMIT", "orders", "stock", "reserve", f"{n:03}", before(60 - n), None),
-            *("PROCESSED", "PROCESSED", verdict is Verdict.STUCK, False, verdict.value),
+            *("PROCESSED", "PROCESSED", verdict is Verdict.STUCK, False, False, verdict.value),
         )
         for n, verdict in enumerate(verdicts)
     ]
@@ -631,7 +638,8 @@ def judged(spark, *verdicts):
         rows,
         "kind string, upstream string, downstream string, consumer_group string, "
         "event_id string, created_at timestamp, received_at timestamp, upstream_status string, "
-        "downstream_status string, unlisted boolean, ambiguous boolean, verdict string",
+        "downstream_status string, unlisted boolean, ambiguous boolean, "
+        "ahead boolean, verdict string",
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
+from tests.verification.oracle.ahead import AHEAD
 from tests.verification.oracle.broken import BROKEN
 from tests.verification.oracle.damaged import DAMAGED
 from tests.verification.oracle.healthy import HEALTHY, happens_at_once, refused
@@ -28,7 +29,7 @@ from tests.verification.oracle.unhandled import UNHANDLED
 Story = Callable[[History], None]
 IN_ORDER: Final[Sequence[Story]] = (*HEALTHY, *OWN_IN_ORDER, *HEALTHY_ON_TOPICS, *ODD_NAMES)
 STORIES: Final[Sequence[Story]] = (
-    *(*IN_ORDER, *UNHANDLED, *BROKEN, *OF_KEYS, *ODD_AND_BROKEN),
+    *(*IN_ORDER, *UNHANDLED, *AHEAD, *BROKEN, *OF_KEYS, *ODD_AND_BROKEN),
     *(*DAMAGED, *OWN_DAMAGED, *DAMAGED_ON_TOPICS, database_is_restored),
 )
 PART_SEEN_ONCE: Final = 0.7

@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Final
 
 from shieldtx.domain.states import OutboxStatus
-from shieldtx.reconcile import basis, earlier_runs, observed
+from shieldtx.reconcile import basis, earlier_runs, earlier_topics, observed
 from shieldtx.reconcile.basis import Basis
 from shieldtx.reconcile.incremental import FOUND_AGAIN
 from shieldtx.reconcile.observed import Observed, ObservedTopics
 from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest, ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
-from tests.verification.oracle import renames, restores, topic_truth, unhandled
+from tests.verification.oracle import ahead, renames, restores, topic_truth, unhandled
 from tests.verification.oracle.facts import Rows
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.proof import Proof, lacking, proof_of
 from tests.verification.oracle.reading import Reading, rows_of
 from tests.verification.oracle.setting import Judged
-from tests.verification.oracle.topic_reading import PREFIX, TopicReading, topics_at
+from tests.verification.oracle.topic_logs import Log
+from tests.verification.oracle.topic_reading import PREFIX, TopicReading, name_of, topics_at
 
 _NO_FOLDER: Final = Path("nowhere")
 
@@ -117,8 +118,9 @@ class PythonNights:
             moved_since=moved_since,
             past=earlier_runs.past_of(self._ended, judged),
         )
-        self._ended.insert(0, replace(judged, observed=Observed(received=reading.received())))
-        logs = topic_truth.read(self.history, night)
+        logs = self._read(night, judged, rows)
+        met = Observed(received=reading.received(), topics=topics_at(logs, night.at))
+        self._ended.insert(0, replace(judged, observed=met))
         beside = TopicReading(
             night=night,
             rows=rows,
@@ -129,7 +131,7 @@ class PythonNights:
         of_groups = reading.verdicts()
         found = {**of_groups, **beside.verdicts()}
         problems = [*reading.obstacles(), *beside.obstacles()]
-        problems += [*reading.ambiguous(of_groups), *beside.ambiguous()]
+        problems += [*reading.ambiguous(of_groups), *reading.ahead(of_groups), *beside.ambiguous()]
         tells = bool(problems) or self._is_any_unlisted(night, found)
         hidden = any(v.is_mismatch and v not in FOUND_AGAIN for v in found.values())
         if not hidden and not tells:
@@ -151,6 +153,17 @@ class PythonNights:
             restored=restores.must_look_at_all(self.history, night),
         )
 
+    def _read(self, night: Judged, judged: Basis, rows: Rows) -> list[Log]:
+        """Return the topics that a run reads."""
+        topics = self.history.topics
+        if topics is None or not topics.are_read(night.at):
+            return []
+        named = {(r["topic"], r["kind"]) for r in rows.outbox if r["source"] == r["service"]}
+        named |= topic_truth.for_others(self.history, night)
+        earlier = earlier_topics.topics_before(self._ended, judged).topics
+        logs = sorted(topics.logs.items())
+        return [log for name, log in logs if name in named or name_of(log) in earlier]
+
     def _losses(self, night: Judged, judged: Basis, rows: Rows) -> Iterator[str]:
         """Say why a run may not read what has moved alone, though there was a good one."""
         good = self._good
@@ -159,6 +172,8 @@ class PythonNights:
         yield from basis.changes(good.basis, judged)
         if good.basis.services.keys() == judged.services.keys():
             yield from basis.losses(good.basis, judged)
+        if any(at is not None and at > night.at for *_, at in good.proof):
+            yield "a clock was set back"
         yield from (f"{service} lacks rows" for service in sorted(lacking(good.proof, rows)))
         topics = self.history.topics
         if topics is not None and good.topics.topics:
@@ -196,13 +211,13 @@ def truth_of(history: History, night: Judged) -> dict[Pair, Verdict]:
 
 def must_tell(history: History, night: Judged) -> bool:
     """Whether a run has to say that there is something it cannot judge."""
-    others = (renames.must_tell, topic_truth.must_tell, unhandled.must_tell)
+    others = (renames.must_tell, topic_truth.must_tell, unhandled.must_tell, ahead.must_tell)
     return history.must_tell(night) or any(each(history, night) for each in others)
 
 
 def may_tell(history: History, night: Judged) -> bool:
     """Whether a run may say that there is something it cannot judge, where all is in order."""
-    others = (topic_truth.may_tell, unhandled.may_tell)
+    others = (topic_truth.may_tell, unhandled.may_tell, ahead.may_tell)
     return history.may_tell(night) or any(each(history, night) for each in others)
 
 

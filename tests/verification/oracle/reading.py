@@ -27,6 +27,7 @@ from shieldtx.reconcile.routes import expectation_of
 from shieldtx.reconcile.rules import PAIRS
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle import facts as facts_of
+from tests.verification.oracle.ahead import is_ahead
 from tests.verification.oracle.facts import Facts, Row, Rows, first_trace
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.setting import Judged, Setting
@@ -82,6 +83,16 @@ class Reading:
             )
         }
 
+    def ahead(self, found: Mapping[Pair, Verdict]) -> set[Pair]:
+        """Return which of these pairs are in flight for times that have not come yet."""
+        rows = [row for row in (*self.rows.outbox, *self.rows.inbox) if is_ahead(row, self.night)]
+        events = {(row["source"], row["event_id"]) for row in rows}
+        return {
+            pair
+            for pair, verdict in found.items()
+            if verdict is Verdict.IN_FLIGHT and (pair.upstream, pair.event_id) in events
+        }
+
     def _is_ambiguous(
         self, pair: Pair, verdict: Verdict, sent: Row | None, received: Row | None, known: Facts
     ) -> bool:
@@ -131,7 +142,9 @@ class Reading:
             for row in rows.outbox
             if looked_at is None or (row["source"], row["event_id"]) in looked_at
         ]
-        expectation = self._expectation(Rows(outbox=read, inbox=rows.inbox))
+        known = Facts.of(rows)
+        counting = [row for row in read if self._needs_a_group(row, known)]
+        expectation = self._expectation(Rows(outbox=counting, inbox=rows.inbox))
         found = [why for _, why in expectation.obstacles]
         found += self._waiting_for_others()
         found += [f"an event of {r['source']}" for r in rows.outbox if r["source"] != r["service"]]
@@ -141,6 +154,14 @@ class Reading:
             named = mistyped_names.mistyped_names(self._members(), sent, ever)
             found += [why for _, why in named]
         return found
+
+    def _needs_a_group(self, row: Row, known: Facts) -> bool:
+        """Whether the type of a row needs a group: not for an event that nobody sends for now."""
+        if row["kind"] is TxKind.ROLLBACK:
+            return True
+        if row["settled_at"] is None:
+            return bool(known.moved_at(row, self.night) < self.night.watermark)
+        return row["status"] is not OutboxStatus.DISCARDED
 
     def _waiting_for_others(self) -> list[str]:
         """Return which events for others wait for a person or for a relay."""

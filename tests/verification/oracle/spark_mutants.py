@@ -18,6 +18,7 @@ from spark.compare import purged_rows, read_plan, transforms
 from spark.sources import for_others, other_sources, outbox_inbox, row_filters, taken_back
 from spark.sources.server_checks import Servers
 from tests.verification.oracle import broken, damaged, healthy, odd_names, restores, topic_stories
+from tests.verification.oracle.ahead import AHEAD
 from tests.verification.oracle.mutants import Mutant, instead
 from tests.verification.oracle.unhandled import UNHANDLED
 
@@ -72,6 +73,16 @@ ON_SPARK: Final = (
     Mutant(
         name="events of a type for others wait unnoticed",
         applied=instead(for_others, "_COUNTED", _by_topics_alone(for_others._COUNTED)),
+        stories=UNHANDLED,
+    ),
+    Mutant(
+        name="a type of which no event was sent needs a group",
+        applied=instead(read_plan, "unsent_types", lambda *_: frozenset()),
+        stories=UNHANDLED,
+    ),
+    Mutant(
+        name="a type that no group should receive is taken for one that was not sent",
+        applied=instead(read_plan, "unsent_types", lambda _, types: frozenset(types)),
         stories=UNHANDLED,
     ),
     Mutant(
@@ -143,6 +154,11 @@ ON_SPARK: Final = (
         name="N17 payloads alone are compared",
         applied=instead(outbox_inbox, "envelope_digest", _zero),
         stories=(damaged.content_differs,),
+    ),
+    Mutant(
+        name="lost in an hour by a clock ahead, and the run is good",
+        applied=instead(job, "ahead_in", lambda _: ()),
+        stories=AHEAD,
     ),
     Mutant(
         name="N18 parked without an error, and the run is good",

@@ -8,9 +8,11 @@ from typing import Any, Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
+from shieldtx.app import reconciliation
 from shieldtx.domain.states import OutboxStatus
-from shieldtx.reconcile import observed
+from shieldtx.reconcile import earlier_topics, observed
 from shieldtx.reconcile.facts import Fact
+from shieldtx.reconcile.observed import ObservedTopics
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.rules import TOPICS, Rule
 from shieldtx.reconcile.verdicts import Verdict
@@ -45,7 +47,16 @@ def _open_rows_have_no_records(rule: Rule) -> Rule | None:
     return Rule(verdict=rule.verdict, when={**rule.when, Fact.UPSTREAM: sent})
 
 
+def _none_was_read(*_: Any) -> ObservedTopics:
+    return ObservedTopics()
+
+
 OF_TOPICS: Final = (
+    Mutant(
+        name="a topic is not read once its rows are lost",
+        applied=instead(earlier_topics, "topics_before", _none_was_read),
+        stories=(topic_stories.rows_of_a_topic_are_lost,),
+    ),
     Mutant(
         name="N5 a partition that was added had its keys always",
         applied=instead(topic_completeness, "as_many_since", _always),
@@ -107,6 +118,11 @@ def _unshifted(given: Any, **_: Any) -> Any:
 
 
 TOPICS_ON_SPARK: Final = (
+    Mutant(
+        name="a topic is not read once its rows are lost",
+        applied=instead(reconciliation, "topics_before", _none_was_read),
+        stories=(topic_stories.rows_of_a_topic_are_lost,),
+    ),
     Mutant(
         name="N5 a partition that was added had its keys always",
         applied=instead(topics, "as_many_since", _always),

@@ -72,7 +72,9 @@ class TopicReading:
         """Return why something cannot be judged."""
         since: dict[tuple[str, str, int], datetime | None] = {}
         for log in self.logs:
-            since |= _Beside(reading=self, log=log).complete_since
+            beside = _Beside(reading=self, log=log)
+            if beside.has_rows:
+                since |= beside.complete_since
         return list(topic_completeness.unjudged(since))
 
     def read_since(self) -> float | None:
@@ -122,6 +124,11 @@ class _Beside:
             for event in self._rows.keys() | self._records.keys()
             if self._is_looked_at(event)
         ]
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether an outbox has a row of the topic, of which a record may be missing."""
+        return bool(self._rows)
 
     def ambiguous(self) -> list[EventId]:
         """Return the events of which nothing shows whether something of them was lost."""

@@ -6,6 +6,7 @@ from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.healthy import applied_at_once, some_time, some_type
 from tests.verification.oracle.history import History
+from tests.verification.oracle.setting import unhandled_of
 from tests.verification.oracle.timeline import DAY
 from tests.verification.oracle.topic_logs import Forged, id_of
 
@@ -123,6 +124,22 @@ def _forge(h: History, event_type: str, at: float, written_at: float | str) -> N
     )
 
 
+def rows_of_a_topic_are_lost(h: History) -> None:
+    """A service loses all its rows on a topic for others; their records are there."""
+    if not h.setting.with_unhandled:
+        record_is_forged(h)
+        return
+    event_type = unhandled_of(h.random.choice(h.setting.with_unhandled))
+    # A configuration that lists the type does not name every topic that it is on.
+    topic = h.random.choice((event_type, f"{event_type}-aside"))
+    at = some_time(h)
+    lost_at = at + h.random.choice((60, DAY, 2 * DAY)) + 0.25
+    for number in range(h.random.randint(1, 3)):
+        event = h.written(event_type, at + number, topic=topic)
+        h.sent(event, at + number)
+        event.gone_at = lost_at
+
+
 def order_is_inverted(h: History) -> None:
     """A record is behind one whose event was written after that one was acknowledged."""
     _order_is_inverted(h, some_time(h))
@@ -154,6 +171,7 @@ DAMAGED_ON_TOPICS = (
     record_is_forged,
     record_has_no_time,
     old_record_is_forged,
+    rows_of_a_topic_are_lost,
     order_is_inverted,
     order_is_inverted_at_a_watermark,
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from shieldtx.brokers.partitioning import partition_of
-from shieldtx.domain.states import OutboxStatus
+from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.reconcile.findings import TOPICS
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.history import History, Pair
@@ -42,7 +42,7 @@ def must_tell(h: History, night: Judged) -> bool:
         or any(
             _is_lost(log, e, night) and _is_new(h, log, e, night) for e in _hidden(h, night, log)
         )
-        for log in read(h, night)
+        for log in _with_rows(h, night)
     )
     return is_hidden or any(
         verdict is V.TOO_OLD and pair.upstream != night.renamed_service
@@ -83,16 +83,38 @@ def _hidden(h: History, night: Judged, log: Log) -> Iterator[EventId]:
 
 
 def read(h: History, night: Judged) -> list[Log]:
-    """Return the topics that a night reads: those that rows of outboxes name."""
+    """Return the topics that a night reads, of which there may be no rows any more.
+
+    They are those that rows of outboxes name now, or named in an earlier night that read topics,
+    and those for others.
+    """
     topics: Topics | None = h.topics
     if topics is None or not topics.are_read(night.at):
         return []
-    named = {
+    nights = [n for n in h.setting.nights if n.at <= night.at and topics.are_read(n.at)]
+    named = {name for each in nights for name in (*_named(h, each), *for_others(h, each))}
+    return [log for name, log in sorted(topics.logs.items()) if name in named]
+
+
+def _with_rows(h: History, night: Judged) -> list[Log]:
+    """Return those of the topics that a night reads of which there are rows."""
+    named = _named(h, night)
+    return [log for log in read(h, night) if (log.topic, log.kind) in named]
+
+
+def _named(h: History, night: Judged) -> set[tuple[str, TxKind]]:
+    return {
         (life.columns["topic"], life.kind)
         for life in h.outboxes(night)
         if life.source == life.service != night.renamed_service
     }
-    return [log for name, log in sorted(topics.logs.items()) if name in named]
+
+
+def for_others(h: History, night: Judged) -> set[tuple[str, TxKind]]:
+    """Return the topics that a night's configuration says are for others."""
+    setting = h.setting
+    topics = {t for name in setting.services for t in setting.others(name, night).topics}
+    return {(topic, kind) for topic in topics for kind in TxKind}
 
 
 def _lives(h: History, log: Log) -> Iterator[Life]:

@@ -13,19 +13,29 @@ from shieldtx.domain.states import OutboxStatus, TxKind
 from tests.verification.oracle.healthy import is_applied, some_time, some_while
 from tests.verification.oracle.history import History
 from tests.verification.oracle.setting import Judged, unhandled_of
-from tests.verification.oracle.timeline import Life
+from tests.verification.oracle.timeline import DAY, Life
 
 O = OutboxStatus  # noqa: E741  short, for what happens in stories
 
 
 def is_handled_by_no_group(h: History) -> None:
-    """A service writes such an event: it is sent, refused by the broker, or left."""
+    """A service writes such an event: it is sent, refused by the broker, or left.
+
+    Or it is delayed, and perhaps cancelled.
+    """
     if not h.setting.with_unhandled:
         is_applied(h)
         return
     at = some_time(h)
-    event = h.written(unhandled_of(h.random.choice(h.setting.with_unhandled)), at)
-    outcome = h.random.choice((O.PROCESSED, O.FAILED, O.INIT))
+    event_type = unhandled_of(h.random.choice(h.setting.with_unhandled))
+    outcome = h.random.choice((O.PROCESSED, O.FAILED, O.INIT, O.DISCARDED))
+    if outcome is O.DISCARDED:
+        due = at + 60 * DAY
+        event = h.written(event_type, at, due=due, waiting=True)
+        if h.random.random() < 0.5:
+            event.becomes(O.DISCARDED, at + h.random.choice((1, DAY)))
+        return
+    event = h.written(event_type, at)
     if outcome is O.PROCESSED:
         h.sent(event, at + some_while(h))
     elif outcome is O.FAILED:
@@ -37,7 +47,7 @@ def is_handled_by_no_group(h: History) -> None:
 def must_tell(h: History, night: Judged) -> bool:
     """Whether there is such an event that is not listed, or that waits."""
     return any(
-        life.service in night.unlisted or _waits(row, night)
+        _waits(row, night) or (life.service in night.unlisted and row["status"] is O.PROCESSED)
         for life, row in _judged(h, night)
         if life.columns["event_type"] == unhandled_of(life.service)
     )
@@ -57,7 +67,11 @@ def may_tell(h: History, night: Judged) -> bool:
         for life in h.lives
         if life.group is not None and any(life.at(each.at) is not None for each in nights)
     }
-    sent = {(life.source, life.columns["event_type"]) for life, _ in _judged(h, night)}
+    sent = {
+        (life.source, life.columns["event_type"])
+        for life, row in _judged(h, night)
+        if row["status"] is O.PROCESSED or _waits(row, night)
+    }
     return not sent <= received
 
 

@@ -1,0 +1,58 @@
+"""Types of events that were not sent so far: no group can lack any of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final
+
+from shieldtx.reconcile.expectations import Sent
+from shieldtx.reconcile.request import ServiceDatabase
+
+from . import incremental
+from .jdbc import Databases
+from .moved_at import UPSTREAM_MOVED_AT
+from .row_filters import LATEST, is_ahead, literal_time, quoted
+
+# Discarded: a delayed event that was cancelled, a half message that was rolled back, or what an
+# operator does not want to be sent.
+_TYPES: Final = """
+    SELECT DISTINCT o.topic, o.event_type FROM {outbox} o
+    WHERE o.source = {name} AND o.tx_kind = 'COMMIT' AND (o.topic, o.event_type) IN ({types})
+      AND {condition} AND CASE WHEN o.settled_at IS NULL THEN {moved} < {lately} OR {ahead}
+                               ELSE o.status <> 'DISCARDED' END"""
+
+
+def unsent_types(databases: Databases, types: Iterable[Sent]) -> frozenset[Sent]:
+    """Return those of some types of which no event that the run covers was sent, or should be.
+
+    Their events are due later, are in flight, or were discarded. An event that failed, or that
+    nothing has moved since it was due, should have been sent.
+    """
+    by_service: dict[str, set[Sent]] = defaultdict(set)
+    for each in types:
+        by_service[each.upstream].add(each)
+    return frozenset(
+        each
+        for service in databases.services
+        if (asked := by_service.get(service.name))
+        for each in asked - _sent(databases, service, asked)
+    )
+
+
+def _sent(databases: Databases, service: ServiceDatabase, types: set[Sent]) -> set[Sent]:
+    """Return those of which an event was sent, or should have been."""
+    read = incremental.read_of_outbox(databases.request.selection, service.name)
+    statement = _TYPES.replace("{condition}", read.condition).replace("{moved}", UPSTREAM_MOVED_AT)
+    by_words = {(each.topic, each.event_type): each for each in types}
+    rows = databases.rows(
+        service,
+        statement,
+        name=quoted(service.name),
+        types=", ".join(f"({quoted(t)}, {quoted(e)})" for t, e in sorted(by_words)),
+        latest=LATEST,
+        lately=literal_time(databases.lately),
+        # Nobody knows whether it is due.
+        ahead=is_ahead("o.created_at", margin=databases.request.margin),
+    )
+    return {by_words[row.topic, row.event_type] for row in rows}

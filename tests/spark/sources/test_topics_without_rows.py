@@ -1,0 +1,92 @@
+"""Which topics are read of which no outbox has a row, by what a broker says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from shieldtx.errors import BrokerError, BrokerUnavailable
+from shieldtx.reconcile.expectations import Others
+from shieldtx.reconcile.observed import ObservedTopic, ObservedTopics
+from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest, ServiceDatabase
+from spark.sources.topics_without_rows import TopicsWithoutRows, topics_without_rows
+
+
+class Broker:
+    """It has some topics, and refuses to say whether it has some others."""
+
+    def __init__(self, *topics: str, refused: Collection[str] = ()) -> None:
+        self.topics = topics
+        self.refused = refused
+        self.asked: list[str] = []
+
+    def has(self, topic: str) -> bool:
+        self.asked.append(topic)
+        if topic in self.refused:
+            raise BrokerError(f"{topic}: not authorised")
+        return topic in self.topics
+
+
+def found(
+    broker: Broker, *earlier: str, others: tuple[str, ...] = (), cluster: str = "one"
+) -> TopicsWithoutRows:
+    met = ObservedTopic(topic_id="1", ends={0: 5})
+    service = ServiceDatabase(name="orders", url="postgresql://none", others=Others.named(*others))
+    request = ReconcileRequest(
+        services=(service,),
+        folder=Path("nowhere"),
+        broker=BrokerAccess(bootstrap="kafka:9092", topic_prefix="t."),
+        topics_before=ObservedTopics(cluster="one", topics=dict.fromkeys(earlier, met)),
+    )
+    return topics_without_rows(broker, request, with_rows={"t.placed.commit"}, cluster=cluster)
+
+
+def logs(found_: TopicsWithoutRows) -> set[tuple[str, str, str]]:
+    return {(log.topic, log.kind, log.name) for log in found_.logs}
+
+
+def test_topics_of_earlier_runs_are_read_and_those_with_rows_are_not_asked_for():
+    broker = Broker("t.placed.commit", "t.paid.rollback")
+
+    told = found(broker, "t.placed.commit", "t.paid.rollback")
+
+    assert logs(told) == {("paid", "ROLLBACK", "t.paid.rollback")}
+    assert (told.obstacles, broker.asked) == ((), ["t.paid.rollback"])
+
+
+def test_topics_for_others_are_read_where_there_are_any():
+    broker = Broker("t.audited.commit", refused=("t.noted.commit", "t.noted.rollback"))
+
+    told = found(broker, others=("audited", "noted", "none", "no such name!", "n" * 250))
+
+    assert logs(told) == {("audited", "COMMIT", "t.audited.commit")}
+    assert told == TopicsWithoutRows(logs=told.logs)
+    assert not any("!" in name or len(name) > 249 for name in broker.asked)
+
+
+def test_a_topic_of_earlier_runs_that_may_not_be_seen_is_no_clean_run_and_not_forgotten():
+    told = found(Broker(refused=("t.paid.commit",)), "t.paid.commit")
+
+    (problem,) = told.obstacles
+    assert problem.startswith("topic t.paid.commit, which an earlier run has read, could not be re")
+    assert (told.logs, told.gone) == ((), frozenset())
+
+
+@pytest.mark.parametrize(("cluster", "number"), [("one", 1), ("two", 0)])
+def test_a_topic_that_is_gone_is_told_of_unless_the_cluster_is_another_one(cluster, number):
+    told = found(Broker(), "t.paid.commit", cluster=cluster)
+
+    assert told.gone == {"t.paid.commit"}
+    assert len(told.obstacles) == number
+
+
+def test_a_broker_that_does_not_answer_is_no_topic_that_is_gone():
+    class Unreachable(Broker):
+        def has(self, topic: str) -> bool:
+            raise BrokerUnavailable(f"asked for {topic}")
+
+    for given in ({"others": ("audited",)}, {}):
+        with pytest.raises(BrokerUnavailable):
+            found(Unreachable(), *([] if given else ["t.paid.commit"]), **given)

@@ -1,0 +1,145 @@
+"""A topic full of records of which an outbox has no row left is read all the same."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import text
+
+from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.findings import RunOutcome
+from shieldtx.reconcile.request import EVERYTHING, BrokerAccess
+from shieldtx.reconcile.verdicts import Verdict
+from tests.spark.nights import a_day_passes
+from tests.spark.planting import TOPIC
+from tests.spark.publishing import Topic
+
+DAY = 24 * 60
+AUDITED = "orders.audited"
+RESERVE = ExpectedGroup(name="reserve", topics=(TOPIC,))
+CLEAN, NOT_JUDGED, MISMATCHES = RunOutcome.CLEAN, RunOutcome.NOT_JUDGED, RunOutcome.MISMATCHES
+
+
+@pytest.fixture
+def placed(kafka, orders, stock) -> Topic:
+    """Three events that are in order, on a topic; orders writes for others too."""
+    topic = Topic(kafka.bootstrap, logical=TOPIC).make()
+    sent = [orders.write(age=DAY) for _ in range(3)]
+    for event_id in sent:
+        stock.receive(event_id, group="reserve", source="orders", age=DAY)
+    publish(topic, sent)
+    return topic
+
+
+@pytest.fixture
+def audited(orders, placed) -> Topic:
+    """Three events for others, on a topic of theirs."""
+    topic = of_prefix(placed, AUDITED).make()
+    publish(topic, [orders.write(age=DAY, topic=AUDITED, event_type=AUDITED) for _ in range(3)])
+    return topic
+
+
+def of_prefix(other: Topic, logical: str) -> Topic:
+    topic = Topic(other.connection.bootstrap_servers, logical=logical)
+    topic.name = topic.name.replace(topic.prefix, other.prefix)
+    topic.prefix = other.prefix
+    return topic
+
+
+def publish(topic: Topic, ids) -> None:
+    written = datetime.now(UTC) - timedelta(minutes=DAY)
+    fields = {"key": None, "time": written, "type": topic.logical}
+    topic.publish_at(written, *[topic.event(id=event_id, **fields) for event_id in ids])
+
+
+def run(nights, orders, stock, placed, *, others=(AUDITED,), groups=(RESERVE,), **of):
+    broker = BrokerAccess(bootstrap=placed.connection.bootstrap_servers, topic_prefix=placed.prefix)
+    services = orders.database(others=others), stock.database(groups=groups)
+    return nights.run(*services, broker=broker, **of)
+
+
+def lose(orders, topic: str) -> None:
+    with orders.engine.begin() as connection:
+        connection.execute(text(f"DELETE FROM shield_outbox WHERE topic = '{topic}'"))
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["read before", "never read before"])
+def test_a_topic_for_others_of_which_all_rows_are_lost_is_no_clean_run(
+    nights, orders, stock, placed, audited, is_known
+):
+    if is_known:
+        assert run(nights, orders, stock, placed).outcome is CLEAN
+    lose(orders, AUDITED)
+
+    for _ in range(2):
+        night = run(nights, orders, stock, placed)
+
+        assert (night.outcome, night.problems) == (MISMATCHES, ())
+        assert night.totals[Verdict.RECORD_WITHOUT_ROW] == 3
+
+
+def test_a_topic_that_an_earlier_run_has_read_is_read_though_all_its_rows_are_lost(
+    nights, orders, stock, placed
+):
+    """Its type is for others, whatever its topic, and so its topic is not named."""
+    topic = of_prefix(placed, "orders").make()
+    sent = [orders.write(age=DAY, topic="orders", event_type=AUDITED) for _ in range(3)]
+    publish(topic, sent)
+    assert run(nights, orders, stock, placed).outcome is CLEAN
+    lose(orders, "orders")
+
+    # However little it was to look at: what earlier runs have read is known to each run.
+    for selection in (None, EVERYTHING):
+        night = run(nights, orders, stock, placed, selection=selection)
+
+        assert (night.outcome, night.totals[Verdict.RECORD_WITHOUT_ROW]) == (MISMATCHES, 3)
+
+
+def test_a_topic_of_which_all_rows_were_purged_and_all_records_deleted_is_in_order(
+    nights, orders, stock, placed, audited
+):
+    assert run(nights, orders, stock, placed).outcome is CLEAN
+    lose(orders, AUDITED)
+    audited.delete_before(3)
+
+    for _ in range(2):
+        assert run(nights, orders, stock, placed).outcome is CLEAN
+        a_day_passes(orders)
+
+
+def test_a_topic_for_others_that_does_not_exist_yet_is_in_order(nights, orders, stock, placed):
+    others = (AUDITED, "none", "no topic has such a name!")
+
+    night = run(nights, orders, stock, placed, others=others)
+
+    assert (night.outcome, night.problems) == (CLEAN, ())
+
+
+def test_a_topic_that_was_deleted_is_told_of_once(nights, orders, stock, placed, audited):
+    assert run(nights, orders, stock, placed).outcome is CLEAN
+    lose(orders, AUDITED)
+    audited.delete()
+
+    night = run(nights, orders, stock, placed)
+
+    assert night.outcome is NOT_JUDGED
+    (told,) = night.problems
+    assert told.startswith(f"topic {audited.name}, which an earlier run has read, does not exist")
+    assert run(nights, orders, stock, placed).outcome is CLEAN
+
+
+def test_a_topic_is_not_forgotten_by_a_run_that_the_broker_does_not_answer(
+    nights, orders, stock, placed
+):
+    topic = of_prefix(placed, "orders").make()
+    publish(topic, [orders.write(age=DAY, topic="orders", event_type=AUDITED) for _ in range(3)])
+    assert run(nights, orders, stock, placed).outcome is CLEAN
+    lose(orders, "orders")
+    services = orders.database(others=(AUDITED,)), stock.database(groups=(RESERVE,))
+    nowhere = BrokerAccess(bootstrap="127.0.0.1:1", topic_prefix=placed.prefix)
+    assert nights.run(*services, broker=nowhere).outcome is NOT_JUDGED
+
+    night = run(nights, orders, stock, placed)
+
+    assert night.totals[Verdict.RECORD_WITHOUT_ROW] == 3
