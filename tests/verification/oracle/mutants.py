@@ -187,6 +187,10 @@ BY_RULES: Final = (
         applied=instead(earlier_runs, "past_of", lambda *_: Past()),
     ),
     Mutant(
+        name="a run of an earlier release ends what later ones remember",
+        applied=instead(earlier_runs, "CARRIED_ON_SINCE", 0),
+    ),
+    Mutant(
         name="N7 open and arrived is a contradiction",
         applied=rules_of(PAIRS, _open_and_arrived_disagrees),
     ),

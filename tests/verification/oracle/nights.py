@@ -24,6 +24,9 @@ from tests.verification.oracle.setting import Judged
 from tests.verification.oracle.topic_reading import PREFIX, TopicReading, topics_at
 
 _NO_FOLDER: Final = Path("nowhere")
+_OF_AN_EARLIER_RELEASE: Final = 6
+"""The rules of the last release whose runs were stored with what inboxes held in their own night.
+"""
 
 Verdicts = Mapping[Pair, Verdict]
 
@@ -117,7 +120,10 @@ class PythonNights:
             moved_since=moved_since,
             past=earlier_runs.past_of(self._ended, judged),
         )
-        self._ended.insert(0, replace(judged, observed=Observed(received=reading.received())))
+        met = (reading.received(), reading.received_lately())
+        seen, lately = (replace(judged, observed=Observed(received=each)) for each in met)
+        # As where another machine runs an earlier release still, every night.
+        self._ended[:0] = [replace(lately, rules=_OF_AN_EARLIER_RELEASE), seen]
         logs = topic_truth.read(self.history, night)
         beside = TopicReading(
             night=night,

@@ -174,8 +174,12 @@ class Reading:
 
     def received(self) -> tuple[Received, ...]:
         """Return what groups have received that says what they should receive."""
+        return observed.decisive(self._members(), [*self.received_lately(), *self.past.received])
+
+    def received_lately(self) -> tuple[Received, ...]:
+        """Return what of it the inboxes have left."""
         _, received = _types(self.rows)
-        return observed.decisive(self._members(), [*received, *self.past.received])
+        return observed.decisive(self._members(), received)
 
     def own_outbox(self) -> set[EventId] | None:
         """Return the events of which a further run reads the row in an outbox; None: of all."""
