@@ -117,18 +117,19 @@ class _Memory:
 
 def _scope_of(earlier: Basis, now: Basis) -> _Scope:
     names = frozenset(earlier.services.keys() & now.services.keys())
-    return _Scope(
-        names=names,
-        receivers=frozenset(
-            name
-            for name in names
-            if is_same(earlier.services[name].history, now.services[name].history)
-        ),
+    return _Scope(names=names, receivers=same_databases(earlier, now))
+
+
+def same_databases(earlier: Basis, now: Basis) -> frozenset[str]:
+    """Return the services of both whose tables are the same ones, restored or not."""
+    return frozenset(
+        name
+        for name in earlier.services.keys() & now.services.keys()
+        if _is_same(earlier.services[name].history, now.services[name].history)
     )
 
 
-def is_same(before: DatabaseHistory | None, now: DatabaseHistory | None) -> bool:
-    """Whether two histories are of the same tables of one database, restored or not."""
+def _is_same(before: DatabaseHistory | None, now: DatabaseHistory | None) -> bool:
     if before is None or now is None:
         return False
     return (before.system, before.objects) == (now.system, now.objects)

@@ -22,6 +22,7 @@ _Services = tuple[str, str]
 class JudgedRun:
     """A run that has ended, good or not: what a run could not judge is in its report."""
 
+    started_at: datetime
     services: frozenset[str]
     """All that it compared."""
     watermarks: Mapping[str, datetime]

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
-from shieldtx.app import reconciliation
+from shieldtx.app import reconciliation_memory
 from shieldtx.domain.states import InboxStatus
 from shieldtx.reconcile import basis
 from shieldtx.reconcile.observed import Past
@@ -61,7 +61,7 @@ ON_SPARK: Final = (
     ),
     Mutant(
         name="what a group has received is forgotten with the purge of its inbox",
-        applied=instead(reconciliation, "past_of", lambda *_: Past()),
+        applied=instead(reconciliation_memory, "past_of", lambda *_: Past()),
         stories=(broken.record_is_lost,),
     ),
     Mutant(
