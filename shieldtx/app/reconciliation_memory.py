@@ -25,6 +25,7 @@ from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.incremental import Mode
 from shieldtx.reconcile.judged_spans import JudgedRun, JudgedUntil, judged_until
 from shieldtx.reconcile.observed import Past
+from shieldtx.reconcile.restored_copies import as_restored
 from shieldtx.store.reconciliation_runs import SqlReconciliationRuns, StoredRun
 
 _CAME_TO_THEIR_END: Final = [o.name for o in RunOutcome if o is not RunOutcome.ERROR]
@@ -59,7 +60,9 @@ def memory_of(
         past=together(
             past_of((basis.from_json(run.basis) for run in runs), now) for runs in (ended, *others)
         ),
-        judged_until=judged_until(judged, now.services),
+        judged_until=judged_until(
+            as_restored(judged, now.services, databases, margin=now.margin), now.services
+        ),
         remarks=tuple(remarks),
     )
 
@@ -109,6 +112,12 @@ def judged_runs(ended: Iterable[StoredRun]) -> Iterator[JudgedRun]:
             started_at=run.started_at,
             services=frozenset(judged.services),
             watermarks=watermarks,
+            histories={
+                name: service.history
+                for name, service in judged.services.items()
+                # What could not be judged was not told of either.
+                if service.history is not None and name in watermarks
+            },
         )
 
 
@@ -123,4 +132,5 @@ def _judged_alike(ended: Iterable[StoredRun], now: Basis) -> Iterator[JudgedRun]
             continue
         alike = same_databases(judged, now) & basis.judged_alike(judged, now)
         for each in judged_runs([run]):
-            yield replace(each, services=alike)
+            known = {name: each.histories[name] for name in alike & each.histories.keys()}
+            yield replace(each, services=alike, histories=known)

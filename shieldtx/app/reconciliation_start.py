@@ -12,7 +12,7 @@ from operator import attrgetter
 from sqlalchemy import Engine, create_engine, make_url
 
 from shieldtx.errors import SchemaMismatch
-from shieldtx.ports.database_history import DatabaseHistory
+from shieldtx.ports.database_history import DatabaseHistory, Remains
 from shieldtx.reconcile import basis
 from shieldtx.reconcile.basis import Basis
 from shieldtx.reconcile.jdbc import jdbc_address
@@ -75,6 +75,17 @@ class ServiceDatabases:
             with _told_of(name):
                 found[name] = history.now()
         return found
+
+    def remains_of(self, service: str, earlier: DatabaseHistory) -> Remains:
+        """Return what the database of a service has left of what it had."""
+        kept = next(each.retention for each in self._services if each.name == service)
+        with _told_of(service):
+            return self._histories[service].remains_of(earlier, retention=kept)
+
+    def last_settled(self, service: str, *, before: datetime) -> datetime | None:
+        """Return when the last row of a service was settled of those settled until then."""
+        with _told_of(service):
+            return self._histories[service].last_settled(before=before)
 
     def lacking(self, earlier: Basis) -> Iterator[str]:
         """Say in sentences which databases have lost rows that an earlier run saw."""
