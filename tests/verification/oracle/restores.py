@@ -19,7 +19,7 @@ from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.healthy import happens_at_once, is_given_up, some_type
 from tests.verification.oracle.history import History
 from tests.verification.oracle.setting import UNDO, Group, Judged, undo_of
-from tests.verification.oracle.timeline import DAY, NEVER, Life, Restore
+from tests.verification.oracle.timeline import DAY, Life, Restore
 from tests.verification.oracle.topic_stories import keys_are_used_for_days
 
 V = Verdict
@@ -133,15 +133,6 @@ def must_look_at_all(h: History, night: Judged) -> str:
         if restore.is_seen or had:
             return restore.service
     return ""
-
-
-def has_lost_rows(h: History, night: Judged) -> bool:
-    """Whether rows are gone that no purge has removed."""
-    return any(
-        life.gone_at <= night.at and life.gone_at < life.settled_at + (kept or NEVER)
-        for life in h.lives
-        for kept in [h.setting.retention[life.service]]
-    )
 
 
 def _is_alike(h: History, one: Judged, other: Judged) -> bool:

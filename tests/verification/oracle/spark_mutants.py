@@ -19,6 +19,7 @@ from spark.sources import for_others, other_sources, outbox_inbox, row_filters, 
 from spark.sources.server_checks import Servers
 from tests.verification.oracle import broken, damaged, healthy, odd_names, restores, topic_stories
 from tests.verification.oracle.mutants import Mutant, instead
+from tests.verification.oracle.restores import database_is_restored
 from tests.verification.oracle.unhandled import UNHANDLED
 
 
@@ -63,6 +64,11 @@ ON_SPARK: Final = (
         name="what a group has received is forgotten with the purge of its inbox",
         applied=instead(reconciliation_memory, "past_of", lambda *_: Past()),
         stories=(broken.record_is_lost,),
+    ),
+    Mutant(
+        name="what a restored copy lacks counts as judged",
+        applied=instead(reconciliation_memory, "as_restored", lambda runs, *_, **__: iter(runs)),
+        stories=(database_is_restored,),
     ),
     Mutant(
         name="N2 events under another name are left out",

@@ -24,7 +24,6 @@ from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.database_history import SqlDatabaseHistory
 from tests.spark.nights import Nights, mode, set_back
 from tests.spark.planting import Service
-from tests.verification.oracle import restores
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.nights import Said, may_tell, must_tell, request_of, truth_of
 from tests.verification.oracle.restores import must_look_at_all, timeline
@@ -32,7 +31,6 @@ from tests.verification.oracle.setting import Judged
 from tests.verification.oracle.spark_topics import topics_of
 from tests.verification.oracle.timeline import Life
 
-RESTORED = "was restored from an earlier copy"
 _UNKNOWN_DEFAULTS = {"shard": 0, "waiting": False, "holds_key": False, "unconfirmed": False}
 
 
@@ -110,11 +108,7 @@ class SparkNights:
             found=_listed(OutputFolder(path=self.nights.folder)),
             truth=truth_of(self.history, night),
             is_full=mode(findings) is Mode.FULL,
-            tells=any(
-                not self._is_of_a_rename(findings, each)
-                and not self._is_of_lost_rows(findings, each, night)
-                for each in findings.problems
-            ),
+            tells=any(not self._is_of_a_rename(findings, each) for each in findings.problems),
             must_tell=must_tell(self.history, night),
             may_tell=may_tell(self.history, night),
             is_whole=False,
@@ -127,14 +121,6 @@ class SparkNights:
         """Whether a problem is a time in which runs judged a service by another name."""
         is_renamed = any(night.renamed_service for night in self.history.setting.nights)
         return is_renamed and problem in findings.unjudged_spans
-
-    def _is_of_lost_rows(self, findings: Findings, problem: str, night: Judged) -> bool:
-        """Whether a problem is a time of which a database has lost rows, and it has."""
-        return (
-            RESTORED in problem
-            and problem in findings.unjudged_spans
-            and (restores.has_lost_rows(self.history, night))
-        )
 
 
 def fill(
