@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy import Engine, create_engine, delete, insert, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from shieldtx.app.reconciliation import request_of, run_stored, stored_runs
-from shieldtx.domain.states import TxKind
+from shieldtx.domain.events import new_event_id
+from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.embedded.free_ports import free_port
 from shieldtx.errors import SchemaMismatch
 from shieldtx.reconcile import basis
@@ -26,6 +27,8 @@ from shieldtx.reconcile.spark_launcher import ReconcileResult
 from shieldtx.reconcile.window import Window
 from shieldtx.store import reconciliation_runs
 from shieldtx.store.reconciliation_runs import StoredRun
+from shieldtx.store.tables import tables
+from tests.spark.planting import inbox_row
 from tests.support.migrated_databases import MigratedDatabases
 
 RECEIVED = Received(
@@ -300,6 +303,42 @@ def test_what_earlier_runs_have_seen_is_handed_to_the_next_one(
     run(configuration(stock, replace(orders, name="mail")), job, tmp_path, selection=selection)
 
     assert [each.past.received for each in asked] == [(RECEIVED,), ()]
+
+
+def test_what_runs_have_judged_and_a_restored_database_lacks_counts_as_not_judged_once(
+    services: tuple[ServiceDatabase, ServiceDatabase], tmp_path: Path
+) -> None:
+    of, asked = configuration(*services), []
+    inbox = tables().inbox
+    engine = create_engine(services[1].url)
+    row = inbox_row(
+        "orders",
+        new_event_id(),
+        InboxStatus.PROCESSED,
+        group="reserve",
+        now=datetime.now(UTC),
+        age=60,
+    )
+    with engine.begin() as connection:
+        connection.execute(insert(inbox), [row])
+    run(of, noting(asked), tmp_path)
+    run(of, noting(asked), tmp_path)
+    with engine.begin() as connection:
+        connection.execute(delete(inbox))
+    engine.dispose()
+    run(of, noting(asked), tmp_path)
+    run(of, noting(asked), tmp_path)
+
+    _, before, restored, after = (
+        {each.services: (each.restored, each.until is None) for each in request.judged_until}
+        for request in asked
+    )
+    assert before[("orders", "stock")] == after[("orders", "stock")] == ((), False)
+    assert restored == {
+        ("orders", "orders"): ((), False),
+        ("orders", "stock"): (("stock",), True),
+        ("stock", "stock"): (("stock",), True),
+    }
 
 
 PAID = replace(RECEIVED, event_type="orders.paid", topic="orders.paid")
