@@ -101,6 +101,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             *found.beside.left_out,
         ),
         remarks=(
+            *request.remarks,
             *(clock.remark for clock in at_end.values() if clock.remark),
             *found.expectation.remarks,
         ),

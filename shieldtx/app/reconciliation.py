@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import tee
 from pathlib import Path
 
 from sqlalchemy import create_engine
 
-from shieldtx.app.reconciliation_start import Start, judged_runs, opened, start_of
+from shieldtx.app.reconciliation_memory import memory_of
+from shieldtx.app.reconciliation_start import Start, opened, start_of
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.reasons import message_of
 from shieldtx.errors import AlreadyRunning
 from shieldtx.reconcile import basis, spark_launcher
 from shieldtx.reconcile.basis import Basis, basis_of
 from shieldtx.reconcile.config import Configuration
-from shieldtx.reconcile.earlier_runs import past_of
-from shieldtx.reconcile.earlier_topics import topics_before
 from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.incremental import (
     Mode,
@@ -27,7 +25,6 @@ from shieldtx.reconcile.incremental import (
     selection_since,
     watermarks_of,
 )
-from shieldtx.reconcile.judged_spans import judged_until
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.spark_launcher import ReconcileRequest, ReconcileResult
 from shieldtx.store.reconciliation_runs import SqlReconciliationRuns
@@ -115,18 +112,17 @@ def run_stored(
                 start = (
                     Start() if selection is not None else start_of(runs.good(), judged, databases)
                 )
-                ended, ended_too, with_topics = tee(runs.all_ended(), 3)
+                memory = memory_of(runs, configuration.scope, databases, judged)
                 asked = replace(
                     request,
                     run_id=run_id,
                     selection=selection or selection_since(start.watermarks),
                     full_because=start.why_not_later,
                     observed=start.observed,
-                    past=past_of((basis.from_json(run.basis) for run in ended), judged),
-                    topics_before=topics_before(
-                        (basis.from_json(run.basis) for run in with_topics), judged
-                    ),
-                    judged_until=judged_until(judged_runs(ended_too), judged.services),
+                    past=memory.past,
+                    topics_before=memory.topics_before,
+                    judged_until=memory.judged_until,
+                    remarks=memory.remarks,
                 )
                 runs.judge(run_id, mode=mode_of(asked.selection), basis=basis.to_json(judged))
                 result = job(asked, lost.is_set)

@@ -12,16 +12,14 @@ from operator import attrgetter
 from sqlalchemy import Engine, create_engine, make_url
 
 from shieldtx.errors import SchemaMismatch
-from shieldtx.ports.database_history import DatabaseHistory
+from shieldtx.ports.database_history import DatabaseHistory, Remains
 from shieldtx.reconcile import basis
 from shieldtx.reconcile.basis import Basis
-from shieldtx.reconcile.incremental import Mode
 from shieldtx.reconcile.jdbc import jdbc_address
-from shieldtx.reconcile.judged_spans import JudgedRun
 from shieldtx.reconcile.observed import Observed
-from shieldtx.reconcile.request import ReconcileRequest
+from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
 from shieldtx.store.database_history import SqlDatabaseHistory
-from shieldtx.store.reconciliation_runs import StoredRun
+from shieldtx.store.reconciliation_runs import SqlReconciliationRuns, StoredRun
 from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
 
@@ -51,6 +49,15 @@ class ServiceDatabases:
             for service in request.services
         }
 
+    def stored_runs(self, scope: str) -> Iterator[tuple[str, SqlReconciliationRuns]]:
+        """Yield the stored runs of a scope in each database, with a service that has it."""
+        databases: dict[tuple[str, str | None], ServiceDatabase] = {}
+        for service in self._services:
+            databases.setdefault((service.url, service.schema), service)
+        for service in databases.values():
+            engine = self._engines[service.name]
+            yield service.name, SqlReconciliationRuns(engine, tables(service.schema), scope=scope)
+
     def check_tables(self) -> None:
         """Raise SchemaMismatch for a database whose tables do not fit."""
         for service in self._services:
@@ -68,6 +75,17 @@ class ServiceDatabases:
             with _told_of(name):
                 found[name] = history.now()
         return found
+
+    def remains_of(self, service: str, earlier: DatabaseHistory) -> Remains:
+        """Return what the database of a service has left of what it had."""
+        kept = next(each.retention for each in self._services if each.name == service)
+        with _told_of(service):
+            return self._histories[service].remains_of(earlier, retention=kept)
+
+    def last_settled(self, service: str, *, before: datetime) -> datetime | None:
+        """Return when the last row of a service was settled of those settled until then."""
+        with _told_of(service):
+            return self._histories[service].last_settled(before=before)
 
     def lacking(self, earlier: Basis) -> Iterator[str]:
         """Say in sentences which databases have lost rows that an earlier run saw."""
@@ -106,23 +124,6 @@ def start_of(good: Iterable[StoredRun], now: Basis, databases: ServiceDatabases)
                 return Start(why_not_later=tuple(lost))
             return Start(watermarks=stored.watermarks, observed=earlier.observed)
     return Start(why_not_later=tuple(reasons or ["no earlier run was good"]))
-
-
-def judged_runs(ended: Iterable[StoredRun]) -> Iterator[JudgedRun]:
-    """Yield what runs have judged that have ended; those of a window have left most of it out.
-
-    A service of which a good run met nothing was judged as well: nothing of it was there.
-    """
-    for run in ended:
-        if run.mode == Mode.WINDOW or not (run.good or run.watermarks):
-            continue
-        judged = basis.from_json(run.basis)
-        if judged is None:
-            yield JudgedRun(services=frozenset(run.watermarks), watermarks=run.watermarks)
-            continue
-        latest = min(run.watermarks.values(), default=run.started_at - judged.margin)
-        met = dict.fromkeys(judged.services, latest) if run.good else {}
-        yield JudgedRun(services=frozenset(judged.services), watermarks={**met, **run.watermarks})
 
 
 @contextmanager

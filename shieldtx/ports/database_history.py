@@ -54,3 +54,14 @@ class LostRow:
     """`outbox` or `inbox`."""
     what: str
     """Which row it was."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remains:
+    """What a database has left of what it had at an earlier moment."""
+
+    has_settlement: bool = False
+    """Whether it still has a row that was the last one to be settled then, as it was."""
+    copied_before: datetime | None = None
+    """It lacks a row of then that no purge has removed, so that it was restored from a copy of
+    before that time; None: nothing says so."""

@@ -75,6 +75,15 @@ def other_services(earlier: Basis, now: Basis) -> list[str]:
     return list(_other_services(earlier, now))
 
 
+def judged_alike(earlier: Basis, now: Basis) -> frozenset[str]:
+    """Return the services of both that are judged by the same configuration."""
+    return frozenset(
+        name
+        for name in earlier.services.keys() & now.services.keys()
+        if _is_alike(earlier.services[name], now.services[name])
+    )
+
+
 def configuration_of(text: str) -> str:
     """Return what of a stored basis its configuration and rules decide; the same text: the same.
 
@@ -174,8 +183,12 @@ def _other_services(earlier: Basis, now: Basis) -> Iterator[str]:
         before, after = earlier.services.get(name), now.services.get(name)
         if before is None or after is None:
             yield f"service {name} was {'added' if before is None else 'taken out'}"
-        elif replace(before, history=None) != replace(after, history=None):
+        elif not _is_alike(before, after):
             yield f"the configuration of service {name} has changed"
+
+
+def _is_alike(before: JudgedService, after: JudgedService) -> bool:
+    return replace(before, history=None) == replace(after, history=None)
 
 
 def _topics(before: Sequence[str] | None, after: Sequence[str] | None) -> str:

@@ -1,41 +1,50 @@
-"""What the stored runs of a configuration have seen, as far as it is of the same databases."""
+"""What stored runs have seen, as far as it is of the same databases."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from shieldtx.ports.database_history import DatabaseHistory
 from shieldtx.reconcile.basis import Basis
 from shieldtx.reconcile.expectations import Received
 from shieldtx.reconcile.observed import Past
 
+CARRIED_ON_SINCE: Final = 7
+"""The first generation of rules whose runs are stored with what those before them have seen."""
+MOST_ADDED: Final = 1_000
+"""Runs of earlier releases that are read: more than there are in a time of going back to one."""
+
 
 def past_of(earlier: Iterable[Basis | None], now: Basis) -> Past:
-    """Return what earlier runs, the latest first, have seen of the services of a run.
+    """Return what earlier runs of one name, the latest first, have seen of the services of a run.
 
     Each run is stored with what those before it have seen, so the latest one of a service is
     enough. Neither other rules nor another configuration end that. A run of another database says
     nothing: it is a service of the same name in another file, or one whose tables were recreated.
+
+    A run of an earlier release is stored with what inboxes had in that night alone. It adds that
+    and ends nothing. Where no other run is left, the latest such run counts.
     """
-    received: set[Received] = set()
-    since: dict[str, Mapping[str, datetime]] = {}
-    scopes: list[_Scope] = []
+    memory = _Memory()
     for basis in earlier:
         if basis is None or basis.observed is None:
             continue
-        scope = _scope_of(basis, now)
-        received |= {
-            seen
-            for seen in basis.observed.received
-            if scope.has(seen) and not any(later.has(seen) for later in scopes)
-        }
-        for name in scope.receivers:
-            since.setdefault(name, basis.observed.former_since.get(name, {}))
-        scopes.append(scope)
-        if scope.receivers == now.services.keys():
+        memory.add(basis, _scope_of(basis, now))
+        if memory.is_whole_of(now.services.keys()) or len(memory.added) >= MOST_ADDED:
             break
+    return memory.past()
+
+
+def together(pasts: Iterable[Past]) -> Past:
+    """Return what runs of several names have seen; what the first ones say of a time decides."""
+    received: set[Received] = set()
+    since: dict[str, Mapping[str, datetime]] = {}
+    for past in pasts:
+        received.update(past.received)
+        since = {**past.former_since, **since}
     return Past(received=tuple(sorted(received, key=repr)), former_since=since)
 
 
@@ -53,15 +62,70 @@ class _Scope:
         return seen.downstream in self.receivers and {seen.source, writer} <= self.names
 
 
+@dataclass(kw_only=True, slots=True)
+class _Memory:
+    """What has been read of it so far, from the latest run on."""
+
+    received: set[Received] = field(default_factory=set)
+    since: dict[str, Mapping[str, datetime]] = field(default_factory=dict)
+    scopes: list[_Scope] = field(default_factory=list)
+    """Of the runs that are stored with what those before them have seen."""
+    added: list[tuple[_Scope, set[Received]]] = field(default_factory=list)
+    """By runs of earlier releases that came after such a run, or may have."""
+
+    def add(self, basis: Basis, scope: _Scope) -> None:
+        """Read one more run, which was before all others."""
+        observed = basis.observed
+        if observed is None:
+            return
+        new = {
+            seen
+            for seen in observed.received
+            if scope.has(seen) and not any(later.has(seen) for later in self.scopes)
+        }
+        if basis.rules < CARRIED_ON_SINCE:
+            self.added.append((scope, new))
+            return
+        self.received |= new
+        for name in scope.receivers:
+            self.since.setdefault(name, observed.former_since.get(name, {}))
+        self.scopes.append(scope)
+
+    def is_whole_of(self, services: Iterable[str]) -> bool:
+        """Whether no earlier run can say more of these services."""
+        return any(scope.receivers >= set(services) for scope in self.scopes)
+
+    def past(self) -> Past:
+        """Return all of it."""
+        received = self.received | self._of_earlier_releases()
+        return Past(received=tuple(sorted(received, key=repr)), former_since=self.since)
+
+    def _of_earlier_releases(self) -> set[Received]:
+        """Return what all of them add, or the latest one where no other run is before it."""
+        found: set[Received] = set()
+        later: list[_Scope] = []
+        for scope, added in self.added:
+            found |= {
+                seen
+                for seen in added
+                if any(each.has(seen) for each in self.scopes)
+                or not any(each.has(seen) for each in later)
+            }
+            later.append(scope)
+        return found
+
+
 def _scope_of(earlier: Basis, now: Basis) -> _Scope:
     names = frozenset(earlier.services.keys() & now.services.keys())
-    return _Scope(
-        names=names,
-        receivers=frozenset(
-            name
-            for name in names
-            if _is_same(earlier.services[name].history, now.services[name].history)
-        ),
+    return _Scope(names=names, receivers=same_databases(earlier, now))
+
+
+def same_databases(earlier: Basis, now: Basis) -> frozenset[str]:
+    """Return the services of both whose tables are the same ones, restored or not."""
+    return frozenset(
+        name
+        for name in earlier.services.keys() & now.services.keys()
+        if _is_same(earlier.services[name].history, now.services[name].history)
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import combinations_with_replacement
 from typing import Final
 
+from shieldtx.ports.database_history import DatabaseHistory
 from shieldtx.reconcile.expectations import Stream
 from shieldtx.reconcile.window import Window
 
@@ -22,11 +23,17 @@ _Services = tuple[str, str]
 class JudgedRun:
     """A run that has ended, good or not: what a run could not judge is in its report."""
 
+    started_at: datetime
     services: frozenset[str]
     """All that it compared."""
     watermarks: Mapping[str, datetime]
     """By service: up to when it has judged all streams of the service. A service without one has a
     stream that the run could not judge, or had no events."""
+    histories: Mapping[str, DatabaseHistory] = field(default_factory=dict)
+    """By service with a watermark: its database, before anything was read."""
+    restored: Mapping[str, datetime | None] = field(default_factory=dict)
+    """By service that was restored since from an earlier copy: up to when what the run has judged
+    is in the copy; None: it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +41,25 @@ class JudgedUntil:
     """Up to when runs have judged the events between two services."""
 
     services: _Services
-    until: datetime
+    until: datetime | None
+    """None: not known, because of the restored databases."""
+    restored: tuple[str, ...] = ()
+    """Those of the two whose databases were restored since from earlier copies."""
+
+    def or_later(self, other: JudgedUntil | None) -> JudgedUntil:
+        """Return the later one of two."""
+        if other is None:
+            return self
+        known = (each.until for each in (self, other) if each.until is not None)
+        return replace(
+            self,
+            until=max(known, default=None),
+            restored=tuple(sorted({*self.restored, *other.restored})),
+        )
+
+    def is_before(self, time: datetime) -> bool:
+        """Whether events of before a time may not have been judged."""
+        return self.until is None or self.until < time
 
 
 def judged_until(runs: Iterable[JudgedRun], services: Collection[str]) -> tuple[JudgedUntil, ...]:
@@ -43,26 +68,34 @@ def judged_until(runs: Iterable[JudgedRun], services: Collection[str]) -> tuple[
     Two services of which no run has judged all are left out: nothing is known of them.
     """
     wanted = set(combinations_with_replacement(sorted(services), 2))
-    found: dict[_Services, datetime] = {}
+    found: dict[_Services, JudgedUntil] = {}
     for number, run in enumerate(runs, start=1):
         for pair in wanted:
             until = _until(pair, run)
             if until is not None:
-                found[pair] = max(until, found.get(pair, until))
+                found[pair] = until.or_later(found.get(pair))
         if number >= ENOUGH and wanted == found.keys():
             break
-    return tuple(JudgedUntil(services=pair, until=found[pair]) for pair in sorted(found))
+    return tuple(found[pair] for pair in sorted(found))
 
 
-def _until(pair: _Services, run: JudgedRun) -> datetime | None:
+def _until(pair: _Services, run: JudgedRun) -> JudgedUntil | None:
     """Return up to when a run has judged the stream of two services.
 
     A service's watermark is the earliest of its streams, so that of this stream is no earlier.
+    What a database has lost since counts as not judged.
     """
     if not run.services.issuperset(pair):
         return None
-    known = (run.watermarks[name] for name in pair if name in run.watermarks)
-    return max(known, default=None)
+    known = [run.watermarks[name] for name in pair if name in run.watermarks]
+    if not known:
+        return None
+    restored = tuple(name for name in dict.fromkeys(pair) if name in run.restored)
+    copied = [run.restored[name] for name in restored]
+    bounds = [max(known), *(until for until in copied if until is not None)]
+    return JudgedUntil(
+        services=pair, until=None if None in copied else min(bounds), restored=restored
+    )
 
 
 def unjudged_spans(windows: Mapping[Stream, Window], earlier: Iterable[JudgedUntil]) -> list[str]:
@@ -70,26 +103,33 @@ def unjudged_spans(windows: Mapping[Stream, Window], earlier: Iterable[JudgedUnt
 
     Without an earlier run of both services, nothing is known of the time before.
     """
-    known = {each.services: each.until for each in earlier}
+    known = {each.services: each for each in earlier}
     return list(dict.fromkeys(_unjudged(windows, known)))
 
 
 def _unjudged(
-    windows: Mapping[Stream, Window], known: Mapping[_Services, datetime]
+    windows: Mapping[Stream, Window], known: Mapping[_Services, JudgedUntil]
 ) -> Iterator[str]:
     for stream, window in windows.items():
         first, second = sorted((stream.upstream, stream.downstream))
-        until = known.get((first, second))
-        if window.horizon is not None and until is not None and until < window.horizon:
-            yield _sentence(first, second, until, window.horizon)
+        judged = known.get((first, second))
+        if window.horizon is None or judged is None or not judged.is_before(window.horizon):
+            continue
+        since = "" if judged.until is None else f"from {judged.until:%Y-%m-%d %H:%M:%S%z} "
+        why = _RESTORED.format(" and ".join(judged.restored)) if judged.restored else _NOT_IN_TIME
+        yield (
+            f"no run has judged the events between {first} and {second} {since}to "
+            f"{window.horizon:%Y-%m-%d %H:%M:%S%z}: {why}, and their rows may have been purged "
+            "since. What was lost then is not reported: compare that time by other means. The next "
+            "run begins after it; reconcile more often than the shortest retention"
+        )
 
 
-def _sentence(one: str, other: str, since: datetime, until: datetime) -> str:
-    return (
-        f"no run has judged the events between {one} and {other} from "
-        f"{since:%Y-%m-%d %H:%M:%S%z} to {until:%Y-%m-%d %H:%M:%S%z}: no run took place in time, "
-        "or none could judge them, or a transaction ran for so long that all of them were in "
-        "flight, and their rows may have been purged since. What was lost then is not reported: "
-        "compare that time by other means. The next run begins after it; reconcile more often than "
-        "the shortest retention"
-    )
+_NOT_IN_TIME: Final = (
+    "no run took place in time, or none could judge them, or a transaction ran for so long that "
+    "all of them were in flight"
+)
+_RESTORED: Final = (
+    "the database of {} was restored from an earlier copy, or rows of that time were deleted, so "
+    "that what runs had judged is not there any more"
+)

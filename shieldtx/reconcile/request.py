@@ -122,6 +122,8 @@ class ReconcileRequest:
     """What earlier runs have read, whether or not outboxes have rows of it left."""
     judged_until: tuple[JudgedUntil, ...] = ()
     """Up to when earlier runs have judged."""
+    remarks: tuple[str, ...] = ()
+    """What of the configuration should be set otherwise, by what is known before the run."""
     broker: BrokerAccess | None = None
     """None: topics are not read."""
     margin: timedelta = timedelta(minutes=15)

@@ -12,20 +12,40 @@ of the table's sequence would be no proof: it goes on from where the copy was, a
 earlier one by the next night. Nor is there an index on `seq` of settled rows, and none is needed.
 
 A row that is proof and was purged, replayed or published again since looks like a loss. It costs a
-run that looks at everything, and no mismatch is missed.
+run that looks at everything, and no mismatch is missed. `remains_of` is stricter: there a row is
+lost if it is not there in any state, and no purge has removed it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Engine, Table, exists, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Table,
+    and_,
+    exists,
+    func,
+    or_,
+    select,
+    text,
+)
 
 from shieldtx.domain.events import first_id_of
-from shieldtx.ports.database_history import DatabaseHistory, LostRow, OpenRow, SettledRow
+from shieldtx.ports.database_history import (
+    DatabaseHistory,
+    LostRow,
+    OpenRow,
+    Remains,
+    SettledRow,
+)
+from shieldtx.store.statements import retention as retention_sql
 from shieldtx.store.statements.sequences import open_parts
 from shieldtx.store.tables import Tables
 
@@ -40,6 +60,8 @@ _HERE: Final = text("""
            clock_timestamp() AS now""")
 _SYSTEM: Final = text("SELECT system_identifier::text FROM pg_control_system()")
 _CLOCK_SKEW: Final = timedelta(days=1)
+_SET_BACK: Final = timedelta(minutes=1)
+"""By how much a clock may be set back between the insertion of a row and its settlement."""
 # The index on `settled_at` (BRIN) finds the pages of a span. Without the index, before PostgreSQL
 # 16, each of these spans would be a scan of the table, so all rows are looked at once.
 _SPANS: Final = (timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), timedelta(days=30))
@@ -74,6 +96,36 @@ class SqlDatabaseHistory:
                 ),
             )
 
+    def remains_of(self, earlier: DatabaseHistory, *, retention: timedelta | None) -> Remains:
+        """Return what it has left of what it had, where it keeps settled rows for so long."""
+        both = enumerate((self._tables.outbox, self._tables.inbox))
+        with self._engine.connect() as connection:
+
+            def is_there(condition: ColumnElement[bool]) -> bool:
+                return connection.scalars(select(exists().where(condition))).one()
+
+            proofs = [proof for number, table in both for proof in _proofs(table, number, earlier)]
+            gone = [proof.at for proof in proofs if not is_there(proof.in_any_state)]
+            unchanged = any(
+                is_there(proof.unchanged) for proof in proofs if proof.unchanged is not None
+            )
+            # Asked afterwards: a purge may run meanwhile.
+            purged_until = connection.scalar(retention_sql.purged_until(self._tables))
+            now = connection.scalars(select(func.clock_timestamp())).one()
+        configured = None if retention is None else now - retention
+        kept = max((t for t in (configured, purged_until) if t is not None), default=None)
+        lost = [at for at in gone if kept is None or at >= kept]
+        return Remains(has_settlement=unchanged and not lost, copied_before=min(lost, default=None))
+
+    def last_settled(self, *, before: datetime) -> datetime | None:
+        """Return when the last row was settled of those that were settled until then."""
+        with self._engine.connect() as connection:
+            rows = (
+                _latest_settled(connection, table, before)
+                for table in (self._tables.outbox, self._tables.inbox)
+            )
+            return max((row.settled_at for row in rows if row is not None), default=None)
+
     def lacks(self, earlier: DatabaseHistory) -> tuple[LostRow, ...]:
         """Return which rows of an earlier history are gone, or were settled at another time."""
         both = (("outbox", self._tables.outbox), ("inbox", self._tables.inbox))
@@ -101,6 +153,36 @@ def _rows(
     if settled is not None:
         same = (c.event_id == settled.event_id, c.settled_at == settled.settled_at)
         yield "what was its last settlement", same
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Proof:
+    """A row that an earlier history names, and that was not settled before `at`."""
+
+    at: datetime
+    in_any_state: ColumnElement[bool]
+    """Whether it is there. Not another row of the event that came later, as after a restore."""
+    unchanged: ColumnElement[bool] | None = None
+
+
+def _proofs(table: Table, number: int, earlier: DatabaseHistory) -> Iterator[_Proof]:
+    """Give the last settlement and the latest open row of a table: see the text of this module."""
+    c = table.c
+    came = c.received_at if "received_at" in c else c.created_at
+    settled, open_ = earlier.latest_settled[number], earlier.latest_open[number]
+    if settled is not None:
+        at, is_it = settled.settled_at, c.event_id == settled.event_id
+        since = or_(c.settled_at.is_(None), c.settled_at >= at)
+        yield _Proof(
+            at=at,
+            in_any_state=and_(is_it, came <= at + _SET_BACK, since),
+            unchanged=and_(is_it, c.settled_at == at),
+        )
+    if open_ is not None and earlier.asked_at is not None:
+        is_it = c.event_id == open_.event_id
+        yield _Proof(
+            at=earlier.asked_at, in_any_state=and_(is_it, came <= earlier.asked_at + _SET_BACK)
+        )
 
 
 def _newest(connection: Connection, table: Table, before: UUID) -> UUID | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -30,6 +30,8 @@ KEPT: Final = timedelta(days=90)
 
 LOOKED_BACK: Final = 100
 """Runs that are read at a time."""
+MOST_SCOPES: Final = 20
+"""Configurations whose runs are read beside those of the one that runs."""
 NO_BASIS: Final = "{}"
 ABANDONED: Final = "ABANDONED"
 """The outcome of a run whose process died."""
@@ -209,6 +211,21 @@ class SqlReconciliationRuns:
     def all_ended(self) -> Iterator[StoredRun]:
         """Yield all runs that have ended, the latest first."""
         return self._all(self._tables.reconcile_run.c.outcome.is_not(None))
+
+    def ended_as(self, outcomes: Collection[str]) -> Sequence[StoredRun]:
+        """Return the latest runs that have ended with one of these outcomes, the latest first."""
+        return self._select(LOOKED_BACK, self._tables.reconcile_run.c.outcome.in_(outcomes))
+
+    def of_other_scopes(self) -> Iterator[SqlReconciliationRuns]:
+        """Yield the runs of the other configurations in this database, the latest ones first.
+
+        No more than MOST_SCOPES of them: a name for each run must not let all runs be read.
+        """
+        statement = sql.scopes(self._tables, without=self._scope).limit(MOST_SCOPES)
+        with self._engine.connect() as connection:
+            found = connection.scalars(statement).all()
+        for scope in found:
+            yield SqlReconciliationRuns(self._engine, self._tables, scope=scope)
 
     def running(self) -> StoredRun | None:
         """Return the run that is at work, or died at it."""

@@ -98,7 +98,9 @@ def _set_back(watermarks: str, by: timedelta) -> str:
 def _rows_set_back(basis: str, by: timedelta) -> str:
     judged = json.loads(basis)
     for service in judged["services"].values():
-        for settled in filter(None, service["history"]["latest_settled"]):
+        history = service["history"]
+        history["asked_at"] = _earlier(history["asked_at"], by)
+        for settled in filter(None, history["latest_settled"]):
             settled["settled_at"] = _earlier(settled["settled_at"], by)
     return json.dumps(judged)
 

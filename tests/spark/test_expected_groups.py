@@ -165,6 +165,22 @@ def test_a_named_type_of_which_no_event_is_kept_is_no_mistyped_one(
         assert night.problems == ()
 
 
+STORED = {
+    "its sections stand in another order": lambda services: services[::-1],
+    "it has another name": lambda services: services,
+}
+
+
+@pytest.mark.parametrize("file", STORED)
+def test_what_runs_have_seen_does_not_depend_on_where_they_are_stored(file, nights, stood_still):
+    name = "nightly" if "order" in file else "renamed"
+
+    night = nights.run(*STORED[file](stood_still), scope=name)
+
+    assert night.full_because == ("no earlier run was good",)
+    assert night.totals[Verdict.MISSING_DOWNSTREAM] == 3
+
+
 MAIL = FormerGroup(name="mail")
 
 

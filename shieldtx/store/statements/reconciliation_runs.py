@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Delete, Select, Update, delete, select, update
+from sqlalchemy import Delete, Select, Update, delete, func, select, update
 from sqlalchemy.sql.dml import ReturningInsert
 
 from shieldtx.store.dialects import Dialect
@@ -115,6 +115,17 @@ def runs(t: Tables, d: Dialect, *, scope: str) -> Select[Any]:
         select(*r.c, d.now().label("at"), dead.label("dead"))
         .where(r.c.scope == scope)
         .order_by(r.c.started_at.desc(), r.c.run_id.desc())
+    )
+
+
+def scopes(t: Tables, *, without: str) -> Select[Any]:
+    """Select the scopes that have runs which ended, but for one; that of the latest run first."""
+    r = t.reconcile_run
+    return (
+        select(r.c.scope)
+        .where(r.c.outcome.is_not(None), r.c.scope != without)
+        .group_by(r.c.scope)
+        .order_by(func.max(r.c.started_at).desc(), r.c.scope)
     )
 
 

@@ -274,6 +274,24 @@ def test_ended_runs_are_found_behind_any_number_of_others(
     assert [run.run_id for run in runs.ended()] == ["four", "three"]
 
 
+def test_runs_of_other_scopes_are_found_by_how_they_ended(
+    stores: Stores, runs: SqlReconciliationRuns, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(reconciliation_runs, "MOST_SCOPES", 2)
+    for number, scope in enumerate(("a", "b", "b", "c", "d")):
+        of_scope = SqlReconciliationRuns(stores.engine, stores.tables, scope=scope)
+        outcome = "ERROR" if number == 2 else "CLEAN"
+        run_through(of_scope, f"run {number}", outcome=outcome)
+    begin(SqlReconciliationRuns(stores.engine, stores.tables, scope="e"), "run 5")
+
+    def found(of: SqlReconciliationRuns) -> list[list[str]]:
+        return [[run.run_id for run in each.ended_as(["CLEAN"])] for each in of.of_other_scopes()]
+
+    assert found(runs) == [["run 4"], ["run 3"]]
+    d = SqlReconciliationRuns(stores.engine, stores.tables, scope="d")
+    assert found(d) == [["run 3"], ["run 1"]]
+
+
 def test_what_a_run_judges_may_be_told_until_it_ends(runs: SqlReconciliationRuns):
     begin(runs, "one")
     runs.judge("one", mode="INCREMENTAL", basis='{"margin": "PT5M"}')

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy import Engine, create_engine, delete, insert, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from shieldtx.app.reconciliation import request_of, run_stored, stored_runs
-from shieldtx.domain.states import TxKind
+from shieldtx.domain.events import new_event_id
+from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.embedded.free_ports import free_port
 from shieldtx.errors import SchemaMismatch
 from shieldtx.reconcile import basis
 from shieldtx.reconcile.config import Configuration
-from shieldtx.reconcile.expectations import Received
+from shieldtx.reconcile.expectations import ExpectedGroup, Received
 from shieldtx.reconcile.findings import Bounds, Findings, OutputFolder, RunOutcome
 from shieldtx.reconcile.observed import Observed, ObservedTopics
 from shieldtx.reconcile.request import EVERYTHING, ReconcileRequest, Selection, ServiceDatabase
@@ -26,6 +27,8 @@ from shieldtx.reconcile.spark_launcher import ReconcileResult
 from shieldtx.reconcile.window import Window
 from shieldtx.store import reconciliation_runs
 from shieldtx.store.reconciliation_runs import StoredRun
+from shieldtx.store.tables import tables
+from tests.spark.planting import inbox_row
 from tests.support.migrated_databases import MigratedDatabases
 
 RECEIVED = Received(
@@ -300,3 +303,146 @@ def test_what_earlier_runs_have_seen_is_handed_to_the_next_one(
     run(configuration(stock, replace(orders, name="mail")), job, tmp_path, selection=selection)
 
     assert [each.past.received for each in asked] == [(RECEIVED,), ()]
+
+
+def test_what_runs_have_judged_and_a_restored_database_lacks_counts_as_not_judged_once(
+    services: tuple[ServiceDatabase, ServiceDatabase], tmp_path: Path
+) -> None:
+    of, asked = configuration(*services), []
+    inbox = tables().inbox
+    engine = create_engine(services[1].url)
+    row = inbox_row(
+        "orders",
+        new_event_id(),
+        InboxStatus.PROCESSED,
+        group="reserve",
+        now=datetime.now(UTC),
+        age=60,
+    )
+    with engine.begin() as connection:
+        connection.execute(insert(inbox), [row])
+    run(of, noting(asked), tmp_path)
+    run(of, noting(asked), tmp_path)
+    with engine.begin() as connection:
+        connection.execute(delete(inbox))
+    engine.dispose()
+    run(of, noting(asked), tmp_path)
+    run(of, noting(asked), tmp_path)
+
+    _, before, restored, after = (
+        {each.services: (each.restored, each.until is None) for each in request.judged_until}
+        for request in asked
+    )
+    assert before[("orders", "stock")] == after[("orders", "stock")] == ((), False)
+    assert restored == {
+        ("orders", "orders"): ((), False),
+        ("orders", "stock"): (("stock",), True),
+        ("stock", "stock"): (("stock",), True),
+    }
+
+
+PAID = replace(RECEIVED, event_type="orders.paid", topic="orders.paid")
+
+
+def noting(asked: list[ReconcileRequest], **changed: Any) -> Job:
+    def job(request: ReconcileRequest, _: Callable[[], bool]) -> ReconcileResult:
+        asked.append(request)
+        return ending(request, **changed)
+
+    return job
+
+
+def test_runs_of_all_names_in_the_databases_of_all_services_say_what_groups_received(
+    services: tuple[ServiceDatabase, ServiceDatabase], tmp_path: Path
+) -> None:
+    asked: list[ReconcileRequest] = []
+    paid = noting(asked, observed=Observed(received=(PAID,)))
+    nothing = noting(asked, observed=Observed())
+    run(configuration(*services), good, tmp_path)
+    run(renamed(*services), paid, tmp_path)
+    run(renamed(*services), nothing, tmp_path)
+    run(configuration(*reversed(services)), nothing, tmp_path)
+    run(configuration(*services), nothing, tmp_path)
+    run(renamed(*reversed(services)), nothing, tmp_path)
+
+    # What a run of one name leaves out is over, as far as no other run has seen it.
+    assert [each.past.received for each in asked] == [
+        (RECEIVED,),
+        (PAID, RECEIVED),
+        (RECEIVED,),
+        (RECEIVED,),
+        (),
+    ]
+    assert {each.remarks for each in asked} == {()}
+
+
+def renamed(*services: ServiceDatabase, **changed: Any) -> Configuration:
+    return replace(configuration(*services, **changed), scope="renamed")
+
+
+def test_since_when_a_group_is_a_former_one_the_own_name_says_first(
+    services: tuple[ServiceDatabase, ServiceDatabase], tmp_path: Path
+) -> None:
+    asked: list[ReconcileRequest] = []
+    early, late = (datetime(2026, month, 1, tzinfo=UTC) for month in (1, 2))
+    for of, since in ((configuration(*services), early), (renamed(*services), late)):
+        observed = Observed(former_since={"stock": {"mail": since}})
+        run(of, noting(asked, observed=observed), tmp_path)
+    run(configuration(*services), noting(asked), tmp_path)
+    run(configuration(*reversed(services)), noting(asked), tmp_path)
+
+    own, other = (each.past.former_since["stock"] for each in asked[2:])
+    assert own == {"mail": early}
+    assert other == {}, "the latest run of another name knew of none"
+
+
+def test_runs_of_another_name_have_judged_what_they_were_to_judge_as_well(
+    services: tuple[ServiceDatabase, ServiceDatabase], tmp_path: Path
+) -> None:
+    """A run with other filters has judged less, and one of other databases something else."""
+    orders, stock = services
+    asked: list[ReconcileRequest] = []
+    placed = ExpectedGroup(name="reserve", topics=("orders.placed",))
+    other = replace(stock, groups=(placed,))
+    run(renamed(orders, other), noting(asked), tmp_path)
+    run(configuration(*services), noting(asked), tmp_path)
+    run(configuration(*reversed(services)), noting(asked), tmp_path)
+    run(renamed(stock, other_name(orders)), noting(asked), tmp_path)
+
+    *_, first, second, third = map(until, asked)
+    assert first is None
+    assert second is not None
+    assert third is None
+
+
+def other_name(service: ServiceDatabase) -> ServiceDatabase:
+    return replace(service, name="mail")
+
+
+def test_stored_runs_that_a_role_may_not_read_are_a_remark(
+    services: tuple[ServiceDatabase, ServiceDatabase], tmp_path: Path
+) -> None:
+    orders, stock = services
+    asked: list[ReconcileRequest] = []
+    engine = create_engine(stock.url)
+    with engine.begin() as connection:
+        for statement in WITHOUT_STORED_RUNS:
+            connection.execute(text(statement))
+    engine.dispose()
+    url = make_url(stock.url).set(username="reader_of_stock", password="reads")
+    reader = replace(stock, url=url.render_as_string(hide_password=False))
+
+    run(configuration(orders, reader), noting(asked), tmp_path)
+
+    (request,) = asked
+    (remark,) = request.remarks
+    assert remark.startswith("the runs that are stored in the database of stock cannot be read (")
+    assert "GRANT SELECT ON shield_reconcile_run" in remark
+
+
+WITHOUT_STORED_RUNS = (
+    "DROP ROLE IF EXISTS reader_of_stock",
+    "CREATE ROLE reader_of_stock LOGIN PASSWORD 'reads'",
+    "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader_of_stock",
+    "REVOKE SELECT ON shield_reconcile_run FROM reader_of_stock",
+)

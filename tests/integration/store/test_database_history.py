@@ -5,16 +5,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Engine, create_engine, delete, event, insert, text, update
+from sqlalchemy import Engine, create_engine, delete, event, insert, select, text, update
 
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.embedded.postgres import EmbeddedPostgres
-from shieldtx.ports.database_history import DatabaseHistory, LostRow
+from shieldtx.ports.database_history import DatabaseHistory, LostRow, Remains
 from shieldtx.store.database_history import SqlDatabaseHistory
 from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
@@ -251,3 +251,98 @@ def test_a_recovery_to_a_point_in_time_begins_another_timeline() -> None:
 
     assert (before.timeline, after.timeline) == ("00000001", "00000002")
     assert after == replace(before, timeline="00000002")
+
+
+A_WEEK = timedelta(days=7)
+
+
+def purge_noted(engine: Engine, *, age: float) -> None:
+    until = datetime.now(UTC) - timedelta(minutes=age)
+    with engine.begin() as connection:
+        connection.execute(
+            insert(tables(SCHEMA).purged), [{"purged_table": "inbox", "purged_until": until}]
+        )
+
+
+def changed(engine: Engine, event_id: UUID, **columns: object) -> None:
+    with engine.begin() as connection:
+        of_it = update(OUTBOX).where(OUTBOX.c.event_id == event_id)
+        connection.execute(of_it.values(**columns))
+
+
+def deleted(engine: Engine, *event_ids: UUID) -> None:
+    with engine.begin() as connection:
+        for table in (OUTBOX, INBOX):
+            connection.execute(delete(table).where(table.c.event_id.in_(event_ids)))
+
+
+def test_a_row_that_no_purge_has_removed_shows_a_copy_of_before(
+    engine: Engine, history: SqlDatabaseHistory
+) -> None:
+    kept = write(engine, new_event_id(), age=90)
+    lost = write(engine, new_event_id(), age=60)
+    write(engine, new_event_id(), OutboxStatus.INIT, age=30)
+    before = history.now()
+    settled = before.latest_settled[0]
+    assert settled is not None
+    assert history.remains_of(before, retention=A_WEEK) == Remains(has_settlement=True)
+
+    deleted(engine, lost)
+    assert history.remains_of(before, retention=A_WEEK) == Remains(copied_before=settled.settled_at)
+    assert history.remains_of(before, retention=None).copied_before
+    assert history.last_settled(before=settled.settled_at) == settled_at(engine, kept)
+    # It is received, or written, anew: as where offsets were set back after the restore.
+    write(engine, lost, age=1)
+    assert history.remains_of(before, retention=A_WEEK).copied_before
+
+    deleted(engine, kept)
+    assert history.last_settled(before=settled.settled_at) is None
+
+
+def settled_at(engine: Engine, event_id: UUID) -> datetime:
+    with engine.connect() as connection:
+        found = connection.scalars(select(OUTBOX.c.settled_at).where(OUTBOX.c.event_id == event_id))
+        return found.one()
+
+
+def test_an_open_row_that_is_gone_shows_a_copy_of_before(
+    engine: Engine, history: SqlDatabaseHistory
+) -> None:
+    write(engine, new_event_id(), age=60)
+    lost = write(engine, new_event_id(), OutboxStatus.INIT, age=30)
+    before = history.now()
+
+    changed(engine, lost, status="PROCESSED", settled_at=datetime.now(UTC))
+    assert history.remains_of(before, retention=A_WEEK) == Remains(has_settlement=True)
+    deleted(engine, lost)
+
+    assert history.remains_of(before, retention=A_WEEK) == Remains(copied_before=before.asked_at)
+    of_an_earlier_release = replace(before, asked_at=None)
+    assert history.remains_of(of_an_earlier_release, retention=A_WEEK).copied_before is None
+
+
+@pytest.mark.parametrize("settled_at", [None, datetime.now(UTC)])
+def test_a_row_that_was_replayed_since_shows_no_copy(
+    engine: Engine, history: SqlDatabaseHistory, settled_at: datetime | None
+) -> None:
+    replayed = write(engine, new_event_id(), age=60)
+    before = history.now()
+    status = "INIT" if settled_at is None else "PROCESSED"
+    changed(engine, replayed, status=status, settled_at=settled_at)
+
+    assert history.remains_of(before, retention=A_WEEK) == Remains()
+
+
+def test_rows_that_a_purge_may_have_removed_show_no_copy(
+    engine: Engine, history: SqlDatabaseHistory
+) -> None:
+    assert history.remains_of(history.now(), retention=A_WEEK) == Remains()
+    last, received = write(engine, new_event_id(), age=120), new_event_id()
+    receive(engine, received)
+    before = history.now()
+    deleted(engine, last)
+
+    assert history.remains_of(before, retention=timedelta(hours=1)) == Remains(has_settlement=True)
+    assert history.remains_of(before, retention=A_WEEK).copied_before
+    purge_noted(engine, age=90)
+    assert history.remains_of(before, retention=None) == Remains(has_settlement=True)

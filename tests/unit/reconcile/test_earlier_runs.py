@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,8 +13,8 @@ import pytest
 
 from shieldtx.domain.states import TxKind
 from shieldtx.ports.database_history import DatabaseHistory
-from shieldtx.reconcile.basis import Basis, basis_of
-from shieldtx.reconcile.earlier_runs import past_of
+from shieldtx.reconcile.basis import Basis, basis_of, from_json, to_json
+from shieldtx.reconcile.earlier_runs import past_of, together
 from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup, Received
 from shieldtx.reconcile.observed import Observed, Past
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
@@ -64,6 +65,7 @@ def test_a_run_that_broke_off_or_cannot_be_read_says_nothing() -> None:
     "earlier",
     [
         replace(judged(), rules=1),
+        replace(judged(), rules=99),
         judged(margin=timedelta(minutes=1)),
         judged(ORDERS, replace(STOCK, retention=timedelta(days=1))),
         judged(ORDERS, STOCK, service("mail")),
@@ -115,3 +117,45 @@ def test_since_when_a_group_is_a_former_one_is_taken_over() -> None:
 def test_names_of_groups_in_the_file_do_not_depend_on_the_past() -> None:
     named = replace(STOCK, groups=(ExpectedGroup(name="reserve", topics=("orders.placed",)),))
     assert past_of([ran(of=judged(ORDERS, named)), ran(PLACED)], judged()).received == ()
+
+
+OLD = replace(judged(), rules=6)
+
+
+def test_a_run_of_an_earlier_release_adds_what_it_met_and_ends_nothing() -> None:
+    """It was stored with what inboxes held that night, and with nothing of earlier runs."""
+    since = {"stock": {"mail": NIGHT}}
+
+    past = past_of([ran(PLACED, of=OLD), ran(of=OLD), ran(MONTHLY, former_since=since)], judged())
+
+    assert past.received == (MONTHLY, PLACED)
+    assert past.former_since["stock"] == since["stock"]
+    assert past_of([ran(), ran(PLACED, of=OLD), ran(MONTHLY)], judged()).received == ()
+
+
+def test_of_runs_of_earlier_releases_alone_the_latest_counts() -> None:
+    assert past_of([ran(PLACED, of=OLD), ran(MONTHLY, of=OLD)], judged()).received == (PLACED,)
+    of_orders = replace(judged(ORDERS), rules=6)
+    runs = [ran(of=of_orders), ran(PLACED, of=OLD), ran(MONTHLY, of=OLD)]
+    assert past_of(runs, judged()).received == (PLACED,)
+
+
+def test_a_run_of_a_newer_release_is_read_as_far_as_it_is_known() -> None:
+    newer = json.loads(to_json(ran(PLACED, of=replace(judged(), rules=99))))
+    newer["moods"] = newer["observed"]["moods"] = {"orders": "fine"}
+    newer["services"]["stock"]["mood"] = newer["observed"]["received"][0]["mood"] = "fine"
+    of_another_kind = json.loads(json.dumps(newer))
+    of_another_kind["observed"]["received"][0]["kind"] = "UNHEARD_OF"
+    runs = [from_json(json.dumps(each)) for each in (of_another_kind, newer)]
+
+    assert runs[0] is None
+    assert past_of([*runs, ran(MONTHLY)], judged()).received == (PLACED,)
+
+
+def test_what_runs_of_several_names_have_seen_is_added_up() -> None:
+    first = Past(received=(PLACED,), former_since={"stock": {}})
+    second = Past(received=(MONTHLY, PLACED), former_since={"stock": {"mail": NIGHT}, "orders": {}})
+
+    assert together([first, second]) == Past(
+        received=(MONTHLY, PLACED), former_since={"stock": {}, "orders": {}}
+    )

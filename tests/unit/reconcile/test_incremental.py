@@ -70,7 +70,7 @@ def judged_run(now, ahead):
         for s, window in windows(now, ahead).items()
     )
     marks = watermarks_of(findings(started_at=now, bounds=streams, margin=MARGIN))
-    return JudgedRun(services=frozenset(ahead), watermarks=marks)
+    return JudgedRun(started_at=now, services=frozenset(ahead), watermarks=marks)
 
 
 def windows(now, ahead):

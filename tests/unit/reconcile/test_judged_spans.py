@@ -25,7 +25,7 @@ def days(number):
 
 def run(services=BOTH, **ages):
     marks = {name: days(age) for name, age in ages.items()}
-    return JudgedRun(services=frozenset(services), watermarks=marks)
+    return JudgedRun(started_at=NOON, services=frozenset(services), watermarks=marks)
 
 
 def told(*runs, windows=None):

@@ -9,7 +9,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.reconcile import basis, earlier_runs, mistyped_names, routes
+from shieldtx.reconcile import basis, earlier_runs, mistyped_names, restored_copies, routes
 from shieldtx.reconcile.facts import Fact
 from shieldtx.reconcile.observed import Past
 from shieldtx.reconcile.rules import PAIRS, Rule, RuleSet
@@ -185,6 +185,15 @@ BY_RULES: Final = (
     Mutant(
         name="what a group has received is forgotten with the purge of its inbox",
         applied=instead(earlier_runs, "past_of", lambda *_: Past()),
+    ),
+    Mutant(
+        name="a run of an earlier release ends what later ones remember",
+        applied=instead(earlier_runs, "CARRIED_ON_SINCE", 0),
+    ),
+    Mutant(
+        name="what a restored copy lacks counts as judged",
+        applied=instead(restored_copies, "as_restored", lambda runs, *_, **__: iter(runs)),
+        stories=(database_is_restored,),
     ),
     Mutant(
         name="N7 open and arrived is a contradiction",

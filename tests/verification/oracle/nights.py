@@ -15,7 +15,14 @@ from shieldtx.reconcile.incremental import FOUND_AGAIN
 from shieldtx.reconcile.observed import Observed, ObservedTopics
 from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest, ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
-from tests.verification.oracle import ahead, renames, restores, topic_truth, unhandled
+from tests.verification.oracle import (
+    ahead,
+    old_copies,
+    renames,
+    restores,
+    topic_truth,
+    unhandled,
+)
 from tests.verification.oracle.facts import Rows
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.proof import Proof, lacking, proof_of
@@ -25,6 +32,9 @@ from tests.verification.oracle.topic_logs import Log
 from tests.verification.oracle.topic_reading import PREFIX, TopicReading, name_of, topics_at
 
 _NO_FOLDER: Final = Path("nowhere")
+_OF_AN_EARLIER_RELEASE: Final = 6
+"""The rules of the last release whose runs were stored with what inboxes held in their own night.
+"""
 
 Verdicts = Mapping[Pair, Verdict]
 
@@ -98,6 +108,7 @@ class PythonNights:
     _good: _Good | None = field(default=None, init=False)
     _ended: list[Basis] = field(default_factory=list, init=False)
     """Of each run that has ended, the latest first."""
+    _judged: old_copies.EarlierRuns = field(default_factory=old_copies.EarlierRuns, init=False)
 
     def run(self) -> list[Said]:
         """Run all nights, and return what each has said."""
@@ -120,7 +131,10 @@ class PythonNights:
         )
         logs = self._read(night, judged, rows)
         met = Observed(received=reading.received(), topics=topics_at(logs, night.at))
-        self._ended.insert(0, replace(judged, observed=met))
+        lately = Observed(received=reading.received_lately())
+        # As where another machine runs an earlier release still, every night.
+        earlier = replace(judged, observed=lately, rules=_OF_AN_EARLIER_RELEASE)
+        self._ended[:0] = [earlier, replace(judged, observed=met)]
         beside = TopicReading(
             night=night,
             rows=rows,
@@ -133,6 +147,7 @@ class PythonNights:
         problems = [*reading.obstacles(), *beside.obstacles()]
         problems += [*reading.ambiguous(of_groups), *reading.ahead(of_groups), *beside.ambiguous()]
         tells = bool(problems) or self._is_any_unlisted(night, found)
+        spans = self._judged.spans(night, rows, of_groups.keys())
         hidden = any(v.is_mismatch and v not in FOUND_AGAIN for v in found.values())
         if not hidden and not tells:
             self._good = _Good(
@@ -146,7 +161,7 @@ class PythonNights:
             found=found,
             truth=truth_of(self.history, night),
             is_full=start is None,
-            tells=tells,
+            tells=tells or bool(spans),
             must_tell=must_tell(self.history, night),
             may_tell=may_tell(self.history, night),
             because=because,
@@ -211,13 +226,19 @@ def truth_of(history: History, night: Judged) -> dict[Pair, Verdict]:
 
 def must_tell(history: History, night: Judged) -> bool:
     """Whether a run has to say that there is something it cannot judge."""
-    others = (renames.must_tell, topic_truth.must_tell, unhandled.must_tell, ahead.must_tell)
+    others = (
+        renames.must_tell,
+        topic_truth.must_tell,
+        unhandled.must_tell,
+        ahead.must_tell,
+        old_copies.must_tell,
+    )
     return history.must_tell(night) or any(each(history, night) for each in others)
 
 
 def may_tell(history: History, night: Judged) -> bool:
     """Whether a run may say that there is something it cannot judge, where all is in order."""
-    others = (topic_truth.may_tell, unhandled.may_tell, ahead.may_tell)
+    others = (topic_truth.may_tell, unhandled.may_tell, ahead.may_tell, old_copies.may_tell)
     return history.may_tell(night) or any(each(history, night) for each in others)
 
 

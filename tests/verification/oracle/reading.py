@@ -213,6 +213,11 @@ class Reading:
         _, received = _types(self.rows)
         return (*{*received, *self.past.received},)
 
+    def received_lately(self) -> tuple[Received, ...]:
+        """Return what a run of an earlier release stores: what the inboxes have left of it."""
+        _, received = _types(self.rows)
+        return observed.decisive(self._members(), received)
+
     def own_outbox(self) -> set[EventId] | None:
         """Return the events of which a further run reads the row in an outbox; None: of all."""
         if not self.moved_since:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
-from shieldtx.app import reconciliation
+from shieldtx.app import reconciliation_memory
 from shieldtx.domain.states import InboxStatus
 from shieldtx.reconcile import basis
 from shieldtx.reconcile.observed import Past
@@ -20,6 +20,7 @@ from spark.sources.server_checks import Servers
 from tests.verification.oracle import broken, damaged, healthy, odd_names, restores, topic_stories
 from tests.verification.oracle.ahead import AHEAD
 from tests.verification.oracle.mutants import Mutant, instead
+from tests.verification.oracle.restores import database_is_restored
 from tests.verification.oracle.unhandled import UNHANDLED
 
 
@@ -62,8 +63,13 @@ ON_SPARK: Final = (
     ),
     Mutant(
         name="what a group has received is forgotten with the purge of its inbox",
-        applied=instead(reconciliation, "past_of", lambda *_: Past()),
+        applied=instead(reconciliation_memory, "past_of", lambda *_: Past()),
         stories=(broken.record_is_lost,),
+    ),
+    Mutant(
+        name="what a restored copy lacks counts as judged",
+        applied=instead(reconciliation_memory, "as_restored", lambda runs, *_, **__: iter(runs)),
+        stories=(database_is_restored,),
     ),
     Mutant(
         name="N2 events under another name are left out",

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 import pyarrow.parquet as pq
-from sqlalchemy import text
+from sqlalchemy import delete, text
 
 from shieldtx.ports.database_history import DatabaseHistory
 from shieldtx.reconcile.findings import Findings, OutputFolder
@@ -57,6 +57,8 @@ class SparkNights:
 
     def run(self) -> list[Night]:
         """Run all nights, and return what each has said."""
+        # Runs of all names say what groups have received, and those of other histories must not.
+        self._forget_all_runs()
         found: list[Night] = []
         began: datetime | None = None
         for night in self.history.setting.nights:
@@ -70,6 +72,11 @@ class SparkNights:
                 found.append(self._run(night, len(found)))
             began = begins
         return found
+
+    def _forget_all_runs(self) -> None:
+        for service in self.services.values():
+            with service.engine.begin() as connection:
+                connection.execute(delete(service.tables.reconcile_run))
 
     @contextmanager
     def _identities(self, night: Judged) -> Iterator[None]:

@@ -47,6 +47,13 @@ FROM shield_reconcile_run
 WHERE shield_reconcile_run.scope = 'sample'
 ORDER BY shield_reconcile_run.started_at DESC, shield_reconcile_run.run_id DESC;
 
+-- scopes
+SELECT shield_reconcile_run.scope
+FROM shield_reconcile_run
+WHERE shield_reconcile_run.outcome IS NOT NULL AND shield_reconcile_run.scope != 'sample'
+GROUP BY shield_reconcile_run.scope
+ORDER BY max(shield_reconcile_run.started_at) DESC, shield_reconcile_run.scope;
+
 -- forget_old
 DELETE FROM shield_reconcile_run
 WHERE shield_reconcile_run.scope = 'sample' AND shield_reconcile_run.outcome IS NOT NULL AND
