@@ -70,6 +70,8 @@ def test_a_run_that_broke_off_or_cannot_be_read_says_nothing() -> None:
         judged(ORDERS, replace(STOCK, retention=timedelta(days=1))),
         judged(ORDERS, STOCK, service("mail")),
         judged(history=replace(HISTORY, timeline="00000002", newest=(None, None))),
+        # Its role had no right to ask for the system.
+        judged(history=replace(HISTORY, system=None)),
     ],
 )
 def test_neither_other_rules_nor_another_configuration_end_it(earlier: Basis) -> None:
