@@ -34,6 +34,11 @@ IS_ODD_DOWNSTREAM = """(
         WHERE r.compensated_id IS NOT NULL))"""
 """Whether an inbox row can be anything but an effect that was never taken back."""
 
+IS_OF_THESE_DOWNSTREAM = (
+    "i.source IN ({names}) AND (i.tx_kind <> 'ROLLBACK' OR i.causation_source IN ({names}))"
+)
+"""Whether services named wrote an inbox row, and the event that it takes back: these are judged."""
+
 # Unlisted: what waits for a person and has no error, which is not in the index of those.
 _OUTBOX = """
     SELECT o.event_id, o.seq, o.source AS upstream, o.tx_kind AS kind, o.causation_source,
@@ -70,8 +75,7 @@ _INBOX = """
            (i.settled_at IS NOT NULL AND i.last_error IS NULL AND i.tx_kind = 'ROLLBACK'
             AND i.status = 'DEAD') AS downstream_unlisted,
            {moved} AS downstream_moved_at
-    FROM {inbox} i WHERE i.source IN ({names}) AND {condition}
-      AND (i.tx_kind <> 'ROLLBACK' OR i.causation_source IN ({names}))"""
+    FROM {inbox} i WHERE {of_these} AND {condition}"""
 
 _TYPES_SENT = """
     SELECT DISTINCT o.tx_kind AS kind, o.topic, o.event_type,
@@ -130,6 +134,7 @@ def inbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHIN
         service,
         _INBOX.replace("{odd}", IS_ODD_DOWNSTREAM)
         .replace("{moved}", DOWNSTREAM_MOVED_AT)
+        .replace("{of_these}", IS_OF_THESE_DOWNSTREAM)
         .replace("{condition}", read.condition),
         parts=read.parts,
         bucket=read.bucket.format(row="i"),

@@ -15,7 +15,7 @@ from shieldtx.reconcile.incremental import FOUND_AGAIN
 from shieldtx.reconcile.observed import Observed, ObservedTopics
 from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest, ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
-from tests.verification.oracle import renames, restores, topic_truth, unhandled
+from tests.verification.oracle import renames, restores, strangers, topic_truth, unhandled
 from tests.verification.oracle.facts import Rows
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.proof import Proof, lacking, proof_of
@@ -196,14 +196,14 @@ def truth_of(history: History, night: Judged) -> dict[Pair, Verdict]:
 
 def must_tell(history: History, night: Judged) -> bool:
     """Whether a run has to say that there is something it cannot judge."""
-    others = (renames.must_tell, topic_truth.must_tell, unhandled.must_tell)
-    return history.must_tell(night) or any(each(history, night) for each in others)
+    others = (renames, strangers, topic_truth, unhandled)
+    return history.must_tell(night) or any(each.must_tell(history, night) for each in others)
 
 
 def may_tell(history: History, night: Judged) -> bool:
     """Whether a run may say that there is something it cannot judge, where all is in order."""
-    others = (topic_truth.may_tell, unhandled.may_tell)
-    return history.may_tell(night) or any(each(history, night) for each in others)
+    others = (strangers, topic_truth, unhandled)
+    return history.may_tell(night) or any(each.may_tell(history, night) for each in others)
 
 
 def request_of(

@@ -19,6 +19,7 @@ from spark.sources import for_others, other_sources, outbox_inbox, row_filters, 
 from spark.sources.server_checks import Servers
 from tests.verification.oracle import broken, damaged, healthy, odd_names, restores, topic_stories
 from tests.verification.oracle.mutants import Mutant, instead
+from tests.verification.oracle.strangers import OF_STRANGERS
 from tests.verification.oracle.unhandled import UNHANDLED
 
 
@@ -73,6 +74,11 @@ ON_SPARK: Final = (
         name="events of a type for others wait unnoticed",
         applied=instead(for_others, "_COUNTED", _by_topics_alone(for_others._COUNTED)),
         stories=UNHANDLED,
+    ),
+    Mutant(
+        name="what a service that takes no part has sent waits unnoticed",
+        applied=instead(job, "waiting_from_others", lambda *_: ()),
+        stories=OF_STRANGERS,
     ),
     Mutant(
         name="N3 a later rollback brings no event into a further run",
