@@ -51,6 +51,7 @@ from .sources.for_others import waiting_for_others
 from .sources.former_groups import still_receiving
 from .sources.jdbc import Databases
 from .sources.other_sources import OtherSources, other_sources
+from .sources.received_from_others import waiting_from_others
 from .sources.rollbacks_of_others import unsent_rollbacks_of_others
 
 
@@ -109,6 +110,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             *_obstacles(found, planned.others),
             *waiting_for_others(databases, at_end),
             *unsent_rollbacks_of_others(databases, at_end),
+            *waiting_from_others(databases, at_end),
             *mistyped_former_groups(_members(request), decisive(_members(request), received)),
             *still_receiving(databases),
         ),

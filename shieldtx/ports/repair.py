@@ -129,7 +129,10 @@ class RepairStore(Protocol):
         since: datetime | None = None,
         behind: Behind | None = None,
     ) -> Iterator[Sibling]:
-        """Yield the events of these keys that were sent, or are to be sent.
+        """Yield the service's events of these keys that were sent, or are to be sent.
+
+        Not those of another source in its table, such as a former name of the service: no order
+        binds them to these.
 
         With `since`, only of rows that are open or have settled since: they are found by indexes,
         where all others take a scan of the outbox. With `behind`, only of places that it includes.

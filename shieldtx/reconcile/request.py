@@ -37,7 +37,8 @@ class ServiceDatabase:
     former_groups: tuple[FormerGroup, ...] = ()
     """Groups of which the past does not say any more what they should receive."""
     other_sources: tuple[str, ...] = ()
-    """Sources with events in the same tables that take no part in the reconciliation."""
+    """Sources that take no part in the reconciliation: of events in the outbox, and of what its
+    groups have received."""
 
     @property
     def member(self) -> Member:

@@ -51,16 +51,23 @@ class KeyOrders:
     def siblings(
         self,
         connection: Connection,
+        source: str,
         keys: Collection[Key],
         *,
         since: datetime | None,
         behind: Behind | None,
     ) -> Iterator[Sibling]:
-        """Yield the events of these keys that were sent, or are to be sent."""
+        """Yield the events of a source and these keys that were sent, or are to be sent."""
         wanted = set(keys)
         topics, names = _parted(wanted)
         statement = sql.siblings(
-            self._tables, self._dialect, topics=topics, keys=names, since=since, behind=behind
+            self._tables,
+            self._dialect,
+            source=source,
+            topics=topics,
+            keys=names,
+            since=since,
+            behind=behind,
         )
         for row in _streamed(connection, statement):
             key = row.topic, row.key

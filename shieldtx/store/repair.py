@@ -30,6 +30,7 @@ class SqlRepairStore:
     def __init__(self, engine: Engine, tables: Tables, *, source: str) -> None:
         self._engine = engine
         self._tables = tables
+        self._source = source
         self._dialect = dialect_of(engine.dialect)
         self._hand_over = EventHandOver(tables, self._dialect)
         self._orders = KeyOrders(tables, self._dialect)
@@ -98,11 +99,13 @@ class SqlRepairStore:
         since: datetime | None = None,
         behind: Behind | None = None,
     ) -> Iterator[Sibling]:
-        """Yield the events of these keys that were sent, or are to be sent."""
+        """Yield the service's events of these keys that were sent, or are to be sent."""
         if not keys:
             return
         with self._engine.connect() as connection:
-            yield from self._orders.siblings(connection, keys, since=since, behind=behind)
+            yield from self._orders.siblings(
+                connection, self._source, keys, since=since, behind=behind
+            )
 
     def receivers(self, source: str) -> set[tuple[str, str]]:
         """Return which groups have received events of a source, by group and event type."""

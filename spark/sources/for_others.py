@@ -16,7 +16,7 @@ from shieldtx.reconcile.window import Clock
 
 from .jdbc import Databases
 from .row_filters import array_of, quoted
-from .unsent import Unsent, unsent_rows
+from .waiting_rows import OUTBOX, Waiting, waiting_rows
 
 _COUNTED = """
     SELECT o.topic, CASE WHEN NOT o.topic = ANY ({topics}) THEN o.event_type END AS event_type,
@@ -35,11 +35,11 @@ def waiting_for_others(databases: Databases, clocks: Mapping[str, Clock]) -> tup
         sentence
         for service in databases.services
         if service.others != Others()
-        for sentence in unsent_rows(databases, service, clocks[service.name], _for_others(service))
+        for sentence in waiting_rows(databases, service, clocks[service.name], _for_others(service))
     )
 
 
-def _for_others(service: ServiceDatabase) -> Unsent:
+def _for_others(service: ServiceDatabase) -> Waiting:
     def described(row: Row[*tuple[Any, ...]]) -> str:
         what = (
             f"{row.topic}, a topic for others,"
@@ -48,7 +48,8 @@ def _for_others(service: ServiceDatabase) -> Unsent:
         )
         return f"{row.events:,} events of {service.name} on {what}"
 
-    return Unsent(
+    return Waiting(
+        side=OUTBOX,
         counted=_COUNTED,
         values={
             "name": quoted(service.name),

@@ -16,16 +16,18 @@ OPEN_IN_OUTBOX = (
     "(o.settled_at IS NULL AND o.waiting)",
 )
 """What is open, `o`; each in the words of an index."""
-_OPEN_IN_INBOX = ("i.settled_at IS NULL",)
+OPEN_IN_INBOX = ("i.settled_at IS NULL",)
+"""Likewise, `i`."""
 OF_OPERATORS_IN_OUTBOX = (
     "(o.settled_at IS NOT NULL AND o.last_error IS NOT NULL"
     " AND o.status IN ('FAILED', 'UNRESOLVED'))"
 )
 """What waits for a person, `o`; in the words of its index."""
-_OF_OPERATORS_IN_INBOX = (
+OF_OPERATORS_IN_INBOX = (
     "(i.settled_at IS NOT NULL AND i.last_error IS NOT NULL"
     " AND i.tx_kind = 'ROLLBACK' AND i.status = 'DEAD')"
 )
+"""Likewise, `i`."""
 _MOVED = "{row}.settled_at >= {since}"
 
 
@@ -40,7 +42,7 @@ def read_of_inbox(selection: Selection, service: str) -> Read:
 
     An event's own time is when it was written upstream.
     """
-    any_of = (*_OPEN_IN_INBOX, _OF_OPERATORS_IN_INBOX)
+    any_of = (*OPEN_IN_INBOX, OF_OPERATORS_IN_INBOX)
     return _read(selection, service, row="i", written="event_time", any_of=any_of)
 
 

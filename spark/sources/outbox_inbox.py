@@ -49,6 +49,11 @@ _CAME_LATE = """
     OR i.settled_at >= {since}
        AND i.event_time <= i.received_at - interval '{seconds} seconds'"""
 
+IS_OF_THESE_DOWNSTREAM = (
+    "i.source IN ({names}) AND (i.tx_kind <> 'ROLLBACK' OR i.causation_source IN ({names}))"
+)
+"""Whether services named wrote an inbox row, and the event that it takes back: these are judged."""
+
 # Unlisted: what waits for a person and has no error, which is not in the index of those. Due: a
 # settled row has kept how it waited, and when a chosen delay ended.
 _OUTBOX = """
@@ -90,8 +95,7 @@ _INBOX = """
             AND i.status = 'DEAD') AS downstream_unlisted,
            {ahead} AS downstream_ahead,
            {moved} AS downstream_moved_at
-    FROM {inbox} i WHERE i.source IN ({names}) AND {condition}
-      AND (i.tx_kind <> 'ROLLBACK' OR i.causation_source IN ({names}))"""
+    FROM {inbox} i WHERE {of_these} AND {condition}"""
 
 _TYPES_SENT = """
     SELECT DISTINCT o.tx_kind AS kind, o.topic, o.event_type,
@@ -151,6 +155,7 @@ def inbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHIN
         service,
         _INBOX.replace("{odd}", is_odd_downstream(databases.memories.get(service.name)))
         .replace("{moved}", DOWNSTREAM_MOVED_AT)
+        .replace("{of_these}", IS_OF_THESE_DOWNSTREAM)
         .replace("{condition}", read.condition),
         parts=read.parts,
         bucket=read.bucket.format(row="i"),

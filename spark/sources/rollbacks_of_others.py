@@ -15,7 +15,7 @@ from shieldtx.reconcile.window import Clock
 
 from .jdbc import Databases
 from .row_filters import listed, quoted
-from .unsent import Unsent, unsent_rows
+from .waiting_rows import OUTBOX, Waiting, waiting_rows
 
 _COUNTED = """
     SELECT o.causation_source AS writer, o.status, {is_listed} AS is_listed, count(*) AS rollbacks
@@ -33,13 +33,13 @@ def unsent_rollbacks_of_others(
     return tuple(
         sentence
         for service in databases.services
-        for sentence in unsent_rows(
+        for sentence in waiting_rows(
             databases, service, clocks[service.name], _rollbacks(service, names)
         )
     )
 
 
-def _rollbacks(service: ServiceDatabase, names: str) -> Unsent:
+def _rollbacks(service: ServiceDatabase, names: str) -> Waiting:
     def described(row: Row[*tuple[Any, ...]]) -> str:
         whose = (
             "a service that they do not name"
@@ -48,7 +48,8 @@ def _rollbacks(service: ServiceDatabase, names: str) -> Unsent:
         )
         return f"{row.rollbacks:,} rollbacks by {service.name} of events of {whose}"
 
-    return Unsent(
+    return Waiting(
+        side=OUTBOX,
         counted=_COUNTED,
         values={"name": quoted(service.name), "names": names},
         statuses=("FAILED",),

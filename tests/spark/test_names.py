@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import delete, update
 
-from shieldtx.domain.states import OutboxStatus, TxKind
+from shieldtx.domain.events import new_event_id
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.incremental import Mode
@@ -201,6 +202,113 @@ def test_failed_rollbacks_that_name_no_writer_or_have_no_error_are_told_of(night
     named = "1 rollbacks by stock of events of a service that they do not name are FAILED"
     assert told.startswith(f"{named} and wait for an operator")
     assert "they have no last_error" in told
+
+
+OF_SHOP = {"kind": TxKind.ROLLBACK, "causation_source": "shop"}
+NONE_OF_THESE = "which is none of these services,"
+
+
+@pytest.mark.parametrize("push_down", [True, False])
+def test_rollbacks_of_events_of_others_that_are_not_handled_are_told_of_in_every_night(
+    nights, orders, stock, push_down
+):
+    """Such as of events that orders wrote under a former name, and that take no part any more."""
+    event_id = orders.write(age=3 * DAY)
+    stock.receive(event_id, group="reserve", source="orders", age=3 * DAY)
+    of_shop = {**OF_SHOP, "causation_id": event_id}
+    _taken_back(orders, stock, InboxStatus.PROCESSED, age=3 * DAY, **of_shop)
+    services = (
+        orders.database(other_sources=("shop",)),
+        stock.database(groups=(RESERVE,)),
+    )
+    assert nights.run(*services, push_down=push_down).outcome is CLEAN
+    a_day_passes(orders)
+    a_day_passes(stock)
+    for _ in range(2):
+        _taken_back(
+            orders, stock, InboxStatus.DEAD, age=2 * DAY, last_error="not in the outbox", **of_shop
+        )
+    _taken_back(orders, stock, InboxStatus.INIT, age=DAY // 2, **of_shop)
+    # Just received, waits for its retry, and in hand.
+    _taken_back(orders, stock, InboxStatus.INIT, age=1, **of_shop)
+    _taken_back(orders, stock, InboxStatus.PROCESSING, age=DAY // 2, due_age=-60, **of_shop)
+    now = orders.now()
+    lease = {"lease_until": now + timedelta(hours=1)}
+    _taken_back(orders, stock, InboxStatus.PROCESSING, age=DAY // 2, **lease, **of_shop)
+
+    for _ in range(2):
+        night = nights.run(*services, push_down=push_down)
+
+        assert (mode(night), night.outcome) == (Mode.INCREMENTAL, NOT_JUDGED)
+        dead, stuck = night.problems
+        named = f"rollbacks by stock of events of shop, {NONE_OF_THESE} in group undo of orders are"
+        assert dead == (
+            f"2 {named} DEAD and wait for an operator, so that their events are not compensated: "
+            "see `shieldtx dead list` of orders"
+        )
+        assert stuck.startswith(f"1 {named} INIT, and nothing has moved them since before")
+        assert stuck.endswith("see whether the consumers of orders run and keep up")
+
+
+def _taken_back(orders, stock, status, *, age, **columns):
+    """Let stock send a rollback, and a group of orders have it with a status."""
+    of_event = {name: columns[name] for name in ("kind", "causation_source", "causation_id")}
+    rollback = stock.write(age=age, **of_event)
+    orders.receive(rollback, status, group="undo", source="stock", age=age, **columns)
+
+
+def test_dead_rollbacks_that_name_no_writer_or_have_no_error_are_told_of(nights, orders, stock):
+    event_id = orders.write(age=DAY)
+    stock.receive(event_id, group="reserve", source="orders", age=DAY)
+    rollback = {"kind": TxKind.ROLLBACK, "causation_id": event_id}
+    for source, error, writer in (("crm", None, "orders"), ("stock", "x", None)):
+        named = {"last_error": error, "causation_source": writer}
+        more = {**rollback, **named, "source": source, "age": DAY}
+        orders.receive(new_event_id(), InboxStatus.DEAD, group="undo", **more)
+
+    found = nights.run(orders.database(), stock.database(groups=(RESERVE,)))
+
+    assert found.outcome is NOT_JUDGED
+    unlisted, unnamed = found.problems
+    by_crm = f"1 rollbacks by crm, {NONE_OF_THESE} of events of orders in group undo of orders"
+    assert unlisted.startswith(f"{by_crm} are DEAD and wait for an operator")
+    assert "they have no last_error" in unlisted
+    of_nobody = "1 rollbacks by stock of events of a service that they do not name in group undo"
+    assert unnamed.startswith(of_nobody)
+
+
+def test_events_of_others_that_no_consumer_takes_are_told_of_unless_they_are_left_out(
+    nights, orders, stock
+):
+    event_id = orders.write(age=DAY)
+    stock.receive(event_id, group="reserve", source="orders", age=DAY)
+    for status in (InboxStatus.INIT, InboxStatus.PROCESSED, InboxStatus.MAX_RECONSUMED):
+        stock.receive(new_event_id(), status, group="audit", source="crm", age=DAY)
+    dead = {"source": "crm", "age": DAY, "last_error": "x", "kind": TxKind.ROLLBACK}
+    for writer in ("shop", "stock"):
+        more = {**dead, "causation_source": writer}
+        stock.receive(new_event_id(), InboxStatus.DEAD, group="audit", **more)
+
+    told, left_out = (
+        nights.run(
+            orders.database(), stock.database(groups=(RESERVE,), other_sources=others), scope=scope
+        )
+        for scope, others in (("told", ()), ("left out", ("crm",)))
+    )
+
+    assert (told.outcome, left_out.outcome) == (NOT_JUDGED, NOT_JUDGED)
+    of_shop, of_stock, stuck = told.problems
+    by_crm, in_audit = (
+        f"1 rollbacks by crm, {NONE_OF_THESE} of events of",
+        "in group audit of stock",
+    )
+    assert of_shop.startswith(f"{by_crm} shop, {NONE_OF_THESE} {in_audit} are DEAD")
+    assert of_stock.startswith(f"{by_crm} stock {in_audit} are DEAD")
+    assert stuck.startswith(f"1 events of crm, {NONE_OF_THESE} {in_audit} are INIT")
+    # What crm takes back of these services' events, they have to compensate.
+    assert left_out.problems == (of_stock,)
+    foreign = "stock has received events of crm, which is none of these services"
+    assert told.left_out == left_out.left_out == (foreign,)
 
 
 def _with_an_audit(orders, stock):

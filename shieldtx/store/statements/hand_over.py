@@ -55,13 +55,15 @@ def siblings(
     t: Tables,
     d: Dialect,
     *,
+    source: str,
     topics: Sequence[str],
     keys: Sequence[str],
     since: datetime | None,
     behind: Behind | None,
 ) -> Select[Any]:
-    """Select the events of these keys that were sent, or are to be.
+    """Select the events of these keys that were sent, or are to be, of one source.
 
+    Events of another source are not in order with these: a relay sends those of its own alone.
     There is no index of settled rows by key: this is one scan of the outbox, for all of `keys`.
     With `since`, only of rows that are open or have settled since: these are found by indexes.
     With `behind`, only of those that it includes: the others are read, and not sent to the client.
@@ -77,6 +79,7 @@ def siblings(
         d.inside_calendar(o.c.settled_at).label("settled_at"),
         *_place(t, d),
     ).where(
+        o.c.source == source,
         o.c.tx_kind == TxKind.COMMIT.value,
         o.c.status.in_([status.value for status in SENT]),
         d.is_in(o.c.topic, topics, o.c.topic.type),

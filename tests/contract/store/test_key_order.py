@@ -109,6 +109,18 @@ def test_all_that_is_behind_an_event_is_among_what_is_selected(
     assert Behind.any_of([]) is None
 
 
+@pytest.mark.parametrize("since", [None, NOW - MINUTE])
+def test_events_of_another_source_are_not_in_order_with_these(
+    stores: Stores, since: datetime | None
+):
+    rows = [sent(NOW), sent(NOW, source="shop"), sent(NOW, source="shop", settled_at=None)]
+    put(stores, stores.tables.outbox, rows)
+
+    found = list(repair_store(stores).siblings([KEY], since=since))
+
+    assert [each.event_id for each in found] == [rows[0]["event_id"]]
+
+
 def test_what_is_earlier_is_not_selected(stores: Stores):
     rows = [sent(NOW + number * MINUTE) for number in range(5)]
     put(stores, stores.tables.outbox, rows)

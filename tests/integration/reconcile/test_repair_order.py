@@ -126,7 +126,13 @@ def failed(pair: Pair) -> Policy:
     return PLAIN
 
 
-@pytest.mark.parametrize("change", [purged, taken_back, of_another_type, failed])
+def of_a_former_name(pair: Pair) -> Policy:
+    """Orders wrote it under its former name, as after a change of SHIELDTX_SOURCE."""
+    pair.orders.execute("UPDATE shield_outbox SET source = 'shop' WHERE seq = 1")
+    return PLAIN
+
+
+@pytest.mark.parametrize("change", [purged, taken_back, of_another_type, failed, of_a_former_name])
 def test_what_the_group_is_not_to_get_is_in_nobodys_way(
     four: Pair, change: Callable[[Pair], Policy]
 ):
@@ -156,6 +162,22 @@ def test_a_copy_does_not_come_before_what_its_group_lacks_of_the_key(
     else:
         assert report.refused == {(ABSENT, AMONG_OTHERS): 1}
         assert report.repaired == {PUBLISHED: Repaired(done=1)}
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_what_a_group_has_of_a_former_name_is_in_nobodys_way(four: Pair, dry_run: bool):
+    """Each name has an order of its own, as for relays."""
+    of_a_former_name(four)
+    four.stock.execute(
+        "UPDATE shield_inbox SET source = 'shop' WHERE event_id = :e", e=four.sent()[0]["event_id"]
+    )
+    lose_of(four, 3)
+
+    copied = four.repair(absent(four, 3), policy=ABSENT_ALONE, dry_run=True)
+    report = four.repair(missing(four, 3), policy=PLAIN, dry_run=dry_run)
+
+    assert (copied.refused, report.refused) == ({}, {})
+    assert report.repaired == {HANDED_OVER: Repaired(done=1)}
 
 
 @pytest.mark.parametrize("group", ["stock", "mail"])

@@ -145,7 +145,7 @@ class History:
         return self._may_be_sent_again(night) or any(
             self._came_late(night, life) or self._was_settled_late(night, life)
             for life in self.lives
-            if life.group is not None
+            if life.group is not None and life.source in self.setting.services
         )
 
     def _may_be_sent_again(self, night: Judged) -> bool:

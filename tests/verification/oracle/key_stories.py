@@ -55,4 +55,24 @@ def records_of_a_key_are_lost_for_groups(h: History) -> None:
         applied_at_once(h, event, [g for g in groups if g not in lacking], at + number)
 
 
+def record_is_lost_after_a_change_of_name(h: History) -> None:
+    """The service wrote the first event of a key under another name; a group lacks the second.
+
+    It has received the first one or lacks it too: no run judges that, and no order binds the two.
+    """
+    event_type, groups = some_type(h)
+    lacking = h.random.choice(groups)
+    at, key = some_time(h), h.new_key()
+    former = h.written(event_type, at, key=key)
+    former.source = f"{former.service}-before"
+    h.sent(former, at)
+    having = [group for group in groups if group != lacking or h.random.random() < 0.5]
+    for group in having:
+        h.applied(h.received(former, group, at), at)
+    event = h.written(event_type, at + 1, key=key)
+    h.sent(event, at + 1)
+    h.lacks(event, lacking, since=at + 1)
+    applied_at_once(h, event, [group for group in groups if group != lacking], at + 1)
+
+
 OF_KEYS: Final = (record_is_lost_where_a_clock_went_back, latest_record_of_a_key_is_lost)

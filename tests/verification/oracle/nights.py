@@ -20,6 +20,7 @@ from tests.verification.oracle import (
     old_copies,
     renames,
     restores,
+    strangers,
     topic_truth,
     unhandled,
 )
@@ -226,20 +227,14 @@ def truth_of(history: History, night: Judged) -> dict[Pair, Verdict]:
 
 def must_tell(history: History, night: Judged) -> bool:
     """Whether a run has to say that there is something it cannot judge."""
-    others = (
-        renames.must_tell,
-        topic_truth.must_tell,
-        unhandled.must_tell,
-        ahead.must_tell,
-        old_copies.must_tell,
-    )
-    return history.must_tell(night) or any(each(history, night) for each in others)
+    others = (ahead, old_copies, renames, strangers, topic_truth, unhandled)
+    return history.must_tell(night) or any(each.must_tell(history, night) for each in others)
 
 
 def may_tell(history: History, night: Judged) -> bool:
     """Whether a run may say that there is something it cannot judge, where all is in order."""
-    others = (topic_truth.may_tell, unhandled.may_tell, ahead.may_tell, old_copies.may_tell)
-    return history.may_tell(night) or any(each(history, night) for each in others)
+    others = (ahead, old_copies, strangers, topic_truth, unhandled)
+    return history.may_tell(night) or any(each.may_tell(history, night) for each in others)
 
 
 def request_of(

@@ -36,6 +36,7 @@ from tests.verification.oracle.timeline import Life
 EventId = tuple[str, Any]
 """An event's source and id."""
 _FOR_OPERATORS: Final = {OutboxStatus.FAILED, OutboxStatus.UNRESOLVED}
+_UNJUDGED_FOR_OPERATORS: Final = {OutboxStatus.FAILED, InboxStatus.DEAD}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -147,6 +148,7 @@ class Reading:
         expectation = self._expectation(Rows(outbox=counting, inbox=rows.inbox))
         found = [why for _, why in expectation.obstacles]
         found += self._waiting_for_others()
+        found += self._waiting_of_others()
         found += [f"an event of {r['source']}" for r in rows.outbox if r["source"] != r["service"]]
         if not self.moved_since:
             sent, received = _types(rows)
@@ -180,6 +182,27 @@ class Reading:
             if is_stuck or is_for_operators:
                 found.append(f"an event for others: {row['event_id']}")
         return found
+
+    def _waiting_of_others(self) -> list[str]:
+        """Return which rows that are not judged wait for a person, or that nobody moves."""
+        known = Facts.of(self.rows)
+        names = {member.name for member in self._members()}
+        judged = {id(row) for row in self._of_members().inbox}
+        rollbacks = [
+            row
+            for row in self.rows.outbox
+            if row["source"] in names and row["kind"] is TxKind.ROLLBACK
+        ]
+        rows = [row for row in self.rows.inbox if id(row) not in judged]
+        rows += [row for row in rollbacks if _cause(row) not in names]
+        return [
+            f"a row of others: {row['event_id']}"
+            for row in rows
+            if (row["status"] in _UNJUDGED_FOR_OPERATORS and self._is_read(row))
+            or (
+                row["settled_at"] is None and known.moved_at(row, self.night) < self.night.watermark
+            )
+        ]
 
     def _members(self) -> list[Member]:
         setting = self.setting

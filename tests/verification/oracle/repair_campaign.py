@@ -14,7 +14,10 @@ from tests.spark.planting import Service
 from tests.support.migrated_databases import MigratedDatabases
 from tests.verification.oracle.broken import records_of_a_key_are_lost
 from tests.verification.oracle.generate import STORIES, Story, a_history
-from tests.verification.oracle.key_stories import records_of_a_key_are_lost_for_groups
+from tests.verification.oracle.key_stories import (
+    record_is_lost_after_a_change_of_name,
+    records_of_a_key_are_lost_for_groups,
+)
 from tests.verification.oracle.nights import mismatches
 from tests.verification.oracle.odd_names import ODD_AND_BROKEN
 from tests.verification.oracle.release_stories import OF_RELEASES
@@ -28,6 +31,7 @@ _STORIES: Final[Sequence[Story]] = (
     *[records_of_a_key_are_lost] * _OFTEN,
     records_of_a_key_are_lost_for_groups,
     *OF_RELEASES,
+    record_is_lost_after_a_change_of_name,
 )
 """The order of a key is what a repair can do harm to."""
 

@@ -11,6 +11,8 @@ from typing import Any, Final
 from unittest.mock import patch
 from uuid import UUID
 
+from sqlalchemy import Select
+
 from shieldtx.ports.hand_over import Arrival, Line
 from shieldtx.ports.repair import RowSeen
 from shieldtx.reconcile.repair import decisions, key_order, order_for_all, releases, repair
@@ -24,7 +26,10 @@ from shieldtx.reconcile.repair.revoked import Revoked
 from shieldtx.reconcile.repair.siblings import Siblings
 from shieldtx.reconcile.repair.steps import Publication
 from shieldtx.reconcile.verdicts import Verdict
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.repair import SqlRepairStore
+from shieldtx.store.statements import hand_over
+from shieldtx.store.tables import Tables
 from tests.verification.oracle import broken, key_stories, release_stories, repair_plan
 from tests.verification.oracle.mutants import Mutant, instead
 
@@ -103,6 +108,13 @@ class _ByAnyArrival(key_order._OfOneKey):
         super().add(arrival, line and replace(line, seq=sys.maxsize))
 
 
+_siblings = hand_over.siblings
+
+
+def _siblings_of_all_sources(t: Tables, d: Dialect, **given: Any) -> Select[Any]:
+    return _siblings(t, d, **given | {"source": t.outbox.c.source})
+
+
 @contextmanager
 def _all_groups_get_what_one_lacks() -> Iterator[None]:
     missing = {Verdict.MISSING_DOWNSTREAM: decisions._publish_again}
@@ -171,6 +183,11 @@ OF_REPAIRS: Final = (
         name="what one group has discarded is not lacked by any",
         applied=_any_group_discards_for_all,
         stories=(key_stories.records_of_a_key_are_lost_for_groups,),
+    ),
+    Mutant(
+        name="a former name's events are in order with those of the present one",
+        applied=instead(hand_over, "siblings", _siblings_of_all_sources),
+        stories=(key_stories.record_is_lost_after_a_change_of_name,),
     ),
     Mutant(
         name="clocks decide what has overtaken an event",

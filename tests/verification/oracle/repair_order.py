@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.reconcile.repair.decisions import OVERTAKEN
+from shieldtx.reconcile.repair.decisions import LACKS_EARLIER, OVERTAKEN
 from shieldtx.reconcile.repair.tally import RepairReport
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.facts import Row, Rows
@@ -29,7 +29,7 @@ def overtaken(rows: Rows) -> set[Effect]:
         for row in rows.inbox
         if row["status"] is InboxStatus.PROCESSED and row["event_id"] in sent
         for earlier in sent.values()
-        if earlier["service"] == row["source"]
+        if earlier["source"] == row["source"]
         and earlier["key"] == row["key"]
         and earlier["status"] is OutboxStatus.PROCESSED
         and earlier["seq"] < sent[row["event_id"]]["seq"]
@@ -103,6 +103,31 @@ def refused_in_vain(missing: Iterable[Pair], after: Rows, report: RepairReport) 
     refused = report.refused.get((Verdict.MISSING_DOWNSTREAM, OVERTAKEN), 0)
     if refused > rightly:
         yield f"{refused} are left to a person as overtaken, and {rightly} are"
+
+
+def awaited_in_vain(missing: Iterable[Pair], before: Rows, report: RepairReport) -> Iterator[str]:
+    """Say how many events are left to a person behind earlier ones that their groups do not lack.
+
+    An event without a key has no order, and names of a service have an order of their own each.
+    """
+    received = received_by(before)
+    sent = {(row["source"], row["event_id"]): row for row in before.outbox}
+    of_keys: dict[Key, list[Row]] = defaultdict(list)
+    for row in before.outbox:
+        if row["key"] is not None:
+            of_keys[key_of(row)].append(row)
+    rightly = 0
+    for pair in missing:
+        event = sent.get((pair.upstream, pair.event_id))
+        if event is not None and event["key"] is not None:
+            rightly += any(
+                (pair.downstream, pair.group, other["event_id"]) not in received
+                for other in of_keys[key_of(event)]
+                if other is not event
+            )
+    refused = report.refused.get((Verdict.MISSING_DOWNSTREAM, LACKS_EARLIER), 0)
+    if refused > rightly:
+        yield f"{refused} are left to a person behind what a group lacks, and {rightly} are"
 
 
 def keys_at_rest(rows: Rows) -> set[Key]:

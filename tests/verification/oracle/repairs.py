@@ -145,6 +145,7 @@ class RepairedNight:
         result.wrong += self._not_put_right(found, before, after, report)
         missing = [pair for pair, verdict in found.items() if verdict is V.MISSING_DOWNSTREAM]
         result.wrong += repair_order.refused_in_vain(missing, rows_after, report)
+        result.wrong += repair_order.awaited_in_vain(missing, rows_before, report)
         if any(rows.done for rows in again.repaired.values()):
             result.wrong.append(f"a second repair had something to do: {again.repaired}")
         return result

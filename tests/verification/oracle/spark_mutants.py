@@ -21,6 +21,7 @@ from tests.verification.oracle import broken, damaged, healthy, odd_names, resto
 from tests.verification.oracle.ahead import AHEAD
 from tests.verification.oracle.mutants import Mutant, instead
 from tests.verification.oracle.restores import database_is_restored
+from tests.verification.oracle.strangers import OF_STRANGERS
 from tests.verification.oracle.unhandled import UNHANDLED
 
 
@@ -90,6 +91,11 @@ ON_SPARK: Final = (
         name="a type that no group should receive is taken for one that was not sent",
         applied=instead(read_plan, "unsent_types", lambda _, types: frozenset(types)),
         stories=UNHANDLED,
+    ),
+    Mutant(
+        name="what a service that takes no part has sent waits unnoticed",
+        applied=instead(job, "waiting_from_others", lambda *_: ()),
+        stories=OF_STRANGERS,
     ),
     Mutant(
         name="N3 a later rollback brings no event into a further run",

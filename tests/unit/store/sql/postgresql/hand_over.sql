@@ -26,19 +26,20 @@ SELECT shield_outbox.event_id, shield_outbox.topic, shield_outbox.key, shield_ou
     timestamptz '9998-12-31 00:00:00+00') THEN timestamptz '9998-12-31 00:00:00+00' ELSE shield_outbox.due_at
     END END) AS delayed_until
 FROM shield_outbox
-WHERE shield_outbox.tx_kind = 'COMMIT' AND shield_outbox.status IN ('INIT', 'PROCESSING', 'PROCESSED') AND
-    shield_outbox.topic = ANY ('orders'[]) AND shield_outbox.key = ANY ('k1'[]) AND (shield_outbox.waiting AND
-    NOT shield_outbox.holds_key AND CASE WHEN (shield_outbox.due_at < timestamptz '0001-01-02 00:00:00+00')
-    THEN timestamptz '0001-01-02 00:00:00+00' WHEN (shield_outbox.due_at > timestamptz '9998-12-31
-    00:00:00+00') THEN timestamptz '9998-12-31 00:00:00+00' ELSE shield_outbox.due_at END >=
-    :param_3::TIMESTAMP WITH TIME ZONE OR NOT (shield_outbox.waiting AND NOT shield_outbox.holds_key) AND
-    shield_outbox.seq > 7 OR NOT (shield_outbox.waiting AND NOT shield_outbox.holds_key) AND CASE WHEN
-    (shield_outbox.created_at < timestamptz '0001-01-02 00:00:00+00') THEN timestamptz '0001-01-02
-    00:00:00+00' WHEN (shield_outbox.created_at > timestamptz '9998-12-31 00:00:00+00') THEN timestamptz
-    '9998-12-31 00:00:00+00' ELSE shield_outbox.created_at END > :param_4::TIMESTAMP WITH TIME ZONE) AND
-    (shield_outbox.settled_at IS NULL AND NOT shield_outbox.waiting AND NOT shield_outbox.holds_key OR
-    shield_outbox.settled_at IS NULL AND shield_outbox.waiting OR shield_outbox.settled_at IS NULL AND
-    shield_outbox.holds_key OR shield_outbox.settled_at >= :settled_at_1::TIMESTAMP WITH TIME ZONE);
+WHERE shield_outbox.source = 'sample' AND shield_outbox.tx_kind = 'COMMIT' AND shield_outbox.status IN
+    ('INIT', 'PROCESSING', 'PROCESSED') AND shield_outbox.topic = ANY ('orders'[]) AND shield_outbox.key = ANY
+    ('k1'[]) AND (shield_outbox.waiting AND NOT shield_outbox.holds_key AND CASE WHEN (shield_outbox.due_at <
+    timestamptz '0001-01-02 00:00:00+00') THEN timestamptz '0001-01-02 00:00:00+00' WHEN (shield_outbox.due_at
+    > timestamptz '9998-12-31 00:00:00+00') THEN timestamptz '9998-12-31 00:00:00+00' ELSE
+    shield_outbox.due_at END >= :param_3::TIMESTAMP WITH TIME ZONE OR NOT (shield_outbox.waiting AND NOT
+    shield_outbox.holds_key) AND shield_outbox.seq > 7 OR NOT (shield_outbox.waiting AND NOT
+    shield_outbox.holds_key) AND CASE WHEN (shield_outbox.created_at < timestamptz '0001-01-02 00:00:00+00')
+    THEN timestamptz '0001-01-02 00:00:00+00' WHEN (shield_outbox.created_at > timestamptz '9998-12-31
+    00:00:00+00') THEN timestamptz '9998-12-31 00:00:00+00' ELSE shield_outbox.created_at END >
+    :param_4::TIMESTAMP WITH TIME ZONE) AND (shield_outbox.settled_at IS NULL AND NOT shield_outbox.waiting
+    AND NOT shield_outbox.holds_key OR shield_outbox.settled_at IS NULL AND shield_outbox.waiting OR
+    shield_outbox.settled_at IS NULL AND shield_outbox.holds_key OR shield_outbox.settled_at >=
+    :settled_at_1::TIMESTAMP WITH TIME ZONE);
 
 -- receivers
 SELECT DISTINCT shield_inbox.consumer_group, shield_inbox.event_type

@@ -13,14 +13,15 @@ SELECT shield_outbox.event_id, shield_outbox.topic, shield_outbox."key", shield_
     shield_outbox.seq, shield_outbox.created_at AS created_at, CASE WHEN (shield_outbox.waiting = 1 AND
     shield_outbox.holds_key = 0) THEN shield_outbox.due_at END AS delayed_until
 FROM shield_outbox
-WHERE shield_outbox.tx_kind = 'COMMIT' AND shield_outbox.status IN ('INIT', 'PROCESSING', 'PROCESSED') AND
-    shield_outbox.topic IN ('orders') AND shield_outbox."key" IN ('k1') AND (shield_outbox.waiting = 1 AND
-    shield_outbox.holds_key = 0 AND shield_outbox.due_at >= :due_at_1 OR NOT (shield_outbox.waiting = 1 AND
-    shield_outbox.holds_key = 0) AND shield_outbox.seq > 7 OR NOT (shield_outbox.waiting = 1 AND
-    shield_outbox.holds_key = 0) AND shield_outbox.created_at > :created_at_1) AND (shield_outbox.settled_at
-    IS NULL AND shield_outbox.waiting = 0 AND shield_outbox.holds_key = 0 OR shield_outbox.settled_at IS NULL
-    AND shield_outbox.waiting = 1 OR shield_outbox.settled_at IS NULL AND shield_outbox.holds_key = 1 OR
-    shield_outbox.settled_at >= :settled_at_1);
+WHERE shield_outbox.source = 'sample' AND shield_outbox.tx_kind = 'COMMIT' AND shield_outbox.status IN
+    ('INIT', 'PROCESSING', 'PROCESSED') AND shield_outbox.topic IN ('orders') AND shield_outbox."key" IN
+    ('k1') AND (shield_outbox.waiting = 1 AND shield_outbox.holds_key = 0 AND shield_outbox.due_at >=
+    :due_at_1 OR NOT (shield_outbox.waiting = 1 AND shield_outbox.holds_key = 0) AND shield_outbox.seq > 7 OR
+    NOT (shield_outbox.waiting = 1 AND shield_outbox.holds_key = 0) AND shield_outbox.created_at >
+    :created_at_1) AND (shield_outbox.settled_at IS NULL AND shield_outbox.waiting = 0 AND
+    shield_outbox.holds_key = 0 OR shield_outbox.settled_at IS NULL AND shield_outbox.waiting = 1 OR
+    shield_outbox.settled_at IS NULL AND shield_outbox.holds_key = 1 OR shield_outbox.settled_at >=
+    :settled_at_1);
 
 -- receivers
 SELECT DISTINCT shield_inbox.consumer_group, shield_inbox.event_type

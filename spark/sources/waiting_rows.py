@@ -1,0 +1,126 @@
+"""Rows by which no group is judged, and that wait for an operator, or that nobody moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Row
+
+from shieldtx.reconcile.request import Selection, ServiceDatabase
+from shieldtx.reconcile.window import Clock, window_of
+
+from . import incremental
+from .jdbc import Databases
+from .moved_at import DOWNSTREAM_MOVED_AT, UPSTREAM_MOVED_AT
+from .row_filters import LATEST, Read, listed, literal_time
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """One of the two tables of a service; the words of SQL are on its row."""
+
+    row: str
+    """The name of the row in them."""
+    read: Callable[[Selection, str], Read]
+    """Which rows a run looks at."""
+    of_operators: str
+    """What waits for an operator and has an error, in the words of its index."""
+    is_settled: str
+    """What may wait for an operator, with an error or without: in those of an index if there is."""
+    open_: str
+    """What is open, likewise."""
+    moved_at: str
+    """When a row has moved; of an open one that is neither claimed nor held back by another one."""
+    workers: str
+    """What moves its rows."""
+
+
+OUTBOX: Final = Side(
+    row="o",
+    read=incremental.read_of_outbox,
+    of_operators=incremental.OF_OPERATORS_IN_OUTBOX,
+    is_settled="o.settled_at IS NOT NULL",
+    open_=" OR ".join(incremental.OPEN_IN_OUTBOX),
+    moved_at=UPSTREAM_MOVED_AT,
+    workers="relays",
+)
+INBOX: Final = Side(
+    row="i",
+    read=incremental.read_of_inbox,
+    of_operators=incremental.OF_OPERATORS_IN_INBOX,
+    is_settled="i.settled_at IS NOT NULL AND i.tx_kind = 'ROLLBACK'",
+    open_=" OR ".join(incremental.OPEN_IN_INBOX),
+    moved_at=DOWNSTREAM_MOVED_AT,
+    workers="consumers",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """Which rows of a table to count, and what to say of them."""
+
+    side: Side
+    counted: str
+    """A statement that gives `status`, `is_listed`, a count, and what `described` asks for; it has
+    `{condition}` and `{is_listed}` in it."""
+    values: Mapping[str, str]
+    """What else the statement has in braces."""
+    statuses: tuple[str, ...]
+    """In which a row waits for an operator."""
+    described: Callable[[Row[*tuple[Any, ...]]], str]
+    """Says how many rows there are, and of what."""
+    consequence: str = ""
+    """What comes of it that they wait for an operator."""
+
+
+def waiting_rows(
+    databases: Databases, service: ServiceDatabase, clock: Clock, waiting: Waiting
+) -> Iterator[str]:
+    """Say in sentences which rows wait for an operator, and which ones nobody has moved."""
+    side = waiting.side
+
+    def counted(condition: str) -> Iterator[Row[*tuple[Any, ...]]]:
+        statement = waiting.counted.replace("{condition}", condition)
+        # Whether `shieldtx dead list` has a row that waits for an operator.
+        statement = statement.replace("{is_listed}", f"{side.row}.last_error IS NOT NULL")
+        yield from databases.rows(service, statement, **waiting.values)
+
+    for row in counted(_waits_for_operator(databases, service, waiting)):
+        what_to_do = _what_to_do(service, is_listed=row.is_listed)
+        yield (
+            f"{waiting.described(row)} are {row.status} and wait for an operator"
+            f"{waiting.consequence}: {what_to_do}"
+        )
+    watermark = window_of([clock], margin=databases.request.margin).watermark
+    if watermark is not None:
+        for row in counted(_has_not_moved_since(databases, side, literal_time(watermark))):
+            yield (
+                f"{waiting.described(row)} are {row.status}, and nothing has moved them since "
+                f"before {watermark:%Y-%m-%d %H:%M:%S%z}: see whether the {side.workers} of "
+                f"{service.name} run and keep up"
+            )
+
+
+def _waits_for_operator(databases: Databases, service: ServiceDatabase, waiting: Waiting) -> str:
+    """Say in SQL that a row has one of these statuses, and that the run has to look at it."""
+    side = waiting.side
+    read = side.read(databases.request.selection, service.name)
+    has_status = f"{side.row}.status IN ({listed(waiting.statuses)})"
+    return f"({read.condition} OR {side.of_operators}) AND {side.is_settled} AND {has_status}"
+
+
+def _has_not_moved_since(databases: Databases, side: Side, watermark: str) -> str:
+    """Say in SQL that an open row has not moved since the watermark."""
+    lately = literal_time(databases.lately)
+    moved = side.moved_at.replace("{latest}", LATEST).replace("{lately}", lately)
+    return f"({side.open_}) AND {moved} < {watermark}"
+
+
+def _what_to_do(service: ServiceDatabase, *, is_listed: bool) -> str:
+    if is_listed:
+        return f"see `shieldtx dead list` of {service.name}"
+    return (
+        "they have no last_error, by which `shieldtx dead list` finds them: set it, or settle them"
+    )
