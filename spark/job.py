@@ -41,6 +41,7 @@ from .sources import topics
 from .sources.for_others import waiting_for_others
 from .sources.former_groups import still_receiving
 from .sources.jdbc import Databases
+from .sources.moved_types import types_moved
 from .sources.other_sources import OtherSources, other_sources
 from .sources.rollbacks_of_others import unsent_rollbacks_of_others
 
@@ -99,6 +100,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             *unsent_rollbacks_of_others(databases, at_end),
             *mistyped_former_groups(_members(request), decisive(_members(request), received)),
             *still_receiving(databases),
+            *types_moved(databases, found.expectation.routes),
         ),
         unjudged_spans=_unjudged_spans(request, found.windows),
         idle=idle_of(found.windows, at_end, request),
