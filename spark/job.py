@@ -13,7 +13,6 @@ from shieldtx.reconcile.expectations import Member, Received, Stream
 from shieldtx.reconcile.findings import Bounds, Findings, OutputFolder
 from shieldtx.reconcile.incremental import Mode, mode_of
 from shieldtx.reconcile.judged_spans import unjudged_spans
-from shieldtx.reconcile.mistyped_names import mistyped_former_groups
 from shieldtx.reconcile.observed import (
     FormerSince,
     Observed,
@@ -25,6 +24,7 @@ from shieldtx.reconcile.observed import (
 from shieldtx.reconcile.report import writer
 from shieldtx.reconcile.report.shown_rows import shown_rows
 from shieldtx.reconcile.request import EVERYTHING, ReconcileRequest
+from shieldtx.reconcile.unnamed_groups import mistyped_former_groups, unnamed_groups
 from shieldtx.reconcile.window import Clock, Window, earliest_watermark
 
 from .compare import transforms
@@ -93,12 +93,13 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
         remarks=(
             *(clock.remark for clock in at_end.values() if clock.remark),
             *found.expectation.remarks,
+            *unnamed_groups(_members(request), found.received, earlier=request.past.received),
         ),
         obstacles=(
             *_obstacles(found, planned.others),
             *waiting_for_others(databases, at_end),
             *unsent_rollbacks_of_others(databases, at_end),
-            *mistyped_former_groups(_members(request), decisive(_members(request), received)),
+            *mistyped_former_groups(_members(request), received),
             *still_receiving(databases),
             *types_moved(databases, found.expectation.routes),
         ),

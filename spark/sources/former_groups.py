@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shieldtx.reconcile.expectations import FormerGroup
-from shieldtx.reconcile.observed import undeclared_kinds
+from shieldtx.domain.states import TxKind
+from shieldtx.reconcile.expectations import FormerGroup, Received
 from shieldtx.reconcile.request import ServiceDatabase
+from shieldtx.reconcile.unnamed_groups import is_named_for
 
 from .jdbc import Databases
-from .row_filters import array_of, literal_time, quoted
+from .row_filters import literal_time, quoted
 
 _RECEIVED = """
-    SELECT DISTINCT i.event_type FROM {inbox} i
-    WHERE i.consumer_group = {group} AND i.tx_kind = ANY ({kinds}) AND {is_type}
-      AND i.received_at > {since}
-    ORDER BY 1"""
+    SELECT DISTINCT i.source, i.tx_kind, i.topic, i.event_type, i.causation_source
+    FROM {inbox} i
+    WHERE i.consumer_group = {group} AND {is_type} AND i.received_at > {since}"""
 
 
 def still_receiving(databases: Databases) -> Iterator[str]:
@@ -40,14 +40,25 @@ def still_receiving(databases: Databases) -> Iterator[str]:
 def _types(
     databases: Databases, service: ServiceDatabase, former: FormerGroup, since: str
 ) -> list[str]:
-    kinds = undeclared_kinds(service.member)
     event_type = former.event_type
     rows = databases.rows(
         service,
         _RECEIVED,
         group=quoted(former.name),
-        kinds=array_of(kind.value for kind in kinds),
         is_type="true" if event_type is None else f"i.event_type = {quoted(event_type)}",
         since=since,
     )
-    return [row[0] for row in rows]
+    received = (
+        Received(
+            downstream=service.name,
+            group=former.name,
+            source=row.source,
+            kind=TxKind(row.tx_kind),
+            topic=row.topic,
+            event_type=row.event_type,
+            causation_source=row.causation_source if row.tx_kind == TxKind.ROLLBACK else None,
+        )
+        for row in rows
+    )
+    member = service.member
+    return sorted({seen.event_type for seen in received if not is_named_for(member, seen)})
