@@ -1,10 +1,13 @@
-"""Groups that have changed: ones that a type has left, and ones without a name."""
+"""Groups that have changed: former ones, ones that a type has left, and ones without a name."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
+from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup
 from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.request import EVERYTHING
@@ -14,7 +17,47 @@ from tests.spark.planting import TOPIC
 
 DAY = 24 * 60
 A_WEEK = timedelta(days=7)
-CLEAN, NOT_JUDGED = RunOutcome.CLEAN, RunOutcome.NOT_JUDGED
+CLEAN, MISMATCHES, NOT_JUDGED = RunOutcome.CLEAN, RunOutcome.MISMATCHES, RunOutcome.NOT_JUDGED
+AUDIT = FormerGroup(name="audit", event_type=TOPIC)
+
+
+def placed_and_given_up(services, *, age, audit=True, returned=True):
+    """Plant an event that mail gives up; audit of stock applies it, and compensates it or not."""
+    orders, stock, mail = services
+    event = orders.write(age=age)
+    if audit:
+        stock.receive(event, group="audit", source="orders", age=age)
+    mail.receive(event, InboxStatus.MAX_RECONSUMED, group="mail", source="orders", age=age)
+    back = {"kind": TxKind.ROLLBACK, "causation_id": event, "causation_source": "orders"}
+    rollback = mail.write(age=age, **back)
+    of = {"source": "mail", "age": age, "compensated_id": event, **back}
+    orders.receive(rollback, group="undo", **of)
+    if returned:
+        stock.receive(rollback, group="audit", **of)
+
+
+@pytest.mark.parametrize("push_down", [True, False])
+def test_a_former_group_is_to_compensate_what_it_has_applied(nights, services, push_down):
+    orders, stock, mail = (service.database(retention=A_WEEK) for service in services)
+    placed_and_given_up(services, age=3 * DAY)
+    assert nights.run(orders, stock, mail, push_down=push_down).outcome is CLEAN
+    a_day_passes(orders, 2)
+    stock = replace(stock, former_groups=(AUDIT,))
+    # Of what a former group has not applied, it lacks nothing.
+    placed_and_given_up(services, age=DAY, audit=False, returned=False)
+    night = nights.run(orders, stock, mail, push_down=push_down)
+    assert (night.outcome, night.problems) == (CLEAN, ()), night.by_pair
+    placed_and_given_up(services, age=DAY)
+    placed_and_given_up(services, age=DAY, returned=False)
+    # Otherwise a night would pass over these rows: they are planted as such of an earlier day.
+    a_day_passes(orders, 2)
+
+    for selection in (None, EVERYTHING):
+        night = nights.run(orders, stock, mail, push_down=push_down, selection=selection)
+
+        assert night.totals[Verdict.MISSING_DOWNSTREAM] == 1, night.by_pair
+
+
 MOVED = {"topic": "orders.v2", "event_type": TOPIC}
 
 

@@ -15,7 +15,7 @@ from shieldtx.reconcile.incremental import FOUND_AGAIN
 from shieldtx.reconcile.observed import Observed, ObservedTopics
 from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest, ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
-from tests.verification.oracle import renames, restores, topic_truth, unhandled
+from tests.verification.oracle import former_groups, renames, restores, topic_truth, unhandled
 from tests.verification.oracle.facts import Rows
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.proof import Proof, lacking, proof_of
@@ -190,6 +190,9 @@ class _Good:
 def truth_of(history: History, night: Judged) -> dict[Pair, Verdict]:
     """Return what a run has to say for certain: of groups, and of topics."""
     of_groups = history.expected(night) | renames.expected(history, night)
+    if former_groups.are_there(history, night):
+        rows = rows_of(history, night)
+        of_groups = former_groups.without_what_they_lack(history, night, of_groups, rows)
     of_topics = topic_truth.expected(history, night)
     return renames.with_names_of(history, night, of_groups | of_topics)
 
@@ -202,7 +205,7 @@ def must_tell(history: History, night: Judged) -> bool:
 
 def may_tell(history: History, night: Judged) -> bool:
     """Whether a run may say that there is something it cannot judge, where all is in order."""
-    others = (topic_truth.may_tell, unhandled.may_tell)
+    others = (topic_truth.may_tell, unhandled.may_tell, former_groups.are_there)
     return history.may_tell(night) or any(each(history, night) for each in others)
 
 
@@ -223,6 +226,7 @@ def request_of(
                 retention=None if kept is None else timedelta(minutes=kept),
                 groups=setting.expected(name, night),
                 others=setting.others(name, night),
+                former_groups=setting.former_groups(name, night),
             )
         )
     return ReconcileRequest(
