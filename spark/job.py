@@ -14,7 +14,6 @@ from shieldtx.reconcile.expectations import Member, Received, Stream
 from shieldtx.reconcile.findings import Bounds, Findings, OutputFolder
 from shieldtx.reconcile.incremental import Mode, mode_of
 from shieldtx.reconcile.judged_spans import unjudged_spans
-from shieldtx.reconcile.mistyped_names import mistyped_former_groups
 from shieldtx.reconcile.observed import (
     FormerSince,
     Observed,
@@ -27,6 +26,7 @@ from shieldtx.reconcile.repair.listed_rows import RUN_ID
 from shieldtx.reconcile.report import writer
 from shieldtx.reconcile.report.shown_rows import shown_rows
 from shieldtx.reconcile.request import EVERYTHING, ReconcileRequest
+from shieldtx.reconcile.unnamed_groups import mistyped_former_groups, unnamed_groups
 from shieldtx.reconcile.window import Clock, Window, earliest_watermark, memories_of
 
 from .compare import transforms
@@ -50,6 +50,7 @@ from .sources import topics
 from .sources.for_others import waiting_for_others
 from .sources.former_groups import still_receiving
 from .sources.jdbc import Databases
+from .sources.moved_types import types_moved
 from .sources.other_sources import OtherSources, other_sources
 from .sources.received_from_others import waiting_from_others
 from .sources.rollbacks_of_others import unsent_rollbacks_of_others
@@ -105,14 +106,16 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             *request.remarks,
             *(clock.remark for clock in at_end.values() if clock.remark),
             *found.expectation.remarks,
+            *unnamed_groups(_members(request), found.received, earlier=request.past.received),
         ),
         obstacles=(
             *_obstacles(found, planned.others),
             *waiting_for_others(databases, at_end),
             *unsent_rollbacks_of_others(databases, at_end),
             *waiting_from_others(databases, at_end),
-            *mistyped_former_groups(_members(request), decisive(_members(request), received)),
+            *mistyped_former_groups(_members(request), received),
             *still_receiving(databases),
+            *types_moved(databases, found.expectation.routes),
         ),
         unjudged_spans=_unjudged_spans(request, found.windows),
         idle=idle_of(found.windows, at_end, request),

@@ -117,6 +117,9 @@ class Route:
     max_attempts: int | None = None
     causation_source: str | None = None
     """Of rollbacks: the service whose events they take back."""
+    if_applied: bool = False
+    """Of rollbacks, to a former group: those alone should arrive that take back an event which the
+    group has applied, or has open, and has not compensated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

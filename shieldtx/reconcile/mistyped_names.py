@@ -34,23 +34,6 @@ def mistyped_names(
                     )
 
 
-def mistyped_former_groups(members: Sequence[Member], seen: Collection[Received]) -> Iterator[str]:
-    """Tell of former groups that have received nothing, as far as any run has seen.
-
-    `seen` is what says what groups should receive: where a service names groups, that says it, and
-    no group is a former one.
-    """
-    for member in members:
-        of_member = [each for each in seen if each.downstream == member.name]
-        for former in member.former_groups:
-            if not any(map(former.has_had, of_member)):
-                yield (
-                    f"`former_groups` of {member.name} names {former}, and no run has seen it "
-                    "receive anything that the groups in the file do not decide: correct the "
-                    "name, or take it out"
-                )
-
-
 class _Named(NamedTuple):
     """What the declaration of a group may name of a COMMIT event."""
 

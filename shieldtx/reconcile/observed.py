@@ -78,12 +78,16 @@ def decisive(members: Collection[Member], received: Iterable[Received]) -> tuple
 
 
 def remembered(members: Collection[Member], past: Past) -> tuple[Received, ...]:
-    """Return what earlier runs have seen, and says what should be received now."""
+    """Return what earlier runs have seen, and says what should be received now.
+
+    Of a former group, what says that it compensates events of others: it should receive the
+    rollbacks of what it has applied still.
+    """
     by_name = {member.name: member for member in members}
     return tuple(
         seen
         for seen in decisive(members, past.received)
-        if not by_name[seen.downstream].is_former(seen)
+        if _is_of_others(seen) or not by_name[seen.downstream].is_former(seen)
     )
 
 

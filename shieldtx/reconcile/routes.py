@@ -79,27 +79,26 @@ def _of_others(
 
     The past speaks where the service declares no group that compensates anything. By the past, a
     group has to handle the events as well: one that has not may have received rollbacks because it
-    compensates its own service's events of the type.
+    compensates its own service's events of the type. A former group should not receive events any
+    more, but the rollbacks of what it has applied before.
     """
     declared = [group for group in member.groups or () if group.kind is TxKind.ROLLBACK]
     for what in sent:
         writer = what.causation_source
         if what.kind is TxKind.COMMIT or writer is None or writer == member.name:
             continue
-        groups = [g.name for g in declared if g.of_others and g.names(what, writer)]
-        if not declared:
-            groups = sorted(
-                {
-                    seen.group
-                    for seen in received
-                    if seen.downstream == member.name
-                    and not member.is_former(seen)
-                    and seen.causation_source == writer
-                    and (seen.topic, seen.event_type) == (what.topic, what.event_type)
-                    and _handles(member, seen, writer, received)
-                }
-            )
-        yield from (_route(what, member, group) for group in groups)
+        if declared:
+            groups = (g.name for g in declared if g.of_others and g.names(what, writer))
+            yield from (_route(what, member, group) for group in groups)
+            continue
+        for seen in received:
+            if (
+                seen.downstream == member.name
+                and seen.causation_source == writer
+                and (seen.topic, seen.event_type) == (what.topic, what.event_type)
+                and _handles(member, seen, writer, received)
+            ):
+                yield replace(_route(what, member, seen.group), if_applied=member.is_former(seen))
 
 
 def _handles(member: Member, rollback: Received, writer: str, received: Iterable[Received]) -> bool:
@@ -238,7 +237,8 @@ def expected_by_the_past(
     for route in routes:
         type_ = route.stream.upstream, route.stream.kind, route.topic, route.event_type
         who = route.stream.downstream, route.group
-        if route.expected and type_ in types and (*who, *type_) in gone:
+        is_expected = route.expected and not route.if_applied
+        if is_expected and type_ in types and (*who, *type_) in gone:
             found.setdefault(who, set()).add(f"{route.event_type} ({route.topic})")
     for (service, group), names in sorted(found.items()):
         yield (

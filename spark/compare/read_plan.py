@@ -18,6 +18,7 @@ from shieldtx.reconcile.window import Window
 
 from ..sources import incremental, outbox_inbox
 from ..sources.driver_frames import routes_frame, union_of
+from ..sources.former_groups import applied_by_former_groups
 from ..sources.jdbc import Databases
 from ..sources.purged_upstream import Arrival, counted, left_in_inbox
 from ..sources.row_filters import EVERYTHING, MOST_LOOKUPS, NOTHING, Read, by_ids
@@ -136,11 +137,10 @@ def planned_reads(databases: Databases, plan: Plan) -> PlannedReads:
         return _with_partners(databases, plan, sent.persist(), received.persist())
     # No partner is missing where all is read, nor where digests were compared: one that is in
     # order makes the digests of its bucket differ, and one that is not is read by its id.
-    routes = routes_frame(databases.spark, plan.expectation.routes)
     return PlannedReads(
         expectation=plan.expectation,
         received=frozenset(plan.past),
-        pairs=_pairs(plan, routes, sent, received),
+        pairs=_pairs(databases, plan, plan.expectation, sent, received),
     )
 
 
@@ -150,8 +150,7 @@ def _with_partners(
     """Expect what the rows themselves say, and look up the partners that the plan has left out."""
     types = outbox_inbox.types_in(sent, received)
     expectation = _expectation_by(databases, plan, types)
-    routes = routes_frame(databases.spark, expectation.routes)
-    ids = _partners(databases, _pairs(plan, routes, sent, received))
+    ids = _partners(databases, _pairs(databases, plan, expectation, sent, received))
     if ids is not None:
         sent, more_sent = _with_more(
             sent, _looked_up(databases, outbox_inbox.outbox, ids.outboxes), by=_EVENT
@@ -162,11 +161,10 @@ def _with_partners(
         # A group of which nothing has moved may have received types that none of these has.
         types = types.union(outbox_inbox.types_in(more_sent, more_received))
         expectation = _expectation_by(databases, plan, types)
-        routes = routes_frame(databases.spark, expectation.routes)
     return PlannedReads(
         expectation=expectation,
         received=frozenset([*plan.past, *(t for t in types if isinstance(t, Received))]),
-        pairs=_pairs(plan, routes, sent, received),
+        pairs=_pairs(databases, plan, expectation, sent, received),
     )
 
 
@@ -219,8 +217,16 @@ def _arrival(route: Route) -> tuple[str, Arrival]:
     return stream.downstream, (stream.upstream, route.group, route.topic, route.event_type)
 
 
-def _pairs(plan: Plan, routes: DataFrame, sent: DataFrame, received: DataFrame) -> DataFrame:
-    pairs = paired(sent, received, routes)
+def _pairs(
+    databases: Databases,
+    plan: Plan,
+    expectation: Expectation,
+    sent: DataFrame,
+    received: DataFrame,
+) -> DataFrame:
+    routes = routes_frame(databases.spark, expectation.routes)
+    applied = applied_by_former_groups(databases, expectation.routes)
+    pairs = paired(sent, received, routes, applied)
     return pairs if plan.compared is None else digest_comparison.to_read(pairs, plan.compared)
 
 

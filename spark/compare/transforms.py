@@ -50,14 +50,21 @@ _BOTH = ("topic", "event_type", "causation_id", "causation_source", "bucket")
 _ROUTE = ("kind", "upstream", "topic", "event_type", "writer")
 
 
-def paired(sent: DataFrame, received: DataFrame, routes: DataFrame) -> DataFrame:
-    """Put each event beside the inbox row of each group that has it or should have it."""
+def paired(
+    sent: DataFrame, received: DataFrame, routes: DataFrame, applied: DataFrame | None = None
+) -> DataFrame:
+    """Put each event beside the inbox row of each group that has it or should have it.
+
+    `applied` has what groups have applied that should have the rollbacks of that alone; None: there
+    is no such group.
+    """
     is_rollback = F.col("kind") == TxKind.ROLLBACK.value
     writer = F.when(is_rollback, F.col("causation_source"))
     due = (
         sent.withColumn("writer", F.coalesce(writer, F.lit("")))
         .join(F.broadcast(routes), on=[*_ROUTE], how="inner")
         .drop("seq", "writer")
+        .transform(_expected_if_applied, applied)
         .withColumnsRenamed({name: f"sent_{name}" for name in _BOTH})
     )
     arrived = received.drop("seq").withColumnsRenamed({name: f"received_{name}" for name in _BOTH})
@@ -77,6 +84,20 @@ def paired(sent: DataFrame, received: DataFrame, routes: DataFrame) -> DataFrame
         "event_time",
         "received_at",
         "settled_at",
+    )
+
+
+def _expected_if_applied(due: DataFrame, applied: DataFrame | None) -> DataFrame:
+    """Do not expect a rollback of an event that a former group has not applied."""
+    if applied is None:
+        return due.drop("if_applied")
+    by = ["downstream", "consumer_group", "causation_source", "causation_id"]
+    known = applied.withColumn("is_applied", F.lit(col=True))
+    is_due = ~F.col("if_applied") | F.col("is_applied").isNotNull()
+    return (
+        due.join(known, on=by, how="left")
+        .withColumn("expected", F.col("expected") & is_due)
+        .drop("if_applied", "is_applied")
     )
 
 

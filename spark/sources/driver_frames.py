@@ -29,6 +29,7 @@ _ROUTES = _STREAM | {
     "event_type": TEXT,
     "writer": TEXT,
     "expected": TRUTH,
+    "if_applied": TRUTH,
     "max_attempts": NUMBER,
 }
 _WINDOWS = _STREAM | {"watermark": TIME, "horizon": TIME, "memory": PERIOD}
@@ -60,6 +61,7 @@ def routes_frame(spark: SparkSession, routes: Iterable[Route]) -> DataFrame:
             route.event_type,
             route.causation_source or "",
             route.expected,
+            route.if_applied,
             route.max_attempts,
         )
         for route in routes

@@ -1,27 +1,42 @@
-"""Groups that the configuration calls former ones, and that receive events all the same."""
+"""Groups that the configuration calls former ones: what they have applied, and still receive."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
-from shieldtx.reconcile.expectations import FormerGroup
-from shieldtx.reconcile.observed import undeclared_kinds
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+
+from shieldtx.domain.states import TxKind
+from shieldtx.reconcile.expectations import FormerGroup, Received, Route
 from shieldtx.reconcile.request import ServiceDatabase
+from shieldtx.reconcile.unnamed_groups import is_named_for
 
+from .driver_frames import union_of
 from .jdbc import Databases
-from .row_filters import array_of, literal_time, quoted
+from .row_filters import literal_time, quoted
 
 _RECEIVED = """
-    SELECT DISTINCT i.event_type FROM {inbox} i
-    WHERE i.consumer_group = {group} AND i.tx_kind = ANY ({kinds}) AND {is_type}
-      AND i.received_at > {since}
-    ORDER BY 1"""
+    SELECT DISTINCT i.source, i.tx_kind, i.topic, i.event_type, i.causation_source
+    FROM {inbox} i
+    WHERE i.consumer_group = {group} AND {is_type} AND i.received_at > {since}
+      AND (i.tx_kind = 'COMMIT' OR i.causation_source = {name})"""
+_APPLIED = """
+    SELECT i.consumer_group, i.source AS causation_source, i.event_id AS causation_id
+    FROM {inbox} i
+    WHERE i.tx_kind = 'COMMIT' AND i.status IN ('INIT', 'PROCESSING', 'PROCESSED')
+      AND {is_theirs}
+      AND NOT EXISTS (
+          SELECT 1 FROM {inbox} r
+          WHERE r.consumer_group = i.consumer_group AND r.compensated_id = i.event_id)"""
 
 
 def still_receiving(databases: Databases) -> Iterator[str]:
     """Say in sentences which groups have received events since a run knew them for former ones.
 
     Nothing is known before the first such run: what they received then may be the last of it.
+    Rollbacks of other services' events are to come still, of what they have applied before.
     """
     for service in databases.services:
         since = databases.request.past.former_since.get(service.name, {})
@@ -40,14 +55,53 @@ def still_receiving(databases: Databases) -> Iterator[str]:
 def _types(
     databases: Databases, service: ServiceDatabase, former: FormerGroup, since: str
 ) -> list[str]:
-    kinds = undeclared_kinds(service.member)
     event_type = former.event_type
     rows = databases.rows(
         service,
         _RECEIVED,
         group=quoted(former.name),
-        kinds=array_of(kind.value for kind in kinds),
         is_type="true" if event_type is None else f"i.event_type = {quoted(event_type)}",
         since=since,
+        name=quoted(service.name),
     )
-    return [row[0] for row in rows]
+    received = (
+        Received(
+            downstream=service.name,
+            group=former.name,
+            source=row.source,
+            kind=TxKind(row.tx_kind),
+            topic=row.topic,
+            event_type=row.event_type,
+            causation_source=row.causation_source if row.tx_kind == TxKind.ROLLBACK else None,
+        )
+        for row in rows
+    )
+    member = service.member
+    return sorted({seen.event_type for seen in received if not is_named_for(member, seen)})
+
+
+def applied_by_former_groups(databases: Databases, routes: Iterable[Route]) -> DataFrame | None:
+    """Read the events that former groups have applied and not compensated; None: none matters.
+
+    Those that they have open as well: what is open may yet be applied, and moves no rollback then.
+    """
+    wanted: dict[str, set[tuple[str, str, str, str]]] = defaultdict(set)
+    for route in routes:
+        if route.if_applied and route.causation_source is not None:
+            of_type = route.causation_source, route.topic, route.event_type
+            wanted[route.stream.downstream].add((route.group, *of_type))
+    if not wanted:
+        return None
+    return union_of(
+        databases.frame(
+            service, _APPLIED, is_theirs=_any_of(sorted(wanted[service.name]))
+        ).withColumn("downstream", F.lit(service.name))
+        for service in databases.services
+        if service.name in wanted
+    )
+
+
+def _any_of(types: Iterable[tuple[str, str, str, str]]) -> str:
+    """Say in SQL that a row is of one of some groups, services, topics and types."""
+    rows = ", ".join(f"({', '.join(map(quoted, type_))})" for type_ in types)
+    return f"(i.consumer_group, i.source, i.topic, i.event_type) IN ({rows})"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shieldtx.domain.states import TxKind
-from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup, Member, Received, Sent
-from shieldtx.reconcile.mistyped_names import mistyped_former_groups, mistyped_names
+from shieldtx.reconcile.expectations import ExpectedGroup, Member, Received, Sent
+from shieldtx.reconcile.mistyped_names import mistyped_names
 
 COMMIT, ROLLBACK = TxKind.COMMIT, TxKind.ROLLBACK
 ORDERS = Member(name="orders")
@@ -135,26 +135,3 @@ def test_what_only_an_inbox_still_keeps_is_no_mistyped_name():
     ]
 
     assert list(mistyped_names([ORDERS, stock], [], past)) == []
-
-
-def test_a_former_group_that_has_received_nothing_is_an_obstacle():
-    seen = Received(
-        downstream="stock",
-        group="mail",
-        source="orders",
-        kind=COMMIT,
-        topic="orders",
-        event_type="placed",
-    )
-    known = FormerGroup(name="mail"), FormerGroup(name="mail", event_type="placed")
-    unknown = FormerGroup(name="mial"), FormerGroup(name="mail", event_type="paid")
-    stock = Member(name="stock", former_groups=(*known, *unknown))
-    elsewhere = Member(name="bank", former_groups=known[:1])
-
-    told = list(mistyped_former_groups([stock, elsewhere], [seen]))
-
-    assert [each.partition(", and no run")[0] for each in told] == [
-        "`former_groups` of stock names mial",
-        "`former_groups` of stock names mail: paid",
-        "`former_groups` of bank names mail",
-    ]

@@ -150,3 +150,12 @@ def test_what_is_remembered_says_nothing_where_groups_are_named_or_are_former_on
     assert set(remembered(members(), past)) == set(past.received)
     assert remembered(members(named), past) == (TAKEN_BACK,)
     assert set(remembered([Member(name="orders"), former], past)) == {PLACED, TAKEN_BACK}
+
+
+def test_it_is_remembered_that_a_former_group_compensates_events_of_others() -> None:
+    of_shop = replace(TAKEN_BACK, downstream="stock", group="mail", causation_source="orders")
+    own = replace(of_shop, causation_source="stock")
+    past = Past(received=(replace(PLACED, group="mail"), of_shop, own))
+    former = Member(name="stock", former_groups=(FormerGroup(name="mail"),))
+
+    assert remembered([Member(name="orders"), former], past) == (of_shop,)

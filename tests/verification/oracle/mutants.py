@@ -157,6 +157,17 @@ def _seen_is_as_good_as_expected(
     yield from _undeclared(member, arriving, [*awaited, *seen], mine)
 
 
+_of_others = routes._of_others
+
+
+def _former_groups_compensate_nothing(*given: Any) -> Iterator[Any]:
+    yield from (route for route in _of_others(*given) if not route.if_applied)
+
+
+def _former_groups_compensate_all(*given: Any) -> Iterator[Any]:
+    yield from (replace(route, if_applied=False) for route in _of_others(*given))
+
+
 def _rollbacks_of_seen_types_are_expected_nowhere() -> AbstractContextManager[Any]:
     return patch.multiple(
         routes, _undeclared=_seen_is_as_good_as_expected, _unassigned=lambda *_: iter(())
@@ -244,6 +255,16 @@ BY_RULES: Final = (
     Mutant(
         name="rollbacks are not expected of groups of other services",
         applied=instead(routes, "_of_others", lambda *_: iter(())),
+    ),
+    Mutant(
+        name="a former group need not compensate what it has applied",
+        applied=instead(routes, "_of_others", _former_groups_compensate_nothing),
+        stories=(broken.rollback_is_lost,),
+    ),
+    Mutant(
+        name="a former group is to compensate what it has not applied",
+        applied=instead(routes, "_of_others", _former_groups_compensate_all),
+        stories=(broken.rollback_is_lost,),
     ),
     Mutant(
         name="what another service's group has settled counts as compensated",

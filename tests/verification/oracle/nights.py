@@ -17,6 +17,7 @@ from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest, ServiceDa
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle import (
     ahead,
+    former_groups,
     old_copies,
     renames,
     restores,
@@ -221,6 +222,9 @@ class _Good:
 def truth_of(history: History, night: Judged) -> dict[Pair, Verdict]:
     """Return what a run has to say for certain: of groups, and of topics."""
     of_groups = history.expected(night) | renames.expected(history, night)
+    if former_groups.are_there(history, night):
+        rows = rows_of(history, night)
+        of_groups = former_groups.without_what_they_lack(history, night, of_groups, rows)
     of_topics = topic_truth.expected(history, night)
     return renames.with_names_of(history, night, of_groups | of_topics)
 
@@ -234,7 +238,11 @@ def must_tell(history: History, night: Judged) -> bool:
 def may_tell(history: History, night: Judged) -> bool:
     """Whether a run may say that there is something it cannot judge, where all is in order."""
     others = (ahead, old_copies, strangers, topic_truth, unhandled)
-    return history.may_tell(night) or any(each.may_tell(history, night) for each in others)
+    return (
+        history.may_tell(night)
+        or former_groups.are_there(history, night)
+        or any(each.may_tell(history, night) for each in others)
+    )
 
 
 def request_of(
@@ -254,6 +262,7 @@ def request_of(
                 retention=None if kept is None else timedelta(minutes=kept),
                 groups=setting.expected(name, night),
                 others=setting.others(name, night),
+                former_groups=setting.former_groups(name, night),
             )
         )
     return ReconcileRequest(

@@ -29,6 +29,7 @@ from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle import facts as facts_of
 from tests.verification.oracle.ahead import is_ahead
 from tests.verification.oracle.facts import Facts, Row, Rows, first_trace
+from tests.verification.oracle.former_groups import to_be_compensated
 from tests.verification.oracle.history import History, Pair
 from tests.verification.oracle.setting import Judged, Setting
 from tests.verification.oracle.timeline import Life
@@ -211,6 +212,7 @@ class Reading:
                 name=self.night.called(service),
                 groups=setting.expected(service, self.night),
                 others=setting.others(service, self.night),
+                former_groups=setting.former_groups(service, self.night),
             )
             for service in setting.services
         ]
@@ -363,11 +365,19 @@ def _pairs(
         pair = _pair(stream, row["group"], row)
         sent, _, known = pairs.get(pair, (None, None, None))
         pairs[pair] = (sent, row, known)
+    owed = to_be_compensated(rows)
     return {
-        pair: found
-        for pair, found in pairs.items()
-        if found[1] is not None or (found[2] is not None and found[2].expected)
+        pair: (sent, received, route)
+        for pair, (sent, received, route) in pairs.items()
+        if received is not None
+        or (route is not None and route.expected and not route.if_applied)
+        or (route is not None and route.if_applied and _effect(pair, sent) in owed)
     }
+
+
+def _effect(pair: Pair, sent: Row | None) -> tuple[Any, ...]:
+    assert sent is not None
+    return pair.downstream, pair.group, sent["causation_source"], sent["causation_id"]
 
 
 def _pair(stream: Stream, group: str, row: Row) -> Pair:

@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from shieldtx.domain.states import TxKind
-from shieldtx.reconcile.expectations import ExpectedGroup, Others
+from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup, Others
 from tests.verification.oracle.timeline import DAY
 
 NAMES: Final = ("orders", "stock", "mail", "billing")
@@ -194,6 +194,23 @@ class Setting:
                 event_types=self._compensated(service),
                 upstreams=upstreams,
             ),
+        )
+
+    def former_groups(self, service: str, night: Judged) -> tuple[FormerGroup, ...]:
+        """Return the groups of a service that a night's configuration calls former ones.
+
+        Where the past speaks, those of a service's second groups that handle fewer types, in the
+        last night.
+        """
+        if self.declared or night.renamed_service or night != self.nights[-1]:
+            return ()
+        first = {group.service: group for group in self.groups if not group.is_second}
+        return tuple(
+            FormerGroup(name=group.name)
+            for group in self.groups
+            if group.service == service
+            and group.is_second
+            and len(group.types) < len(first[service].types)
         )
 
     def is_left_to_the_past(self, event_type: str) -> bool:

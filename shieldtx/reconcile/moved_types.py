@@ -1,0 +1,106 @@
+"""Types of events that are sent on another topic than the one on which a group has received them.
+
+By the past, a group should receive the types that it has received before, each on its topic. When
+the service sends a type on another topic from now on, and the group does not read that, nothing it
+lacks would be missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from shieldtx.domain.states import TxKind
+from shieldtx.reconcile.expectations import Member, Route
+from shieldtx.reconcile.observed import undeclared_kinds
+
+OVERLAP: Final = timedelta(hours=1)
+"""For so long, processes of a service may send on both topics: while they are replaced."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class Followed:
+    """A type that a group has received on some topics of several on which others receive it."""
+
+    upstream: str
+    event_type: str
+    service: str
+    group: str
+    topics: tuple[str, ...]
+    """Those on which the group has received it."""
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SentBetween:
+    """When the first and the last of the events of a type on a topic were sent that are kept."""
+
+    first: datetime
+    last: datetime
+
+
+def on_several_topics(members: Collection[Member], routes: Iterable[Route]) -> list[Followed]:
+    """Return the types that may have moved, of the groups of which the past says what they receive.
+
+    A service may send a type on several topics for good, for different groups. Whether it does is
+    to be asked of its outbox.
+    """
+    by_past = {member.name for member in members if TxKind.COMMIT in undeclared_kinds(member)}
+    everywhere: dict[tuple[str, str], set[str]] = {}
+    of_groups: dict[tuple[str, str, str, str], set[str]] = {}
+    for route in routes:
+        if route.stream.kind is not TxKind.COMMIT:
+            continue
+        type_ = route.stream.upstream, route.event_type
+        everywhere.setdefault(type_, set()).add(route.topic)
+        if route.expected and route.stream.downstream in by_past:
+            group = *type_, route.stream.downstream, route.group
+            of_groups.setdefault(group, set()).add(route.topic)
+    return sorted(
+        Followed(
+            upstream=upstream,
+            event_type=event_type,
+            service=service,
+            group=group,
+            topics=tuple(sorted(topics)),
+            others=tuple(sorted(everywhere[upstream, event_type] - topics)),
+        )
+        for (upstream, event_type, service, group), topics in of_groups.items()
+        if everywhere[upstream, event_type] - topics
+    )
+
+
+def moved_types(
+    followed: Sequence[Followed],
+    sent: Mapping[tuple[str, str, str], SentBetween],
+    *,
+    before: datetime,
+) -> Iterator[str]:
+    """Say in sentences which types have moved to a topic that a group has not received from.
+
+    `sent`, by service, type and topic, is of what is kept. As long as a type is sent on the topics
+    of the group as well, it has not moved. What was sent after `before` may be on its way.
+    """
+    for each in followed:
+        type_ = each.upstream, each.event_type
+        lasts = [sent[*type_, topic].last for topic in each.topics if (*type_, topic) in sent]
+        last = max(lasts, default=None)
+        if last is not None and last >= before:
+            continue
+        begun = {topic: sent[*type_, topic] for topic in each.others if (*type_, topic) in sent}
+        moved = [
+            topic
+            for topic, new in begun.items()
+            if new.first < before and (last is None or last < min(new.last, new.first + OVERLAP))
+        ]
+        if moved:
+            old, new = ", ".join(each.topics), ", ".join(moved)
+            yield (
+                f"{each.event_type} of {each.upstream} is sent on {new} now, and no more on {old}: "
+                f"group {each.group} of {each.service} has received it on {old} only. Let the "
+                f"group read {new}; if it should not receive the type any more, list "
+                f'"{each.group}: {each.event_type}" in `former_groups` of {each.service}; or name '
+                f"the groups of {each.service}"
+            )

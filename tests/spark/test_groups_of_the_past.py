@@ -1,0 +1,130 @@
+"""Groups that have changed: former ones, ones that a type has left, and ones without a name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from shieldtx.domain.states import InboxStatus, TxKind
+from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup
+from shieldtx.reconcile.findings import RunOutcome
+from shieldtx.reconcile.request import EVERYTHING
+from shieldtx.reconcile.verdicts import Verdict
+from tests.spark.nights import a_day_passes
+from tests.spark.planting import TOPIC
+
+DAY = 24 * 60
+A_WEEK = timedelta(days=7)
+CLEAN, MISMATCHES, NOT_JUDGED = RunOutcome.CLEAN, RunOutcome.MISMATCHES, RunOutcome.NOT_JUDGED
+AUDIT = FormerGroup(name="audit", event_type=TOPIC)
+
+
+def placed_and_given_up(services, *, age, audit=True, returned=True):
+    """Plant an event that mail gives up; audit of stock applies it, and compensates it or not."""
+    orders, stock, mail = services
+    event = orders.write(age=age)
+    if audit:
+        stock.receive(event, group="audit", source="orders", age=age)
+    mail.receive(event, InboxStatus.MAX_RECONSUMED, group="mail", source="orders", age=age)
+    back = {"kind": TxKind.ROLLBACK, "causation_id": event, "causation_source": "orders"}
+    rollback = mail.write(age=age, **back)
+    of = {"source": "mail", "age": age, "compensated_id": event, **back}
+    orders.receive(rollback, group="undo", **of)
+    if returned:
+        stock.receive(rollback, group="audit", **of)
+
+
+@pytest.mark.parametrize("push_down", [True, False])
+def test_a_former_group_is_to_compensate_what_it_has_applied(nights, services, push_down):
+    orders, stock, mail = (service.database(retention=A_WEEK) for service in services)
+    placed_and_given_up(services, age=3 * DAY)
+    assert nights.run(orders, stock, mail, push_down=push_down).outcome is CLEAN
+    a_day_passes(orders, 2)
+    stock = replace(stock, former_groups=(AUDIT,))
+    # Of what a former group has not applied, it lacks nothing.
+    placed_and_given_up(services, age=DAY, audit=False, returned=False)
+    night = nights.run(orders, stock, mail, push_down=push_down)
+    assert (night.outcome, night.problems) == (CLEAN, ()), night.by_pair
+    placed_and_given_up(services, age=DAY)
+    placed_and_given_up(services, age=DAY, returned=False)
+    # Otherwise a night would pass over these rows: they are planted as such of an earlier day.
+    a_day_passes(orders, 2)
+
+    for selection in (None, EVERYTHING):
+        night = nights.run(orders, stock, mail, push_down=push_down, selection=selection)
+
+        assert night.totals[Verdict.MISSING_DOWNSTREAM] == 1, night.by_pair
+
+
+MOVED = {"topic": "orders.v2", "event_type": TOPIC}
+
+
+def test_a_type_that_moves_to_a_topic_that_a_group_does_not_read_is_no_clean_run(
+    nights, orders, stock
+):
+    of = orders.database(retention=A_WEEK), stock.database(retention=A_WEEK)
+    event = orders.write(age=2 * DAY)
+    for group in ("reserve", "mail"):
+        stock.receive(event, group=group, source="orders", age=2 * DAY)
+    assert nights.run(*of).outcome is CLEAN
+    a_day_passes(of[0], 2)
+    moved = [orders.write(age=DAY, **MOVED) for _ in range(3)]
+    for event in moved:
+        stock.receive(event, group="reserve", source="orders", age=DAY, **MOVED)
+
+    for selection in (None, EVERYTHING):
+        night = nights.run(*of, selection=selection)
+
+        assert night.outcome is NOT_JUDGED
+        (problem,) = night.problems
+        assert "is sent on orders.v2 now" in problem
+        assert "group mail of stock" in problem
+    former = FormerGroup(name="mail", event_type=TOPIC)
+    assert nights.run(of[0], replace(of[1], former_groups=(former,))).outcome is CLEAN
+    # Events still come on the topic of old as well.
+    event = orders.write(age=0, settled_age=0)
+    for group in ("reserve", "mail"):
+        stock.receive(event, group=group, source="orders", age=0)
+    assert nights.run(*of).outcome is CLEAN
+    # The group follows, and lacks what came before.
+    stock.receive(moved[0], group="mail", source="orders", age=DAY, **MOVED)
+    assert nights.run(*of).totals[Verdict.MISSING_DOWNSTREAM] == 2
+
+
+def test_a_group_that_the_file_leaves_out_is_told_of_until_it_is_a_former_one(
+    nights, orders, stock
+):
+    reserve, audit = (ExpectedGroup(name=name, topics=(TOPIC,)) for name in ("reserve", "audit"))
+    home, named = orders.database(retention=A_WEEK), stock.database(retention=A_WEEK)
+    named = replace(named, groups=(reserve, audit))
+    event = orders.write(age=2 * DAY)
+    for group in ("reserve", "audit"):
+        stock.receive(event, group=group, source="orders", age=2 * DAY)
+    night = nights.run(home, named)
+    assert (night.outcome, night.remarks) == (CLEAN, ())
+    a_day_passes(home, 2)
+    event = orders.write(age=DAY)
+    stock.receive(event, group="audit", source="orders", age=DAY)
+    named = replace(named, groups=(audit,))
+
+    for is_purged in (False, True):
+        with stock.engine.begin() as connection:
+            if is_purged:
+                inbox = stock.tables.inbox
+                connection.execute(inbox.delete().where(inbox.c.consumer_group == "reserve"))
+        night = nights.run(home, named)
+        assert night.outcome is CLEAN
+        (remark,) = night.remarks
+        assert remark.startswith("group reserve of stock has received orders.placed")
+
+    former = replace(named, former_groups=(FormerGroup(name="reserve"),))
+    for _ in range(2):
+        night = nights.run(home, former)
+        assert (night.outcome, night.remarks, night.problems) == (CLEAN, (), ())
+    event = orders.write(age=0)
+    for group in ("audit", "reserve"):
+        stock.receive(event, group=group, source="orders", age=0)
+    (problem,) = nights.run(home, former).problems
+    assert "names reserve, which has received orders.placed since" in problem

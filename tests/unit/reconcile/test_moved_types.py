@@ -1,0 +1,112 @@
+"""Types that are sent on another topic now."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from shieldtx.domain.states import TxKind
+from shieldtx.reconcile.expectations import (
+    ExpectedGroup,
+    FormerGroup,
+    Member,
+    Received,
+    Sent,
+)
+from shieldtx.reconcile.moved_types import SentBetween, moved_types, on_several_topics
+from shieldtx.reconcile.routes import expectation_of
+
+ORDERS, STOCK = Member(name="orders"), Member(name="stock")
+NOW = datetime(2026, 1, 31, 2, tzinfo=UTC)
+OLD, NEW = ("orders", "placed", "old"), ("orders", "placed", "new")
+
+
+def received(group, topic):
+    return Received(
+        downstream="stock",
+        group=group,
+        source="orders",
+        kind=TxKind.COMMIT,
+        topic=topic,
+        event_type="placed",
+    )
+
+
+def followed(past, stock=STOCK):
+    sent = [
+        Sent(upstream="orders", kind=TxKind.COMMIT, topic=topic, event_type="placed")
+        for topic in ("old", "new")
+    ]
+    members = [ORDERS, stock]
+    return on_several_topics(members, expectation_of(members, sent=sent, received=past).routes)
+
+
+def sent(first, last):
+    """Say when the first and the last were sent: so many hours ago."""
+    return SentBetween(first=NOW - timedelta(hours=first), last=NOW - timedelta(hours=last))
+
+
+def told(past, between):
+    return list(moved_types(followed(past), between, before=NOW - timedelta(minutes=15)))
+
+
+MOVED = [received("reserve", "old"), received("reserve", "new"), received("mail", "old")]
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        {OLD: sent(90, 50), NEW: sent(48, 1)},
+        # Both were sent while processes were replaced.
+        {OLD: sent(90, 47.5), NEW: sent(48, 1)},
+        # What was on the old topic is purged.
+        {NEW: sent(48, 1)},
+    ],
+)
+def test_a_type_that_has_moved_to_a_topic_that_a_group_does_not_read_is_told(between):
+    (problem,) = told(MOVED, between)
+
+    assert problem.startswith("placed of orders is sent on new now, and no more on old: group mail")
+    assert '"mail: placed" in `former_groups` of stock' in problem
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        # Some events go to this topic and some to that one.
+        {OLD: sent(90, 2), NEW: sent(48, 1)},
+        {OLD: sent(90, 0), NEW: sent(0.5, 0.1)},
+        # The group may be about to receive it.
+        {OLD: sent(90, 2), NEW: sent(0.2, 0.1)},
+        # It has moved back.
+        {OLD: sent(90, 1), NEW: sent(2, 1.5)},
+        {OLD: sent(90, 50)},
+        {},
+    ],
+)
+def test_a_type_that_has_not_moved_is_not_told(between):
+    assert told(MOVED, between) == []
+
+
+@pytest.mark.parametrize(
+    "past",
+    [
+        [*MOVED, received("mail", "new")],
+        [received("reserve", "old"), received("mail", "old")],
+        [received("reserve", "new"), received("mail", "new")],
+    ],
+)
+def test_a_group_that_reads_all_topics_of_the_type_that_are_read_is_not_asked_about(past):
+    assert followed(past) == []
+
+
+@pytest.mark.parametrize(
+    "stock",
+    [
+        Member(name="stock", former_groups=(FormerGroup(name="mail", event_type="placed"),)),
+        Member(name="stock", groups=(ExpectedGroup(name="mail", topics=("old",)),)),
+    ],
+)
+def test_a_former_group_and_one_that_is_named_are_not_asked_about(stock):
+    assert followed(MOVED, stock) == []
