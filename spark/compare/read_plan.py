@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from pyspark.sql import DataFrame
 
 from shieldtx.reconcile.expectations import Expectation, Received, Route, Sent, Stream
 from shieldtx.reconcile.mistyped_names import mistyped_names
 from shieldtx.reconcile.observed import remembered, undeclared_kinds
-from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.reconcile.routes import expectation_of, expected_by_the_past, unreceived
 from shieldtx.reconcile.window import Window
 
 from ..sources import incremental, outbox_inbox
-from ..sources.driver_frames import routes_frame, union_of
+from ..sources.driver_frames import routes_frame
 from ..sources.former_groups import applied_by_former_groups
 from ..sources.jdbc import Databases
 from ..sources.purged_upstream import Arrival, counted, left_in_inbox
-from ..sources.row_filters import EVERYTHING, MOST_LOOKUPS, NOTHING, Read, by_ids
+from ..sources.row_filters import NOTHING, Read
 from ..sources.taken_back import taken_back
 from ..sources.unsent_types import unsent_types
 from . import digest_comparison
 from .digest_comparison import Compared
 from .digests import Digests
-from .transforms import alone, paired
-
-_EVENT: Final = ("upstream", "event_id")
-_ARRIVAL: Final = ("downstream", "consumer_group", "upstream", "event_id")
+from .partners import partners_of, rows_of, with_arrivals, with_events
+from .transforms import paired
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,8 +126,8 @@ def without_purged_events(
 
 def planned_reads(databases: Databases, plan: Plan) -> PlannedReads:
     """Read what is planned, and what belongs to it."""
-    sent = _read(databases, outbox_inbox.outbox, plan.outboxes)
-    received = _read(databases, outbox_inbox.inbox, plan.inboxes)
+    sent = rows_of(databases, outbox_inbox.outbox, plan.outboxes)
+    received = rows_of(databases, outbox_inbox.inbox, plan.inboxes)
     if plan.expectation is None:
         return _with_partners(databases, plan, sent.persist(), received.persist())
     # No partner is missing where all is read, nor where digests were compared: one that is in
@@ -150,14 +145,10 @@ def _with_partners(
     """Expect what the rows themselves say, and look up the partners that the plan has left out."""
     types = outbox_inbox.types_in(sent, received)
     expectation = _expectation_by(databases, plan, types)
-    ids = _partners(databases, _pairs(databases, plan, expectation, sent, received))
+    ids = partners_of(databases, _pairs(databases, plan, expectation, sent, received))
     if ids is not None:
-        sent, more_sent = _with_more(
-            sent, _looked_up(databases, outbox_inbox.outbox, ids.outboxes), by=_EVENT
-        )
-        received, more_received = _with_more(
-            received, _looked_up(databases, outbox_inbox.inbox, ids.inboxes), by=_ARRIVAL
-        )
+        sent, more_sent = with_events(databases, sent, ids.outboxes)
+        received, more_received = with_arrivals(databases, received, ids.inboxes)
         # A group of which nothing has moved may have received types that none of these has.
         types = types.union(outbox_inbox.types_in(more_sent, more_received))
         expectation = _expectation_by(databases, plan, types)
@@ -207,10 +198,6 @@ def _expectation(
     return replace(found, obstacles=(*found.obstacles, *unfit))
 
 
-def _names(databases: Databases) -> list[str]:
-    return [service.name for service in databases.services]
-
-
 def _arrival(route: Route) -> tuple[str, Arrival]:
     """Return the service of a route's group, and of which of its inbox rows the route is."""
     stream = route.stream
@@ -237,66 +224,3 @@ def _expectation_by(
     sent = [each for each in types if isinstance(each, Sent)]
     received = [each for each in types if isinstance(each, Received)]
     return _expectation(databases, sent, [*plan.past, *received], sent_is_all=False)
-
-
-@dataclass(frozen=True, slots=True)
-class _Partners:
-    """The ids of events by which rows are looked up, by service; None: all rows are read."""
-
-    outboxes: Mapping[str, Collection[str]] | None
-    inboxes: Mapping[str, Collection[str]] | None
-
-
-def _partners(databases: Databases, pairs: DataFrame) -> _Partners | None:
-    """Return what the plan has left out and what belongs to a row that it has not.
-
-    An event that is looked up for the sake of one group is judged for all groups that should have
-    it, so inbox rows are looked up of such events too, and in all services. None: nothing is left
-    out.
-    """
-    found = alone(pairs).limit(MOST_LOOKUPS + 1).collect()
-    if not found:
-        return None
-    if len(found) > MOST_LOOKUPS:
-        return _Partners(None, None)
-    outboxes: dict[str, set[str]] = defaultdict(set)
-    inboxes: dict[str, set[str]] = defaultdict(set)
-    for row in found:
-        if row.missing == "upstream":
-            outboxes[row.service].add(row.event_id)
-            for service in databases.services:
-                inboxes[service.name].add(row.event_id)
-        else:
-            inboxes[row.service].add(row.event_id)
-    return _Partners(outboxes, inboxes)
-
-
-_Source = Callable[[Databases, ServiceDatabase, Read], DataFrame]
-
-
-def _looked_up(
-    databases: Databases, source: _Source, ids: Mapping[str, Collection[str]] | None
-) -> DataFrame:
-    """Read rows by the ids of their events, by service; None: all rows."""
-    if ids is None:
-        return _read(databases, source, dict.fromkeys(_names(databases), EVERYTHING))
-    return _read(databases, source, {name: by_ids(sorted(some)) for name, some in ids.items()})
-
-
-def _with_more(
-    rows: DataFrame, more: DataFrame, *, by: Sequence[str]
-) -> tuple[DataFrame, DataFrame]:
-    """Return the rows with those of `more` that they lack, and the latter by themselves."""
-    # Under a name of its own: Spark makes one union of a union and what is added to it, does not
-    # know that again for what it has kept, and reads all the rows once more.
-    kept = rows.alias("kept")
-    # Kept as well: the types of what is added are asked for before the rows are.
-    added = more.join(kept.select(*by), on=list(by), how="left_anti").persist()
-    return kept.unionByName(added), added
-
-
-def _read(databases: Databases, source: _Source, reads: Mapping[str, Read]) -> DataFrame:
-    return union_of(
-        source(databases, service, reads.get(service.name) or NOTHING)
-        for service in databases.services
-    )
