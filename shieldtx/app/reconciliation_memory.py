@@ -97,10 +97,13 @@ def _of_other_names(
 def judged_runs(ended: Iterable[StoredRun]) -> Iterator[JudgedRun]:
     """Yield what runs have judged that have ended; those of a window have left most of it out.
 
-    A service of which a good run met nothing was judged as well: nothing of it was there.
+    A service of which a good run met nothing was judged as well: nothing of it was there. A run
+    with watermarks that lie ahead went by a clock that was ahead: it is not known what it judged.
     """
     for run in ended:
         if run.mode == Mode.WINDOW or not (run.good or run.watermarks):
+            continue
+        if any(watermark > run.at for watermark in run.watermarks.values()):
             continue
         judged = basis.from_json(run.basis)
         if judged is None:

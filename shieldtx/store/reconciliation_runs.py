@@ -90,8 +90,9 @@ class SqlReconciliationRuns:
     ) -> StoredRun:
         """Note that a run begins; raises AlreadyRunning while another one runs.
 
-        One that has died is given up, and runs of long ago are forgotten, but for the latest good
-        one of each basis: two configurations may share a name. `alike` returns what bases have in
+        One that has died is given up, one that began while the clock was ahead is no later than
+        this one, and runs of long ago are forgotten, but for the latest good one of each basis: two
+        configurations may share a name. `alike` returns what bases have in
         common from whose runs one and the same next run could start.
         """
         t, d, scope = self._tables, self._dialect, self._scope
@@ -99,6 +100,7 @@ class SqlReconciliationRuns:
             connection.execute(
                 sql.give_up_dead(t, d, scope=scope, outcome=ABANDONED, problem=_DIED)
             )
+            connection.execute(sql.set_right(t, d, scope=scope))
             kept: dict[str, str] = {}
             for old in connection.execute(sql.old_good(t, d, scope=scope, older_than=KEPT)):
                 kept.setdefault(alike(old.basis), old.run_id)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Delete, Select, Update, delete, func, select, update
+from sqlalchemy import Delete, Select, Update, case, delete, func, select, update
 from sqlalchemy.sql.dml import ReturningInsert
 
 from shieldtx.store.dialects import Dialect
@@ -39,6 +39,23 @@ def begin(
             lease_until=d.later(lease),
         )
         .returning(t.reconcile_run.c.run_id)
+    )
+
+
+def set_right(t: Tables, d: Dialect, *, scope: str) -> Update:
+    """Let the runs of a scope that are to begin yet have begun just now.
+
+    The clock was ahead when they began. They would be the latest ones until their time comes.
+    """
+    r = t.reconcile_run
+    just_now = d.later(-timedelta(milliseconds=1))
+    return (
+        update(r)
+        .where(r.c.scope == scope, r.c.started_at > d.now())
+        .values(
+            started_at=just_now,
+            finished_at=case((r.c.finished_at > d.now(), just_now), else_=r.c.finished_at),
+        )
     )
 
 

@@ -78,6 +78,21 @@ def test_a_second_run_gets_the_owner_and_start_of_the_first(runs: SqlReconciliat
     begin(runs, "two")
 
 
+def test_a_run_of_a_clock_that_was_ahead_is_the_latest_no_more_than_one_night(
+    stores: Stores, runs: SqlReconciliationRuns
+):
+    run_through(runs, "01-ahead", good=True, watermarks=MARKS)
+    age(stores, started_at=-timedelta(days=200), finished_at=-timedelta(days=200))
+
+    run_through(runs, "02-next")
+    run_through(runs, "03-last")
+
+    latest = runs.latest(limit=3)
+    assert [run.run_id for run in latest] == ["03-last", "02-next", "01-ahead"]
+    assert all(run.started_at <= run.at for run in latest)
+    assert all(run.finished_at is not None and run.finished_at <= run.at for run in latest)
+
+
 def test_two_configurations_run_beside_each_other_and_share_no_watermarks(
     stores: Stores, runs: SqlReconciliationRuns
 ):

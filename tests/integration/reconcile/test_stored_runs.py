@@ -277,6 +277,9 @@ def test_a_watermark_that_lies_in_the_future_is_no_start(services, tmp_path: Pat
         "the clock of the database of orders was ahead when an earlier run judged it"
     )
     assert not third.selection.is_everything
+    # Up to when the first run has judged, nobody knows.
+    assert until(second) is None
+    assert until(third) == third.selection.moved_since["orders"]
 
 
 @pytest.mark.parametrize("selection", [None, EVERYTHING])

@@ -5,6 +5,12 @@ VALUES ('sample', 'sample', 'sample', 'sample', statement_timestamp(), (statemen
 ON CONFLICT DO NOTHING
 RETURNING shield_reconcile_run.run_id;
 
+-- set_right
+UPDATE shield_reconcile_run
+SET started_at=(statement_timestamp() + :param_1), finished_at=CASE WHEN (shield_reconcile_run.finished_at >
+    statement_timestamp()) THEN statement_timestamp() + :param_1 ELSE shield_reconcile_run.finished_at END
+WHERE shield_reconcile_run.scope = 'sample' AND shield_reconcile_run.started_at > statement_timestamp();
+
 -- give_up_dead
 UPDATE shield_reconcile_run
 SET finished_at=statement_timestamp(), outcome='sample', problem='sample'

@@ -5,6 +5,15 @@ VALUES ('sample', 'sample', 'sample', 'sample', strftime('%Y-%m-%d %H:%M:%f000',
 ON CONFLICT DO NOTHING
 RETURNING run_id;
 
+-- set_right
+UPDATE shield_reconcile_run
+SET started_at=strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', CAST(:param_1 AS FLOAT))),
+    finished_at=CASE WHEN (shield_reconcile_run.finished_at > strftime('%Y-%m-%d %H:%M:%f000', 'now')) THEN
+    strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', CAST(:param_1 AS FLOAT))) ELSE
+    shield_reconcile_run.finished_at END
+WHERE shield_reconcile_run.scope = 'sample' AND shield_reconcile_run.started_at > strftime('%Y-%m-%d
+    %H:%M:%f000', 'now');
+
 -- give_up_dead
 UPDATE shield_reconcile_run
 SET finished_at=strftime('%Y-%m-%d %H:%M:%f000', 'now'), outcome='sample', problem='sample'
