@@ -40,7 +40,7 @@ def test_histories_have_all_kinds_of_mismatches(many):
 
 def test_most_mismatches_are_found_by_further_runs_too(many):
     further = [said for said in many if not said.is_full]
-    assert len(further) > len(many) / 5
+    assert len(further) > len(many) / 6
     assert sum(len(mismatches(said.truth)) for said in further) > 50
 
 
