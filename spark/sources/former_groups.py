@@ -15,7 +15,7 @@ from shieldtx.reconcile.unnamed_groups import is_named_for
 
 from .driver_frames import union_of
 from .jdbc import Databases
-from .row_filters import literal_time, quoted
+from .row_filters import literal_time, quoted, rows_of_texts
 
 _RECEIVED = """
     SELECT DISTINCT i.source, i.tx_kind, i.topic, i.event_type, i.causation_source
@@ -93,9 +93,9 @@ def applied_by_former_groups(databases: Databases, routes: Iterable[Route]) -> D
     if not wanted:
         return None
     return union_of(
-        databases.frame(
-            service, _APPLIED, is_theirs=_any_of(sorted(wanted[service.name]))
-        ).withColumn("downstream", F.lit(service.name))
+        databases.frame(service, _APPLIED, is_theirs=_any_of(wanted[service.name])).withColumn(
+            "downstream", F.lit(service.name)
+        )
         for service in databases.services
         if service.name in wanted
     )
@@ -103,5 +103,4 @@ def applied_by_former_groups(databases: Databases, routes: Iterable[Route]) -> D
 
 def _any_of(types: Iterable[tuple[str, str, str, str]]) -> str:
     """Say in SQL that a row is of one of some groups, services, topics and types."""
-    rows = ", ".join(f"({', '.join(map(quoted, type_))})" for type_ in types)
-    return f"(i.consumer_group, i.source, i.topic, i.event_type) IN ({rows})"
+    return f"(i.consumer_group, i.source, i.topic, i.event_type) IN ({rows_of_texts(types)})"

@@ -197,6 +197,11 @@ def listed(texts: Iterable[str]) -> str:
     return ", ".join(map(quoted, texts))
 
 
+def rows_of_texts(rows: Iterable[tuple[str, ...]]) -> str:
+    """Return rows of texts as what stands in the brackets of IN, in an order of its own."""
+    return ", ".join(f"({', '.join(map(quoted, row))})" for row in sorted(rows))
+
+
 def array_of(texts: Iterable[str]) -> str:
     """Write texts as an array of SQL, which may be empty."""
     return f"ARRAY[{listed(texts)}]::text[]"

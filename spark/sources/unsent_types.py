@@ -12,7 +12,7 @@ from shieldtx.reconcile.request import ServiceDatabase
 from . import incremental
 from .jdbc import Databases
 from .moved_at import UPSTREAM_MOVED_AT
-from .row_filters import LATEST, is_ahead, literal_time, quoted
+from .row_filters import LATEST, is_ahead, literal_time, quoted, rows_of_texts
 
 # Discarded: a delayed event that was cancelled, a half message that was rolled back, or what an
 # operator does not want to be sent.
@@ -49,7 +49,7 @@ def _sent(databases: Databases, service: ServiceDatabase, types: set[Sent]) -> s
         service,
         statement,
         name=quoted(service.name),
-        types=", ".join(f"({quoted(t)}, {quoted(e)})" for t, e in sorted(by_words)),
+        types=rows_of_texts(by_words),
         latest=LATEST,
         lately=literal_time(databases.lately),
         # Nobody knows whether it is due.
