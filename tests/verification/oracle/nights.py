@@ -161,7 +161,7 @@ class PythonNights:
         return Said(
             night=night,
             found=found,
-            truth=truth_of(self.history, night),
+            truth=truth_of(self.history, night, found, is_full=start is None),
             is_full=start is None,
             tells=tells or bool(spans),
             must_tell=must_tell(self.history, night),
@@ -219,14 +219,24 @@ class _Good:
     topics: ObservedTopics
 
 
-def truth_of(history: History, night: Judged) -> dict[Pair, Verdict]:
-    """Return what a run has to say for certain: of groups, and of topics."""
+def truth_of(
+    history: History, night: Judged, found: Verdicts, *, is_full: bool
+) -> dict[Pair, Verdict]:
+    """Return what a run has to say for certain: of groups, and of topics.
+
+    A further run may pass over what was lost once it was judged, or find it.
+    """
     of_groups = history.expected(night) | renames.expected(history, night)
     if former_groups.are_there(history, night):
         rows = rows_of(history, night)
         of_groups = former_groups.without_what_they_lack(history, night, of_groups, rows)
     of_topics = topic_truth.expected(history, night)
-    return renames.with_names_of(history, night, of_groups | of_topics)
+    truth = renames.with_names_of(history, night, of_groups | of_topics)
+    if is_full:
+        return truth
+    lost = topic_truth.lost_once_judged(history, night)
+    passed_over = renames.with_names_of(history, night, lost).keys() - found.keys()
+    return {pair: verdict for pair, verdict in truth.items() if pair not in passed_over}
 
 
 def must_tell(history: History, night: Judged) -> bool:

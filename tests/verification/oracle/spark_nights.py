@@ -103,11 +103,13 @@ class SparkNights:
             broker=request.broker,
             push_down=push_down,
         )
+        found = _listed(OutputFolder(path=self.nights.folder))
+        is_full = mode(findings) is Mode.FULL
         said = Said(
             night=night,
-            found=_listed(OutputFolder(path=self.nights.folder)),
-            truth=truth_of(self.history, night),
-            is_full=mode(findings) is Mode.FULL,
+            found=found,
+            truth=truth_of(self.history, night, found, is_full=is_full),
+            is_full=is_full,
             tells=any(not self._is_of_a_rename(findings, each) for each in findings.problems),
             must_tell=must_tell(self.history, night),
             may_tell=may_tell(self.history, night),

@@ -31,6 +31,29 @@ def expected(h: History, night: Judged) -> dict[Pair, Verdict]:
     return found
 
 
+def lost_once_judged(h: History, night: Judged) -> dict[Pair, Verdict]:
+    """Return what is said of events whose rows were lost after an earlier run had judged them.
+
+    A further run reads neither those rows nor their records again, unless it sees by what the
+    database lacks that it has to look at everything.
+    """
+    return {
+        pair: verdict
+        for pair, verdict in expected(h, night).items()
+        if verdict is V.RECORD_WITHOUT_ROW and _was_judged(h, night, pair)
+    }
+
+
+def _was_judged(h: History, night: Judged, pair: Pair) -> bool:
+    earlier = [n for n in h.setting.nights if n.at < night.at and h.topics.are_read(n.at)]
+    return any(
+        (row := life.at(each.at)) is not None and _moved_at(row) < each.watermark
+        for life in h.lives
+        if life.group is None and id_of(life) == (pair.upstream, pair.event_id)
+        for each in earlier
+    )
+
+
 def must_tell(h: History, night: Judged) -> bool:
     """Whether a topic is read of which no partition says since when it is complete.
 
