@@ -22,6 +22,8 @@ class Invocation:
     """The options that all commands have in common."""
 
     app: str | None
+    is_app_typed: bool = False
+    """Whether the command line names the application, and not SHIELDTX_APP."""
 
     def declared(self) -> ShieldTx:
         """Return the application of `--app`; raises ConfigurationError."""

@@ -18,7 +18,7 @@ def refuse_options_before(context: typer.Context) -> None:
     """
     name = context.invoked_subcommand
     group: Any = context.command
-    given = [option for option in group.params if _is_on_the_command_line(context, option)]
+    given = [option for option in group.params if is_on_the_command_line(context, option.name)]
     if name is None or not given:
         return
     command = group.get_command(context, name)
@@ -35,8 +35,9 @@ def refuse_options_before(context: typer.Context) -> None:
     )
 
 
-def _is_on_the_command_line(context: typer.Context, option: Any) -> bool:
-    source = context.get_parameter_source(option.name)
+def is_on_the_command_line(context: typer.Context, option: str) -> bool:
+    """Whether an option, by the name of its parameter, was typed: no default, no variable."""
+    source = context.get_parameter_source(option)
     return source is not None and source.name == "COMMANDLINE"
 
 

@@ -31,6 +31,7 @@ from shieldtx.cli import trace as trace_command
 from shieldtx.cli.app_loading import Invocation
 from shieldtx.cli.errors import failure_of
 from shieldtx.cli.logging import LogFormat, LogLevel, set_up
+from shieldtx.cli.option_places import is_on_the_command_line
 from shieldtx.domain.reasons import loggable
 from shieldtx.settings.settings import Settings
 
@@ -160,7 +161,7 @@ def start(
         output.require()
     # A host that swallows packets must not hold a command for minutes; libpq's own variable.
     os.environ.setdefault("PGCONNECT_TIMEOUT", _CONNECT_S)
-    context.obj = Invocation(app=app)
+    context.obj = Invocation(app=app, is_app_typed=is_on_the_command_line(context, "app"))
 
 
 program.add_typer(db.commands, name="db")

@@ -139,7 +139,7 @@ def reconcile(
         selection = _selection(full=full, since=since, until=until)
 
         def asked() -> tuple[Configuration, ReconcileRequest]:
-            configuration = load_configuration(config, invocation(context).app)
+            configuration = load_configuration(config, invocation(context))
             return configuration, _request(configuration, out, topics=topics, **options)
 
         configuration, request = asked()

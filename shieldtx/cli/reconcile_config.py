@@ -13,7 +13,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from shieldtx.app.application import ShieldTx
-from shieldtx.cli.app_loading import load
+from shieldtx.cli.app_loading import Invocation, load
 from shieldtx.cli.errors import failure_of
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.errors import ConfigurationError, SchemaMismatch
@@ -38,8 +38,17 @@ def name_of(config: Path | None, app: str | None) -> str:
     return f"the application {app}" if config is None else str(config.absolute())
 
 
-def load_configuration(config: Path | None, app: str | None) -> Configuration:
-    """Return what is compared; raises ConfigurationError."""
+def load_configuration(config: Path | None, invoked: Invocation) -> Configuration:
+    """Return what is compared; raises ConfigurationError, also where two things name it.
+
+    SHIELDTX_APP does not: it is set for the other commands of a service, and a file goes first.
+    """
+    app = invoked.app
+    if config is not None and invoked.is_app_typed:
+        raise ConfigurationError(
+            f"--app {app} and the file {config} both name what is compared: leave --app out, or "
+            "--config, and SHIELDTX_RECONCILE_CONFIG if it is set"
+        )
     if config is not None:
         return read_configuration(config, os.environ)
     if app is not None:

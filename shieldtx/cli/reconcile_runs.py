@@ -83,8 +83,8 @@ class Opened:
 @contextmanager
 def opened(context: typer.Context, config: Path | None) -> Iterator[Opened]:
     """Open the databases of a configuration; raises ShieldTxError where that cannot be."""
-    app = invocation(context).app
-    configuration = load_configuration(config, app)
+    invoked = invocation(context)
+    configuration = load_configuration(config, invoked)
     services = configuration.services
     require_tables(services)
     with ExitStack() as stack:
@@ -98,7 +98,7 @@ def opened(context: typer.Context, config: Path | None) -> Iterator[Opened]:
         runs = stack.enter_context(stored_runs(configuration))
         yield Opened(
             scope=configuration.scope,
-            configuration=name_of(config, app),
+            configuration=name_of(config, invoked.app),
             services=services,
             stores=stores,
             runs=runs,

@@ -76,11 +76,23 @@ def test_the_error_has_the_right_order_and_names_what_the_command_does_not_take(
 
 
 def test_variables_and_common_options_are_for_every_command(tmp_path):
-    for words in (("--app", "no.module:shield"), ("--log-level", "debug")):
-        said = refused(
-            *("reconcile", *words, "runs"),
-            SHIELDTX_RECONCILE_CONFIG=str(tmp_path / "missing.toml"),
-            SHIELDTX_RECONCILE_OUT="elsewhere",
-            SHIELDTX_SPARK_MASTER="local[1]",
-        )
-        assert "missing.toml cannot be read" in said
+    said = refused(
+        *("reconcile", "--log-level", "debug", "runs"),
+        SHIELDTX_APP="no.module:shield",
+        SHIELDTX_RECONCILE_CONFIG=str(tmp_path / "missing.toml"),
+        SHIELDTX_RECONCILE_OUT="elsewhere",
+        SHIELDTX_SPARK_MASTER="local[1]",
+    )
+    assert "missing.toml cannot be read" in said
+
+
+@pytest.mark.parametrize("command", [(), ("runs",), ("repair", "last")], ids=" ".join)
+def test_an_application_and_a_file_are_not_both_taken(command: tuple[str, ...]):
+    """The file used to be read, and the application that was asked for was not looked at."""
+    by_option = refused("reconcile", *command, "--config", "x.toml", "--app", "shop:shield")
+    by_variable = refused(
+        "reconcile", *command, "--app", "shop:shield", SHIELDTX_RECONCILE_CONFIG="x.toml"
+    )
+
+    assert by_option == by_variable
+    assert by_option.startswith("error: --app shop:shield and the file x.toml both name what")

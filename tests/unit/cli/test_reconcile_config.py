@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 from shieldtx import Settings, ShieldTx
+from shieldtx.cli.app_loading import Invocation
 from shieldtx.cli.reconcile_config import load_configuration
 from shieldtx.reconcile.expectations import Others
 
@@ -22,7 +23,7 @@ def shield(monkeypatch):
 
 
 def for_others():
-    (service,) = load_configuration(None, "shop_for_reconcile:shield").services
+    (service,) = load_configuration(None, Invocation(app="shop_for_reconcile:shield")).services
     return service.others
 
 
