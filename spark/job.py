@@ -10,50 +10,31 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
-from shieldtx.reconcile.expectations import Member, Received, Stream
+from shieldtx.reconcile.expectations import Stream
 from shieldtx.reconcile.findings import Bounds, Findings, OutputFolder
 from shieldtx.reconcile.incremental import Mode, mode_of
 from shieldtx.reconcile.judged_spans import unjudged_spans
-from shieldtx.reconcile.observed import (
-    FormerSince,
-    Observed,
-    ObservedTopics,
-    decisive,
-    received_first,
-    remembered,
-)
+from shieldtx.reconcile.observed import ObservedTopics
 from shieldtx.reconcile.repair.listed_rows import RUN_ID
 from shieldtx.reconcile.report import writer
 from shieldtx.reconcile.report.shown_rows import shown_rows
 from shieldtx.reconcile.request import EVERYTHING, ReconcileRequest
-from shieldtx.reconcile.unnamed_groups import mistyped_former_groups, unnamed_groups
 from shieldtx.reconcile.window import Clock, Window, earliest_watermark, memories_of
 
 from .compare import transforms
 from .compare.digests import digests_of
 from .compare.read_plan import Plan, plan_of, without_purged_events
-from .judging import Judged, idle_of, judged, windows_of
+from .judging import idle_of, judged, windows_of
+from .observations import differs, observed_in
+from .obstacles import obstacles_of, remarks_of
 from .prefetch import Prefetch
 from .progress import report_progress
-from .results.collect import (
-    ahead_in,
-    ambiguous_in,
-    counts_of,
-    first_rows_of,
-    unlisted_in,
-    unread_of,
-)
+from .results.collect import counts_of, first_rows_of, unread_of
 from .results.counts import write_counts
 from .results.daily_stats import days_of, traffic_of
 from .results.payload_samples import with_payloads
-from .sources import topics
-from .sources.for_others import waiting_for_others
-from .sources.former_groups import still_receiving
 from .sources.jdbc import Databases
-from .sources.moved_types import types_moved
 from .sources.other_sources import OtherSources, other_sources
-from .sources.received_from_others import waiting_from_others
-from .sources.rollbacks_of_others import unsent_rollbacks_of_others
 
 
 def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
@@ -75,7 +56,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             found.rows.unpersist()
             found = judged(databases, plan, at_end)
         days = days_of(traffic.result(), found.tallies)
-    received = _received(request, found)
+    observed = observed_in(request, found, clocks, planned.earlier_topics)
     folder = OutputFolder(path=request.folder)
     counts = counts_of([*found.tallies, *unread_of(plan.compared or ())])
     write_counts(counts, folder.summary)
@@ -102,28 +83,11 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
             *planned.others.left_out,
             *found.beside.left_out,
         ),
-        remarks=(
-            *request.remarks,
-            *(clock.remark for clock in at_end.values() if clock.remark),
-            *found.expectation.remarks,
-            *unnamed_groups(_members(request), found.received, earlier=request.past.received),
-        ),
-        obstacles=(
-            *_obstacles(found, planned.others),
-            *waiting_for_others(databases, at_end),
-            *unsent_rollbacks_of_others(databases, at_end),
-            *waiting_from_others(databases, at_end),
-            *mistyped_former_groups(_members(request), received),
-            *still_receiving(databases),
-            *types_moved(databases, found.expectation.routes),
-        ),
+        remarks=tuple(remarks_of(request, found, at_end)),
+        obstacles=tuple(obstacles_of(databases, found, planned.others, at_end, observed.received)),
         unjudged_spans=_unjudged_spans(request, found.windows),
         idle=idle_of(found.windows, at_end, request),
-        observed=Observed(
-            received=received,
-            former_since=_former_since(request, clocks),
-            topics=_topics(planned.earlier_topics, found.beside.observed),
-        ),
+        observed=observed,
         seconds=round(time.monotonic() - began, 3),
     )
     writer.write(findings, folder)
@@ -151,7 +115,7 @@ def _planned(spark: SparkSession, prefetch: Prefetch, clocks: Mapping[str, Clock
     _expect(spark, many_rows=False)
     digests = prefetch.digests.result() if prefetch.digests else None
     plan = plan_of(databases, digests)
-    earlier_topics, why = _differs(databases, plan)
+    earlier_topics, why = differs(databases, plan)
     if why:
         report_progress("looking at everything")
         request = replace(request, selection=EVERYTHING, full_because=(*request.full_because, *why))
@@ -165,71 +129,11 @@ def _planned(spark: SparkSession, prefetch: Prefetch, clocks: Mapping[str, Clock
     return _Planned(databases=databases, plan=plan, earlier_topics=earlier_topics, others=others)
 
 
-def _obstacles(found: Judged, others: OtherSources) -> tuple[str, ...]:
-    return (
-        *(problem for _, problem in found.expectation.obstacles),
-        *others.obstacles,
-        *unlisted_in(found.tallies),
-        *ambiguous_in(found.tallies),
-        *ahead_in(found.tallies),
-        *found.beside.obstacles,
-    )
-
-
 def _unjudged_spans(request: ReconcileRequest, windows: Mapping[Stream, Window]) -> tuple[str, ...]:
     """Say between which times no run has judged; a run of a window has others before and after."""
     if mode_of(request.selection) is Mode.WINDOW:
         return ()
     return tuple(unjudged_spans(windows, request.judged_until))
-
-
-def _differs(databases: Databases, plan: Plan) -> tuple[ObservedTopics, tuple[str, ...]]:
-    """Return how the topics of the earlier run are now, and why its watermarks are of no use.
-
-    This comes before the reads of rows. A type that a group receives for the first time after it
-    is not among what the run is stored with, so the next run looks at everything.
-    """
-    request = databases.request
-    if request.observed is None:
-        return ObservedTopics(), ()
-    members = _members(request)
-    now = decisive(members, [*plan.past, *remembered(members, request.past)])
-    topics_now, why = topics.observed_again(request)
-    return topics_now, (*received_first(request.observed, now), *why)
-
-
-def _members(request: ReconcileRequest) -> list[Member]:
-    return [service.member for service in request.services]
-
-
-def _received(request: ReconcileRequest, found: Judged) -> tuple[Received, ...]:
-    """Return what groups have received, by their inboxes and by what earlier runs have seen.
-
-    All of it, and not only what says who should receive what: a name in the configuration is no
-    mistyped one where a group has received such events ever.
-    """
-    names = {service.name for service in request.services}
-    seen = {*found.received, *request.past.received}
-    return tuple(sorted((each for each in seen if each.source in names), key=repr))
-
-
-def _former_since(request: ReconcileRequest, clocks: Mapping[str, Clock]) -> FormerSince:
-    """Return since when groups are former ones; of those that no earlier run knew for such, now."""
-    known = request.past.former_since
-    return {
-        service.name: {
-            str(former): known.get(service.name, {}).get(str(former), clocks[service.name].now)
-            for former in service.former_groups
-        }
-        for service in request.services
-        if service.former_groups
-    }
-
-
-def _topics(before: ObservedTopics, read: ObservedTopics) -> ObservedTopics:
-    """Return the topics that the next run has to meet: those held against the last run, if any."""
-    held = {name: before.topics[name] for name in read.topics if before.topics.get(name)}
-    return ObservedTopics(cluster=before.cluster or read.cluster, topics={**read.topics, **held})
 
 
 def _bounds(stream: Stream, window: Window) -> Bounds:

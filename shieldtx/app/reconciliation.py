@@ -112,7 +112,7 @@ def run_stored(
                 start = (
                     Start() if selection is not None else start_of(runs.good(), judged, databases)
                 )
-                memory = memory_of(runs, configuration.scope, databases, judged)
+                memory = memory_of(runs, databases, judged)
                 asked = replace(
                     request,
                     run_id=run_id,

@@ -29,6 +29,11 @@ from shieldtx.reconcile.observed import ObservedTopics, Past
 from shieldtx.reconcile.restored_copies import as_restored
 from shieldtx.store.reconciliation_runs import SqlReconciliationRuns, StoredRun
 
+_Run = tuple[StoredRun, Basis | None]
+"""A stored run, and what it judged; None: another release has written that down.
+
+It is decoded once, and not before it is needed: that of most runs never is."""
+
 _CAME_TO_THEIR_END: Final = [o.name for o in RunOutcome if o is not RunOutcome.ERROR]
 
 
@@ -43,33 +48,33 @@ class Memory:
     """Where stored runs could not be read, in sentences."""
 
 
-def memory_of(
-    own: SqlReconciliationRuns, scope: str, databases: ServiceDatabases, now: Basis
-) -> Memory:
+def memory_of(own: SqlReconciliationRuns, databases: ServiceDatabases, now: Basis) -> Memory:
     """Read what earlier runs have seen of what is judged `now`; `own` are those of its name."""
     remarks: list[str] = []
-    others = list(_of_other_names(scope, databases, remarks))
+    others = list(_of_other_names(own.scope, databases, remarks))
     # Since when a group is a former one, the latest run that knows of it says.
     others.sort(key=lambda runs: runs[0].started_at, reverse=True)
-    ended, ended_too, with_topics = tee(own.all_ended(), 3)
+    by_name = [tee(_with_bases(runs), 3) for runs in (own.all_ended(), *others)]
+    for_past, for_topics, (judged_by_own, *judged_by_others) = zip(*by_name, strict=True)
     judged = heapq.merge(
-        judged_runs(ended_too),
-        *(_judged_alike(runs, now) for runs in others),
+        _judged_runs(judged_by_own),
+        *(_judged_alike(runs, now) for runs in judged_by_others),
         key=lambda run: run.started_at,
         reverse=True,
     )
     return Memory(
-        past=together(
-            past_of((basis.from_json(run.basis) for run in runs), now) for runs in (ended, *others)
-        ),
-        topics_before=topics_before(
-            (basis.from_json(run.basis) for run in chain(with_topics, *others)), now
-        ),
+        past=together(past_of((read for _, read in runs), now) for runs in for_past),
+        topics_before=topics_before((read for _, read in chain.from_iterable(for_topics)), now),
         judged_until=judged_until(
             as_restored(judged, now.services, databases, margin=now.margin), now.services
         ),
         remarks=tuple(remarks),
     )
+
+
+def _with_bases(runs: Iterable[StoredRun]) -> Iterator[_Run]:
+    """Yield each run with what it judged."""
+    return ((run, basis.from_json(run.basis)) for run in runs)
 
 
 def _of_other_names(
@@ -94,51 +99,53 @@ def _of_other_names(
         yield from filter(None, read)
 
 
-def judged_runs(ended: Iterable[StoredRun]) -> Iterator[JudgedRun]:
-    """Yield what runs have judged that have ended; those of a window have left most of it out.
-
-    A service of which a good run met nothing was judged as well: nothing of it was there. A run
-    with watermarks that lie ahead went by a clock that was ahead: it is not known what it judged.
-    """
-    for run in ended:
-        if run.mode == Mode.WINDOW or not (run.good or run.watermarks):
-            continue
-        if any(watermark > run.at for watermark in run.watermarks.values()):
-            continue
-        judged = basis.from_json(run.basis)
-        if judged is None:
-            yield JudgedRun(
-                started_at=run.started_at,
-                services=frozenset(run.watermarks),
-                watermarks=run.watermarks,
-            )
-            continue
-        latest = min(run.watermarks.values(), default=run.started_at - judged.margin)
-        met = dict.fromkeys(judged.services, latest) if run.good else {}
-        watermarks = {**met, **run.watermarks}
-        yield JudgedRun(
-            started_at=run.started_at,
-            services=frozenset(judged.services),
-            watermarks=watermarks,
-            histories={
-                name: service.history
-                for name, service in judged.services.items()
-                # What could not be judged was not told of either.
-                if service.history is not None and name in watermarks
-            },
-        )
+def _judged_runs(ended: Iterable[_Run]) -> Iterator[JudgedRun]:
+    """Yield what runs have judged that have ended; those of a window have left most of it out."""
+    for run, read in ended:
+        if (judged := _judged_by(run, read)) is not None:
+            yield judged
 
 
-def _judged_alike(ended: Iterable[StoredRun], now: Basis) -> Iterator[JudgedRun]:
+def _judged_alike(ended: Iterable[_Run], now: Basis) -> Iterator[JudgedRun]:
     """Yield what runs of another name have judged: services as they are now, by the same filters.
 
     A run that was to judge less says nothing of the rest.
     """
-    for run in ended:
-        judged = basis.from_json(run.basis)
-        if judged is None:
+    for run, read in ended:
+        if read is None or (judged := _judged_by(run, read)) is None:
             continue
-        alike = same_databases(judged, now) & basis.judged_alike(judged, now)
-        for each in judged_runs([run]):
-            known = {name: each.histories[name] for name in alike & each.histories.keys()}
-            yield replace(each, services=alike, histories=known)
+        alike = same_databases(read, now) & basis.judged_alike(read, now)
+        known = {name: judged.histories[name] for name in alike & judged.histories.keys()}
+        yield replace(judged, services=alike, histories=known)
+
+
+def _judged_by(run: StoredRun, read: Basis | None) -> JudgedRun | None:
+    """Return what a run has judged; None: nothing, or not known.
+
+    A service of which a good run met nothing was judged as well: nothing of it was there. A run
+    with watermarks that lie ahead went by a clock that was ahead: it is not known what it judged.
+    """
+    if run.mode == Mode.WINDOW or not (run.good or run.watermarks):
+        return None
+    if any(watermark > run.at for watermark in run.watermarks.values()):
+        return None
+    if read is None:
+        return JudgedRun(
+            started_at=run.started_at,
+            services=frozenset(run.watermarks),
+            watermarks=run.watermarks,
+        )
+    latest = min(run.watermarks.values(), default=run.started_at - read.margin)
+    met = dict.fromkeys(read.services, latest) if run.good else {}
+    watermarks = {**met, **run.watermarks}
+    return JudgedRun(
+        started_at=run.started_at,
+        services=frozenset(read.services),
+        watermarks=watermarks,
+        histories={
+            name: service.history
+            for name, service in read.services.items()
+            # What could not be judged was not told of either.
+            if service.history is not None and name in watermarks
+        },
+    )

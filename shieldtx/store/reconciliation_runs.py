@@ -72,9 +72,9 @@ class SqlReconciliationRuns:
     """Keeps the runs of one configuration, in the database of its first service."""
 
     def __init__(self, engine: Engine, tables: Tables, *, scope: str) -> None:
+        self.scope = scope
         self._engine = engine
         self._tables = tables
-        self._scope = scope
         self._dialect = dialect_of(engine.dialect)
 
     def begin(
@@ -95,7 +95,7 @@ class SqlReconciliationRuns:
         configurations may share a name. `alike` returns what bases have in
         common from whose runs one and the same next run could start.
         """
-        t, d, scope = self._tables, self._dialect, self._scope
+        t, d, scope = self._tables, self._dialect, self.scope
         with self._engine.begin() as connection:
             connection.execute(
                 sql.give_up_dead(t, d, scope=scope, outcome=ABANDONED, problem=_DIED)
@@ -223,7 +223,7 @@ class SqlReconciliationRuns:
 
         No more than MOST_SCOPES of them: a name for each run must not let all runs be read.
         """
-        statement = sql.scopes(self._tables, without=self._scope).limit(MOST_SCOPES)
+        statement = sql.scopes(self._tables, without=self.scope).limit(MOST_SCOPES)
         with self._engine.connect() as connection:
             found = connection.scalars(statement).all()
         for scope in found:
@@ -253,7 +253,7 @@ class SqlReconciliationRuns:
     def _select(
         self, limit: int, *conditions: ColumnElement[bool], skipped: int = 0
     ) -> list[StoredRun]:
-        statement = sql.runs(self._tables, self._dialect, scope=self._scope).limit(limit)
+        statement = sql.runs(self._tables, self._dialect, scope=self.scope).limit(limit)
         if skipped:
             statement = statement.offset(skipped)
         with self._engine.connect() as connection:

@@ -132,10 +132,11 @@ def planned_reads(databases: Databases, plan: Plan) -> PlannedReads:
         return _with_partners(databases, plan, sent.persist(), received.persist())
     # No partner is missing where all is read, nor where digests were compared: one that is in
     # order makes the digests of its bucket differ, and one that is not is read by its id.
+    pairs = paired(sent, received, *_routes_and_applied(databases, plan.expectation))
     return PlannedReads(
         expectation=plan.expectation,
         received=frozenset(plan.past),
-        pairs=_pairs(databases, plan, plan.expectation, sent, received),
+        pairs=pairs if plan.compared is None else digest_comparison.to_read(pairs, plan.compared),
     )
 
 
@@ -145,17 +146,22 @@ def _with_partners(
     """Expect what the rows themselves say, and look up the partners that the plan has left out."""
     types = outbox_inbox.types_in(sent, received)
     expectation = _expectation_by(databases, plan, types)
-    ids = partners_of(databases, _pairs(databases, plan, expectation, sent, received))
+    of_groups = _kept(_routes_and_applied(databases, expectation))
+    pairs = paired(sent, received, *of_groups)
+    ids = partners_of(databases, pairs)
     if ids is not None:
         sent, more_sent = with_events(databases, sent, ids.outboxes)
         received, more_received = with_arrivals(databases, received, ids.inboxes)
         # A group of which nothing has moved may have received types that none of these has.
-        types = types.union(outbox_inbox.types_in(more_sent, more_received))
-        expectation = _expectation_by(databases, plan, types)
+        if more := outbox_inbox.types_in(more_sent, more_received) - types:
+            types = types | more
+            expectation = _expectation_by(databases, plan, types)
+            of_groups = _kept(_routes_and_applied(databases, expectation))
+        pairs = paired(sent, received, *of_groups)
     return PlannedReads(
         expectation=expectation,
         received=frozenset([*plan.past, *(t for t in types if isinstance(t, Received))]),
-        pairs=_pairs(databases, plan, expectation, sent, received),
+        pairs=pairs,
     )
 
 
@@ -204,17 +210,19 @@ def _arrival(route: Route) -> tuple[str, Arrival]:
     return stream.downstream, (stream.upstream, route.group, route.topic, route.event_type)
 
 
-def _pairs(
-    databases: Databases,
-    plan: Plan,
-    expectation: Expectation,
-    sent: DataFrame,
-    received: DataFrame,
-) -> DataFrame:
-    routes = routes_frame(databases.spark, expectation.routes)
-    applied = applied_by_former_groups(databases, expectation.routes)
-    pairs = paired(sent, received, routes, applied)
-    return pairs if plan.compared is None else digest_comparison.to_read(pairs, plan.compared)
+_RoutesAndApplied = tuple[DataFrame, DataFrame | None]
+
+
+def _routes_and_applied(databases: Databases, expectation: Expectation) -> _RoutesAndApplied:
+    """Return the routes, and what their former groups have applied; see `paired`."""
+    routes = expectation.routes
+    return routes_frame(databases.spark, routes), applied_by_former_groups(databases, routes)
+
+
+def _kept(found: _RoutesAndApplied) -> _RoutesAndApplied:
+    """Let Spark keep what is read more than once."""
+    routes, applied = found
+    return routes, None if applied is None else applied.persist()
 
 
 def _expectation_by(

@@ -5,7 +5,7 @@ A service lists their topics or their types.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sqlalchemy import Row
@@ -26,20 +26,18 @@ _COUNTED = """
     GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"""
 
 
-def waiting_for_others(databases: Databases, clocks: Mapping[str, Clock]) -> tuple[str, ...]:
+def waiting_for_others(databases: Databases, clocks: Mapping[str, Clock]) -> Iterator[str]:
     """Say in sentences which events for others wait for an operator, or for a relay.
 
     No group is judged by them, so that no verdict names them.
     """
-    return tuple(
-        sentence
-        for service in databases.services
-        if service.others != Others()
-        for sentence in waiting_rows(databases, service, clocks[service.name], _for_others(service))
-    )
+    return waiting_rows(databases, clocks, _for_others)
 
 
-def _for_others(service: ServiceDatabase) -> Waiting:
+def _for_others(service: ServiceDatabase) -> Waiting | None:
+    if service.others == Others():
+        return None
+
     def described(row: Row[*tuple[Any, ...]]) -> str:
         what = (
             f"{row.topic}, a topic for others,"

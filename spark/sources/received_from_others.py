@@ -36,9 +36,7 @@ _COUNTED = """
 def waiting_from_others(databases: Databases, clocks: Mapping[str, Clock]) -> Iterator[str]:
     """Say in sentences which rows of inboxes wait for an operator, or for a consumer."""
     names = frozenset(each.name for each in databases.services)
-    for service in databases.services:
-        waiting = _received_by(service, names)
-        yield from waiting_rows(databases, service, clocks[service.name], waiting)
+    return waiting_rows(databases, clocks, lambda service: _received_by(service, names))
 
 
 def _received_by(service: ServiceDatabase, names: Collection[str]) -> Waiting:

@@ -5,7 +5,7 @@ The service that wrote such an event keeps its part for as long as the rollback 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sqlalchemy import Row
@@ -25,18 +25,10 @@ _COUNTED = """
     GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
 
 
-def unsent_rollbacks_of_others(
-    databases: Databases, clocks: Mapping[str, Clock]
-) -> tuple[str, ...]:
+def unsent_rollbacks_of_others(databases: Databases, clocks: Mapping[str, Clock]) -> Iterator[str]:
     """Say in sentences which rollbacks of others' events wait for an operator, or for a relay."""
     names = listed([each.name for each in databases.services])
-    return tuple(
-        sentence
-        for service in databases.services
-        for sentence in waiting_rows(
-            databases, service, clocks[service.name], _rollbacks(service, names)
-        )
-    )
+    return waiting_rows(databases, clocks, lambda service: _rollbacks(service, names))
 
 
 def _rollbacks(service: ServiceDatabase, names: str) -> Waiting:

@@ -6,7 +6,7 @@ All rows of a topic may be lost. Then its records are the only trace of their ev
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,37 +48,63 @@ def topics_without_rows(
     Raises BrokerUnavailable.
     """
     before = request.topics_before
+    read_before = [log for log in _of_earlier_runs(request) if log.name not in with_rows]
+    known = {*with_rows, *before.topics}
+    for_others = [log for log in _for_others(request) if log.name not in known]
+    logs = [*read_before, *for_others]
+    answers = _answers(asked, [log.name for log in logs])
     is_same = cluster is None or before.cluster in {None, cluster}
-    logs: list[Log] = []
-    gone: set[str] = set()
-    obstacles: list[str] = []
-    for log in _of_earlier_runs(request):
-        if log.name in with_rows:
-            continue
-        try:
-            is_there = asked.has(log.name)
-        except BrokerUnavailable:
-            raise
-        except BrokerError as error:
-            obstacles.append(
-                f"topic {log.name}, which an earlier run has read, could not be read: {error}. If "
+    return TopicsWithoutRows(
+        logs=tuple(log for log in logs if answers[log.name] is True),
+        gone=frozenset(log.name for log in read_before if answers[log.name] is False),
+        # A broker may refuse to say of a name for others, of which there may be no topic.
+        obstacles=tuple(_obstacles(read_before, answers, is_same_cluster=is_same)),
+    )
+
+
+_Answers = Mapping[str, bool | BrokerError]
+"""By the broker's name of a topic: whether it exists, or why the broker does not say so."""
+
+
+def _answers(asked: TopicOffsetReader, names: Sequence[str]) -> _Answers:
+    """Ask for all at once; topic by topic where the broker refuses, which it does for all of them.
+
+    Raises BrokerUnavailable.
+    """
+    try:
+        existing = asked.existing(names)
+    except BrokerUnavailable:
+        raise
+    except BrokerError:
+        return {name: _answer(asked, name) for name in names}
+    return {name: name in existing for name in names}
+
+
+def _answer(asked: TopicOffsetReader, name: str) -> bool | BrokerError:
+    try:
+        return name in asked.existing([name])
+    except BrokerUnavailable:
+        raise
+    except BrokerError as error:
+        return error
+
+
+def _obstacles(logs: Iterable[Log], answers: _Answers, *, is_same_cluster: bool) -> Iterator[str]:
+    """Say in sentences which topics that earlier runs have read could not be judged."""
+    for log in logs:
+        answer = answers[log.name]
+        if isinstance(answer, BrokerError):
+            yield (
+                f"topic {log.name}, which an earlier run has read, could not be read: {answer}. If "
                 "it was deleted, let the account describe it, so that the next run sees that"
             )
-            continue
-        if is_there:
-            logs.append(log)
-            continue
-        gone.add(log.name)
-        if is_same:
-            obstacles.append(
+        elif not answer and is_same_cluster:
+            yield (
                 f"topic {log.name}, which an earlier run has read, does not exist any more, and no "
                 "outbox has a row of it: whether events of it were lost could not be judged. If "
                 "it was deleted on purpose, nothing is to be done: the next run does not look for "
                 "it"
             )
-    known = {*with_rows, *before.topics}
-    logs += [log for log in _for_others(request) if log.name not in known and _has(asked, log)]
-    return TopicsWithoutRows(logs=tuple(logs), gone=frozenset(gone), obstacles=tuple(obstacles))
 
 
 def _of_earlier_runs(request: ReconcileRequest) -> Iterator[Log]:
@@ -98,16 +124,6 @@ def _for_others(request: ReconcileRequest) -> Iterator[Log]:
     topics = {topic for service in request.services for topic in service.others.topics}
     for topic in sorted(topics):
         for kind in TxKind:
-            yield Log(topic=topic, kind=kind.value, name=physical_topic(prefix, topic, kind))
-
-
-def _has(asked: TopicOffsetReader, log: Log) -> bool:
-    """Whether there is such a topic; a broker may refuse to say so of a name that no topic has."""
-    if not _IS_NAME.fullmatch(log.name):
-        return False
-    try:
-        return asked.has(log.name)
-    except BrokerUnavailable:
-        raise
-    except BrokerError:
-        return False
+            name = physical_topic(prefix, topic, kind)
+            if _IS_NAME.fullmatch(name):
+                yield Log(topic=topic, kind=kind.value, name=name)

@@ -76,9 +76,22 @@ class Waiting:
 
 
 def waiting_rows(
+    databases: Databases,
+    clocks: Mapping[str, Clock],
+    counted_of: Callable[[ServiceDatabase], Waiting | None],
+) -> Iterator[str]:
+    """Say in sentences which rows wait for an operator, and which ones nobody has moved.
+
+    `counted_of` returns which rows of a service to count; None: none of it.
+    """
+    for service in databases.services:
+        if (waiting := counted_of(service)) is not None:
+            yield from _of_service(databases, service, clocks[service.name], waiting)
+
+
+def _of_service(
     databases: Databases, service: ServiceDatabase, clock: Clock, waiting: Waiting
 ) -> Iterator[str]:
-    """Say in sentences which rows wait for an operator, and which ones nobody has moved."""
     side = waiting.side
 
     def counted(condition: str) -> Iterator[Row[*tuple[Any, ...]]]:

@@ -118,9 +118,10 @@ class TopicOffsetReader:
             for topic, state in states.items()
         }
 
-    def has(self, topic: str) -> bool:
-        """Whether there is such a topic; raises as `ends`."""
-        return self._topics.describe([topic])[topic] is not None
+    def existing(self, topics: Sequence[str]) -> frozenset[str]:
+        """Return those of some topics that exist; raises as `ends`."""
+        states = self._topics.describe(topics)
+        return frozenset(topic for topic, state in states.items() if state is not None)
 
     def cluster_id(self) -> str | None:
         """Return the id of the cluster; see KafkaTopics."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,13 +20,14 @@ class Broker:
     def __init__(self, *topics: str, refused: Collection[str] = ()) -> None:
         self.topics = topics
         self.refused = refused
-        self.asked: list[str] = []
+        self.asked: list[Sequence[str]] = []
 
-    def has(self, topic: str) -> bool:
-        self.asked.append(topic)
-        if topic in self.refused:
-            raise BrokerError(f"{topic}: not authorised")
-        return topic in self.topics
+    def existing(self, topics: Sequence[str]) -> frozenset[str]:
+        self.asked.append(topics)
+        for topic in topics:
+            if topic in self.refused:
+                raise BrokerError(f"{topic}: not authorised")
+        return frozenset({*topics} & {*self.topics})
 
 
 def found(
@@ -53,7 +54,7 @@ def test_topics_of_earlier_runs_are_read_and_those_with_rows_are_not_asked_for()
     told = found(broker, "t.placed.commit", "t.paid.rollback")
 
     assert logs(told) == {("paid", "ROLLBACK", "t.paid.rollback")}
-    assert (told.obstacles, broker.asked) == ((), ["t.paid.rollback"])
+    assert (told.obstacles, broker.asked) == ((), [["t.paid.rollback"]])
 
 
 def test_topics_for_others_are_read_where_there_are_any():
@@ -63,7 +64,18 @@ def test_topics_for_others_are_read_where_there_are_any():
 
     assert logs(told) == {("audited", "COMMIT", "t.audited.commit")}
     assert told == TopicsWithoutRows(logs=told.logs)
-    assert not any("!" in name or len(name) > 249 for name in broker.asked)
+    assert not any("!" in name or len(name) > 249 for names in broker.asked for name in names)
+
+
+def test_a_broker_is_asked_once_and_topic_by_topic_only_where_it_refuses():
+    topics = "t.audited.commit", "t.audited.rollback", "t.paid.commit"
+    for refused, number in ((), 1), (("t.audited.rollback",), 4):
+        broker = Broker(*topics, refused=refused)
+
+        told = found(broker, "t.paid.commit", others=("audited",))
+
+        assert {log.name for log in told.logs} == {*topics} - {*refused}
+        assert (len(broker.asked), told.obstacles) == (number, ())
 
 
 def test_a_topic_of_earlier_runs_that_may_not_be_seen_is_no_clean_run_and_not_forgotten():
@@ -84,8 +96,8 @@ def test_a_topic_that_is_gone_is_told_of_unless_the_cluster_is_another_one(clust
 
 def test_a_broker_that_does_not_answer_is_no_topic_that_is_gone():
     class Unreachable(Broker):
-        def has(self, topic: str) -> bool:
-            raise BrokerUnavailable(f"asked for {topic}")
+        def existing(self, topics: Sequence[str]) -> frozenset[str]:
+            raise BrokerUnavailable(f"asked for {topics}")
 
     for given in ({"others": ("audited",)}, {}):
         with pytest.raises(BrokerUnavailable):

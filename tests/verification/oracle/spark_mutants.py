@@ -13,7 +13,7 @@ from shieldtx.domain.states import InboxStatus
 from shieldtx.reconcile import basis
 from shieldtx.reconcile.observed import Past
 from shieldtx.store.database_history import SqlDatabaseHistory
-from spark import job
+from spark import job, obstacles
 from spark.compare import purged_rows, read_plan, transforms
 from spark.sources import for_others, other_sources, outbox_inbox, row_filters, taken_back
 from spark.sources.server_checks import Servers
@@ -94,7 +94,7 @@ ON_SPARK: Final = (
     ),
     Mutant(
         name="what a service that takes no part has sent waits unnoticed",
-        applied=instead(job, "waiting_from_others", lambda *_: ()),
+        applied=instead(obstacles, "waiting_from_others", lambda *_: ()),
         stories=OF_STRANGERS,
     ),
     Mutant(
@@ -134,7 +134,7 @@ ON_SPARK: Final = (
     ),
     Mutant(
         name="sent twice, not received, and the run is good",
-        applied=instead(job, "ambiguous_in", lambda _: ()),
+        applied=instead(obstacles, "ambiguous_in", lambda _: ()),
         stories=(broken.record_of_a_replayed_event_is_lost,),
     ),
     Mutant(
@@ -169,12 +169,12 @@ ON_SPARK: Final = (
     ),
     Mutant(
         name="lost in an hour by a clock ahead, and the run is good",
-        applied=instead(job, "ahead_in", lambda _: ()),
+        applied=instead(obstacles, "ahead_in", lambda _: ()),
         stories=AHEAD,
     ),
     Mutant(
         name="N18 parked without an error, and the run is good",
-        applied=instead(job, "unlisted_in", lambda _: ()),
+        applied=instead(obstacles, "unlisted_in", lambda _: ()),
         stories=(damaged.is_parked_without_a_reason,),
     ),
     Mutant(

@@ -58,8 +58,8 @@ class _Broker:
         minutes = None if since is None else (since - self.began) / timedelta(minutes=1)
         return offsets_of(self.logs[topic], self.at, minutes)
 
-    def has(self, topic: str) -> bool:
-        return topic in self.logs
+    def existing(self, names: Sequence[str]) -> frozenset[str]:
+        return frozenset(self.logs.keys() & set(names))
 
     def ends(self, names: Sequence[str]) -> Mapping[str, TopicEnds | None]:
         known = topics_at((self.logs[name] for name in names), self.at).topics

@@ -1,0 +1,62 @@
+"""What a run says beside its verdicts: why something could not be judged, and what is worth a look.
+
+The databases are asked for what no group is judged by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from shieldtx.reconcile.expectations import Member, Received
+from shieldtx.reconcile.request import ReconcileRequest
+from shieldtx.reconcile.unnamed_groups import mistyped_former_groups, unnamed_groups
+from shieldtx.reconcile.window import Clock
+
+from .judging import Judged
+from .results.collect import ahead_in, ambiguous_in, unlisted_in
+from .sources.for_others import waiting_for_others
+from .sources.former_groups import still_receiving
+from .sources.jdbc import Databases
+from .sources.moved_types import types_moved
+from .sources.other_sources import OtherSources
+from .sources.received_from_others import waiting_from_others
+from .sources.rollbacks_of_others import unsent_rollbacks_of_others
+
+
+def obstacles_of(
+    databases: Databases,
+    found: Judged,
+    others: OtherSources,
+    clocks: Mapping[str, Clock],
+    received: Collection[Received],
+) -> Iterator[str]:
+    """Say in sentences why the run is not clean though no verdict names a mismatch.
+
+    `clocks` are those by which the rows were judged; `received` is what groups have received ever.
+    """
+    yield from (problem for _, problem in found.expectation.obstacles)
+    yield from others.obstacles
+    yield from unlisted_in(found.tallies)
+    yield from ambiguous_in(found.tallies)
+    yield from ahead_in(found.tallies)
+    yield from found.beside.obstacles
+    yield from waiting_for_others(databases, clocks)
+    yield from unsent_rollbacks_of_others(databases, clocks)
+    yield from waiting_from_others(databases, clocks)
+    yield from mistyped_former_groups(_members(databases.request), received)
+    yield from still_receiving(databases)
+    yield from types_moved(databases, found.expectation.routes)
+
+
+def remarks_of(
+    request: ReconcileRequest, found: Judged, clocks: Mapping[str, Clock]
+) -> Iterator[str]:
+    """Say in sentences what an operator should know, and what does not keep a run from clean."""
+    yield from request.remarks
+    yield from (clock.remark for clock in clocks.values() if clock.remark)
+    yield from found.expectation.remarks
+    yield from unnamed_groups(_members(request), found.received, earlier=request.past.received)
+
+
+def _members(request: ReconcileRequest) -> list[Member]:
+    return [service.member for service in request.services]
