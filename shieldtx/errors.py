@@ -18,6 +18,7 @@
     ├── LeaseLost                   somebody else owns the row or the shard by now
     ├── UpgradeBlocked              other transactions kept the tables locked for too long
     ├── AlreadyRunning              another run of the same reconciliation is at work
+    │   └── NameTaken               it judges something else under the same name
     ├── BrokerError
     │   └── BrokerUnavailable       an outage: pause, burn no attempt
     ├── UndecodableRecord           a record that is no event; parked with its bytes
@@ -121,6 +122,10 @@ class UpgradeBlocked(ShieldTxError):
 
 class AlreadyRunning(ShieldTxError):
     """Another run of the same reconciliation is at work, here or on another machine."""
+
+
+class NameTaken(AlreadyRunning):
+    """The run at work is one of another configuration that has the same name."""
 
 
 class BrokerError(ShieldTxError):

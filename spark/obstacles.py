@@ -34,6 +34,7 @@ def obstacles_of(
 
     `clocks` are those by which the rows were judged; `received` is what groups have received ever.
     """
+    yield from _unseen(found, clocks)
     yield from (problem for _, problem in found.expectation.obstacles)
     yield from others.obstacles
     yield from unlisted_in(found.tallies)
@@ -46,6 +47,17 @@ def obstacles_of(
     yield from mistyped_former_groups(_members(databases.request), received)
     yield from still_receiving(databases)
     yield from types_moved(databases, found.expectation.routes)
+
+
+def _unseen(found: Judged, clocks: Mapping[str, Clock]) -> Iterator[str]:
+    """Say which databases do not show what they hold, beyond those that a stream names.
+
+    Where nothing of a service is seen, it has no stream: a replica of something else is empty.
+    """
+    named = [window.obstacle for window in found.windows.values()]
+    for clock in clocks.values():
+        if clock.obstacle and not any(clock.obstacle in each for each in named):
+            yield clock.obstacle
 
 
 def remarks_of(

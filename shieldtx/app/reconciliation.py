@@ -13,7 +13,7 @@ from shieldtx.app.reconciliation_memory import memory_of
 from shieldtx.app.reconciliation_start import Start, opened, start_of
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.reasons import message_of
-from shieldtx.errors import AlreadyRunning
+from shieldtx.errors import AlreadyRunning, NameTaken
 from shieldtx.reconcile import basis, spark_launcher
 from shieldtx.reconcile.basis import Basis, basis_of
 from shieldtx.reconcile.config import Configuration
@@ -68,9 +68,10 @@ def run_reconciliation(
     why. `progress` is called with each step.
 
     Raises AlreadyRunning while another run under the configuration's name is in progress, on any
-    machine; LeaseLost where this run was given up meanwhile; ConfigurationError where Spark cannot
-    be started, for a URL that is not PostgreSQL's; SQLAlchemy's OperationalError where a database
-    cannot be reached. A run that broke off is a result too.
+    machine, and NameTaken where that run judges something else; LeaseLost where this run was given
+    up meanwhile; ConfigurationError where Spark cannot be started, for a URL that is not
+    PostgreSQL's; SQLAlchemy's OperationalError where a database cannot be reached. A run that broke
+    off is a result too.
     """
 
     def job(asked: ReconcileRequest, given_up: Callable[[], bool]) -> ReconcileResult:
@@ -168,7 +169,7 @@ def _telling_of_namesakes(runs: SqlReconciliationRuns, now: Basis) -> Iterator[N
         earlier = None if other is None else basis.from_json(other.basis)
         if earlier is None or not basis.other_services(earlier, now):
             raise
-        raise AlreadyRunning(
+        raise NameTaken(
             f"{error}. It judges something else under the same name: give each configuration a "
             "`name` of its own in its file"
         ) from error

@@ -31,7 +31,7 @@ from shieldtx.cli.reconcile_config import (
     load_configuration,
     require_tables,
 )
-from shieldtx.errors import AlreadyRunning, ConfigurationError
+from shieldtx.errors import AlreadyRunning, ConfigurationError, NameTaken
 from shieldtx.reconcile.config import Configuration
 from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.report.terminal import remarks, summary_table
@@ -201,6 +201,9 @@ def _run_at_night(
     folder = new_folder(request.folder)
     try:
         outcome = _run(configuration, replace(request, folder=folder), selection, as_json=as_json)
+    except NameTaken as error:
+        # Nobody has judged what this configuration names.
+        log.error("no reconciliation tonight: %s", error)  # noqa: TRY400  where is of no use
     except AlreadyRunning as error:
         log.info("left to another machine: %s", error)
     else:

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,16 @@ from sqlalchemy import create_engine, make_url, text
 
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.embedded.postgres_cluster import programs, unprivileged_account
+from shieldtx.reconcile.expectations import ExpectedGroup
+from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
 from shieldtx.store.schema import Schema
 from spark.sources.server_checks import Servers
+from tests.spark.nights import a_day_passes
+from tests.spark.planting import TOPIC
 
 ORDERS = "orders"
+DAY = 24 * 60
 
 
 class Cluster:
@@ -124,3 +130,22 @@ def test_a_role_that_may_not_ask_for_the_server_is_told_of_another_database(own:
     assert obstacle(as_reader(primary.url(ORDERS)), as_reader(standby.url(ORDERS))) == ""
     found = obstacle(as_reader(primary.url(ORDERS)), as_reader(standby.url("stock")))
     assert "another database" in found
+
+
+@pytest.mark.parametrize("push_down", [True, False])
+def test_it_is_told_too_where_it_hides_all_rows_of_a_named_group(nights, services, push_down):
+    """No stream of events was there to name the obstacle, and the run was clean."""
+    orders, stock, mail = services
+    reserve = ExpectedGroup(name="reserve", topics=(TOPIC,))
+    of = orders.database(), stock.database(groups=(reserve,))
+    stock.receive(orders.write(age=2 * DAY), group="reserve", source=ORDERS, age=2 * DAY)
+    assert nights.run(*of).outcome is RunOutcome.CLEAN
+    a_day_passes(orders)
+    orders.write(age=DAY / 2)
+    # It has an outbox, and no row in it.
+    misled = replace(of[0], replica_url=mail.url)
+
+    night = nights.run(misled, of[1], push_down=push_down)
+
+    assert night.outcome is RunOutcome.NOT_JUDGED
+    assert any("`replica_url` of orders leads to another" in each for each in night.problems)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from shieldtx.cli import reconcile
 from shieldtx.cli.program import program
-from shieldtx.errors import AlreadyRunning, ConfigurationError
+from shieldtx.errors import AlreadyRunning, ConfigurationError, NameTaken
 from shieldtx.reconcile.config import Configuration
 from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.spark_launcher import ReconcileRequest
@@ -39,8 +39,11 @@ class Nights:
         (request.folder / "report.html").touch()
         return RunOutcome.CLEAN
 
-    def start(self, nights: Callable[[Callable[[], None]], None], *options: str) -> None:
-        """Start the command; `nights` calls what it is given once for each night."""
+    def start(self, nights: Callable[[Callable[[], None]], None], *options: str) -> str:
+        """Start the command; `nights` calls what it is given once for each night.
+
+        Returns its log.
+        """
 
         def by_crontab(_: str, run: Callable[[], None]) -> int:
             nights(run)
@@ -57,6 +60,7 @@ class Nights:
                 catch_exceptions=False,
             )
         assert result.exit_code == 0, result.output
+        return result.stderr
 
 
 @pytest.fixture
@@ -108,3 +112,17 @@ def test_each_night_has_a_folder_and_one_that_is_left_to_others_has_none(nights:
     first, second, third = (request.folder for request in nights.asked)
     assert len({first, second, third}) == 3
     assert set(nights.out.iterdir()) == {first, second}
+
+
+@pytest.mark.parametrize(
+    ("error", "level"), [(AlreadyRunning, "INFO"), (NameTaken, "ERROR")], ids=["same", "namesake"]
+)
+def test_a_night_that_nobody_judges_is_an_error_in_the_log(
+    nights: Nights, error: type[AlreadyRunning], level: str
+):
+    nights.error = error("run r1 of ann@host is at work")
+
+    (said,) = nights.start(lambda run: run()).splitlines()
+
+    assert level in said
+    assert "run r1 of ann@host" in said
