@@ -7,9 +7,15 @@ from random import Random
 import pytest
 
 from tests.verification.oracle.generate import a_history
+from tests.verification.oracle.mutants import BY_RULES, Mutant
 from tests.verification.oracle.nights import PythonNights
+from tests.verification.oracle.repair_mutants import OF_REPAIRS
+from tests.verification.oracle.spark_mutants import ON_SPARK
 from tests.verification.oracle.spark_nights import SparkNights, counted
 from tests.verification.oracle.spark_world import four_services
+from tests.verification.oracle.topic_mutants import OF_TOPICS, TOPICS_ON_SPARK
+
+MUTANTS = (*BY_RULES, *OF_TOPICS, *ON_SPARK, *TOPICS_ON_SPARK, *OF_REPAIRS)
 
 SEEDS = range(6)
 RECEIVED_FIRST = "for the first time, so that earlier ones are expected there too"
@@ -34,3 +40,10 @@ def test_each_night_reports_what_is_wrong_and_nothing_else(seed, nights, service
             continue
         assert night.said.is_full is by_rules.is_full, night.findings.full_because
         assert night.counts == counted(by_rules.found)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_what_a_mutant_takes_the_place_of_is_there(mutant: Mutant):
+    """A search that breaks off behind a move of code is one that nobody has run."""
+    with mutant.applied():
+        assert mutant.name

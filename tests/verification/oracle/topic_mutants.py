@@ -8,7 +8,7 @@ from typing import Any, Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
-from shieldtx.app import reconciliation
+from shieldtx.app import reconciliation_memory
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.reconcile import earlier_topics, observed
 from shieldtx.reconcile.facts import Fact
@@ -120,7 +120,7 @@ def _unshifted(given: Any, **_: Any) -> Any:
 TOPICS_ON_SPARK: Final = (
     Mutant(
         name="a topic is not read once its rows are lost",
-        applied=instead(reconciliation, "topics_before", _none_was_read),
+        applied=instead(reconciliation_memory, "topics_before", _none_was_read),
         stories=(topic_stories.rows_of_a_topic_are_lost,),
     ),
     Mutant(
