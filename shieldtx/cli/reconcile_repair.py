@@ -106,6 +106,15 @@ def _rows_of(ended: StoredRun, copy: Path | None) -> Path:
             f"those of {ended.run_id}: give a copy of its folder with --folder, or repair the "
             "later run"
         )
+    mismatches = sum(
+        ended.totals.get(verdict.value, 0) for verdict in Verdict if verdict.is_mismatch
+    )
+    if mismatches and not any(folder.rows.rglob("*.parquet")):
+        raise ConfigurationError(
+            f"{folder.rows} holds no Parquet file, but run {ended.run_id} counted {mismatches} "
+            "mismatches: the rows are missing. Copy the whole folder of the run and give it with "
+            "--folder"
+        )
     return folder.rows
 
 

@@ -15,7 +15,7 @@ from shieldtx.reconcile.window import Window
 ENOUGH: Final = 100
 """Runs after which no earlier one is read, where all streams are known: later ones judge later."""
 
-_Services = tuple[str, str]
+Services = tuple[str, str]
 """The two of a stream, in the order of their names; twice the same where it is of one service."""
 
 
@@ -31,16 +31,16 @@ class JudgedRun:
     stream that the run could not judge, or had no events."""
     histories: Mapping[str, DatabaseHistory] = field(default_factory=dict)
     """By service with a watermark: its database, before anything was read."""
-    restored: Mapping[str, datetime | None] = field(default_factory=dict)
-    """By service that was restored since from an earlier copy: up to when what the run has judged
-    is in the copy; None: it is not known."""
+    restored: Mapping[Services, Mapping[str, datetime | None]] = field(default_factory=dict)
+    """By pair, and by service of it that was restored from an earlier copy since a run judged the
+    pair: up to when what the run has judged is in the copy; None: it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedUntil:
     """Up to when runs have judged the events between two services."""
 
-    services: _Services
+    services: Services
     until: datetime | None
     """None: not known, because of the restored databases."""
     restored: tuple[str, ...] = ()
@@ -62,13 +62,18 @@ class JudgedUntil:
         return self.until is None or self.until < time
 
 
+def pairs_of(services: Collection[str]) -> list[Services]:
+    """Return each two of these services, each with itself as well."""
+    return list(combinations_with_replacement(sorted(services), 2))
+
+
 def judged_until(runs: Iterable[JudgedRun], services: Collection[str]) -> tuple[JudgedUntil, ...]:
     """Return up to when runs, the latest first, have judged each two of these services.
 
     Two services of which no run has judged all are left out: nothing is known of them.
     """
-    wanted = set(combinations_with_replacement(sorted(services), 2))
-    found: dict[_Services, JudgedUntil] = {}
+    wanted = set(pairs_of(services))
+    found: dict[Services, JudgedUntil] = {}
     for number, run in enumerate(runs, start=1):
         for pair in wanted:
             until = _until(pair, run)
@@ -79,7 +84,7 @@ def judged_until(runs: Iterable[JudgedRun], services: Collection[str]) -> tuple[
     return tuple(found[pair] for pair in sorted(found))
 
 
-def _until(pair: _Services, run: JudgedRun) -> JudgedUntil | None:
+def _until(pair: Services, run: JudgedRun) -> JudgedUntil | None:
     """Return up to when a run has judged the stream of two services.
 
     A service's watermark is the earliest of its streams, so that of this stream is no earlier.
@@ -90,11 +95,12 @@ def _until(pair: _Services, run: JudgedRun) -> JudgedUntil | None:
     known = [run.watermarks[name] for name in pair if name in run.watermarks]
     if not known:
         return None
-    restored = tuple(name for name in dict.fromkeys(pair) if name in run.restored)
-    copied = [run.restored[name] for name in restored]
-    bounds = [max(known), *(until for until in copied if until is not None)]
+    restored = run.restored.get(pair, {})
+    bounds = [max(known), *(until for until in restored.values() if until is not None)]
     return JudgedUntil(
-        services=pair, until=None if None in copied else min(bounds), restored=restored
+        services=pair,
+        until=None if None in restored.values() else min(bounds),
+        restored=tuple(restored),
     )
 
 
@@ -108,7 +114,7 @@ def unjudged_spans(windows: Mapping[Stream, Window], earlier: Iterable[JudgedUnt
 
 
 def _unjudged(
-    windows: Mapping[Stream, Window], known: Mapping[_Services, JudgedUntil]
+    windows: Mapping[Stream, Window], known: Mapping[Services, JudgedUntil]
 ) -> Iterator[str]:
     for stream, window in windows.items():
         first, second = sorted((stream.upstream, stream.downstream))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from itertools import chain, islice
+from itertools import chain
 from typing import Protocol
 
 from shieldtx.ports.database_history import DatabaseHistory, Remains
-from shieldtx.reconcile.judged_spans import ENOUGH, JudgedRun
+from shieldtx.reconcile.judged_spans import ENOUGH, JudgedRun, Services, pairs_of
 
 
 class Databases(Protocol):
@@ -38,20 +38,46 @@ def as_restored(
     where other services have kept their part of it.
     """
     all_ = iter(runs)
-    latest = list(islice(all_, ENOUGH))
+    pairs = pairs_of(services)
+    latest = _latest(all_, pairs)
+    search = _Search(runs=latest, databases=databases, margin=margin)
     copies = [
-        copy for name in services if (copy := _copy_of(name, latest, databases, margin)) is not None
+        copy
+        for pair in pairs
+        for service in dict.fromkeys(pair)
+        if (copy := search.copy_of(service, pair)) is not None
     ]
     for number, run in enumerate(chain(latest, all_)):
-        restored = {copy.service: copy.until for copy in copies if copy.lacks_what_judged(number)}
+        restored: dict[Services, dict[str, datetime | None]] = {}
+        for copy in copies:
+            if copy.lacks_what_judged(number):
+                restored.setdefault(copy.pair, {})[copy.service] = copy.until
         yield replace(run, restored=restored)
+
+
+def _latest(runs: Iterator[JudgedRun], pairs: Collection[Services]) -> list[JudgedRun]:
+    """Return so many of the latest runs that each pair has one that knew both databases.
+
+    The runs of another configuration may be far more frequent than those of a pair.
+    """
+    unknown = set(pairs)
+    latest: list[JudgedRun] = []
+    while len(latest) < ENOUGH or unknown:
+        run = next(runs, None)
+        if run is None:
+            break
+        latest.append(run)
+        unknown -= {pair for pair in unknown if run.histories.keys() >= set(pair)}
+    return latest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Copy:
-    """A database that was restored from an earlier copy."""
+    """A database that was restored from an earlier copy, for the events of one pair of services."""
 
+    pair: Services
     service: str
+    """The one of the pair that was restored."""
     until: datetime | None
     """What it had in order when the copy was made; None: nothing of that time is left."""
     first_run: int | None
@@ -62,27 +88,47 @@ class _Copy:
         return self.first_run is None or number < self.first_run
 
 
-def _copy_of(
-    service: str, runs: Sequence[JudgedRun], databases: Databases, margin: timedelta
-) -> _Copy | None:
-    """Return the copy that a database was restored from since the latest run; None: it was not."""
-    copied_before: datetime | None = None
-    first_run = None
-    for number, run in enumerate(runs):
-        history = run.histories.get(service)
-        if history is None:
-            continue
-        remains = databases.remains_of(service, history)
-        if remains.copied_before is not None:
-            copied_before = min(remains.copied_before, copied_before or remains.copied_before)
-        elif copied_before is None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Search:
+    """The search for copies in what runs, the latest first, knew of the databases."""
+
+    runs: Sequence[JudgedRun]
+    databases: Databases
+    margin: timedelta
+    remains: dict[tuple[str, int], Remains] = field(default_factory=dict)
+    """By service and number of a run: pairs share the answers of a database."""
+
+    def copy_of(self, service: str, pair: Services) -> _Copy | None:
+        """Return the copy that a service was restored from since the latest run of a pair.
+
+        None: it was not. A run without the other service proves a copy as well, but it has not
+        told of what is gone between the two: it ends no search.
+        """
+        copied_before: datetime | None = None
+        first_run = None
+        for number, run in enumerate(self.runs):
+            if service not in run.histories:
+                continue
+            remains = self._remains_of(service, number)
+            if remains.copied_before is not None:
+                copied_before = min(remains.copied_before, copied_before or remains.copied_before)
+            elif not run.services.issuperset(pair):
+                continue
+            elif copied_before is None:
+                return None
+            elif remains.has_settlement:
+                first_run = number
+                break
+        if copied_before is None:
             return None
-        elif remains.has_settlement:
-            first_run = number
-            break
-    if copied_before is None:
-        return None
-    last = databases.last_settled(service, before=copied_before)
-    # What was on its way when the copy was made has arrived, or was settled, after it.
-    until = None if last is None else last - margin
-    return _Copy(service=service, until=until, first_run=first_run)
+        last = self.databases.last_settled(service, before=copied_before)
+        # What was on its way when the copy was made has arrived, or was settled, after it.
+        until = None if last is None else last - self.margin
+        return _Copy(pair=pair, service=service, until=until, first_run=first_run)
+
+    def _remains_of(self, service: str, number: int) -> Remains:
+        key = service, number
+        if key not in self.remains:
+            history = self.runs[number].histories[service]
+            self.remains[key] = self.databases.remains_of(service, history)
+        return self.remains[key]

@@ -101,6 +101,7 @@ class SqlReconciliationRuns:
                 sql.give_up_dead(t, d, scope=scope, outcome=ABANDONED, problem=_DIED)
             )
             connection.execute(sql.set_right(t, d, scope=scope))
+            connection.execute(sql.shorten_leases(t, d, scope=scope, lease=lease))
             kept: dict[str, str] = {}
             for old in connection.execute(sql.old_good(t, d, scope=scope, older_than=KEPT)):
                 kept.setdefault(alike(old.basis), old.run_id)

@@ -69,6 +69,18 @@ def test_what_was_lost_with_an_old_backup_is_told_once(nights, a_week_later, sto
     assert (again.outcome, again.problems) == (RunOutcome.CLEAN, ())
 
 
+def test_a_run_of_the_restored_service_alone_does_not_hide_it(nights, a_week_later, stock):
+    of, events = a_week_later
+    gone(stock, "inbox", *events)
+    for event in events[2:]:
+        stock.receive(event, group="reserve", source="orders", age=30)
+    nights.run(of[1], scope="stock")
+
+    (told,) = nights.run(*of).problems
+
+    assert "the database of stock was restored from an earlier copy" in told
+
+
 def test_of_what_the_copy_has_its_last_settlement_says_since_when(nights, a_week_later, stock):
     of, events = a_week_later
     gone(stock, "inbox", *events[1:])

@@ -59,6 +59,20 @@ def set_right(t: Tables, d: Dialect, *, scope: str) -> Update:
     )
 
 
+def shorten_leases(t: Tables, d: Dialect, *, scope: str, lease: timedelta) -> Update:
+    """Let the lease of a run end no later than one that begins now.
+
+    The clock was ahead when it was written. A run that lives extends it, and a dead one would block
+    all others until that time comes.
+    """
+    r = t.reconcile_run
+    return (
+        update(r)
+        .where(r.c.scope == scope, r.c.outcome.is_(None), r.c.lease_until > d.later(lease))
+        .values(lease_until=d.later(lease))
+    )
+
+
 def give_up_dead(t: Tables, d: Dialect, *, scope: str, outcome: str, problem: str) -> Update:
     """End the run of a scope whose lease has run out."""
     r = t.reconcile_run

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from shieldtx.errors import AlreadyRunning, ConfigurationError, LeaseLost
 from shieldtx.store import reconciliation_runs
@@ -91,6 +91,21 @@ def test_a_run_of_a_clock_that_was_ahead_is_the_latest_no_more_than_one_night(
     assert [run.run_id for run in latest] == ["03-last", "02-next", "01-ahead"]
     assert all(run.started_at <= run.at for run in latest)
     assert all(run.finished_at is not None and run.finished_at <= run.at for run in latest)
+
+
+def test_a_dead_run_of_a_clock_that_was_ahead_blocks_for_one_lease(
+    stores: Stores, runs: SqlReconciliationRuns
+):
+    begin(runs, "dead")
+    age(stores, started_at=-timedelta(days=1), lease_until=-timedelta(days=1))
+
+    with pytest.raises(AlreadyRunning):
+        begin(runs, "two")
+
+    table = stores.tables.reconcile_run
+    with stores.engine.connect() as connection:
+        until = connection.execute(select(table.c.lease_until)).scalar_one()
+    assert until <= datetime.now(UTC) + LEASE
 
 
 def test_two_configurations_run_beside_each_other_and_share_no_watermarks(

@@ -407,3 +407,16 @@ def test_runs_are_listed_the_latest_first(operator: Operator, missing: list[List
     table = operator.says("runs", "--limit", "1").stdout
     assert "r2" in table
     assert "r1" not in table
+
+
+def test_a_folder_without_the_rows_that_the_run_counted_is_refused(
+    operator: Operator, missing: list[ListedRow]
+):
+    folder = operator.ran("r1", missing)
+    for file in (folder / "rows").rglob("*.parquet"):
+        file.unlink()
+
+    refused = operator.says("repair", "last", "--yes", "--folder", str(folder))
+
+    assert refused.exit_code == 3
+    assert "holds no Parquet file, but run r1 counted 3 mismatches" in refused.stderr

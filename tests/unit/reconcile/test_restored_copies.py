@@ -34,13 +34,19 @@ def copied(age: float) -> Remains:
     return Remains(copied_before=days(age))
 
 
-def run(age: float, *, known: tuple[str, ...] = BOTH, marks: tuple[str, ...] = BOTH) -> JudgedRun:
+def run(
+    age: float,
+    *,
+    of: tuple[str, ...] = BOTH,
+    known: tuple[str, ...] = BOTH,
+    marks: tuple[str, ...] = BOTH,
+) -> JudgedRun:
     history = DatabaseHistory(
         system="7712", timeline="1", objects=(1, 2, 3), newest=(None, UUID(int=int(age)))
     )
     return JudgedRun(
         started_at=days(age),
-        services=frozenset(BOTH),
+        services=frozenset(of),
         watermarks=dict.fromkeys(marks, days(age)),
         histories=dict.fromkeys(known, history),
     )
@@ -53,6 +59,7 @@ class Databases:
     remains: Mapping[int, Remains]
     last: datetime | None = None
     asked: list[tuple[str, int]] = field(default_factory=list)
+    asked_before: list[datetime] = field(default_factory=list)
 
     def remains_of(self, service: str, earlier: DatabaseHistory) -> Remains:
         _, newest = earlier.newest
@@ -62,8 +69,13 @@ class Databases:
 
     def last_settled(self, service: str, *, before: datetime) -> datetime | None:
         assert service == "stock"
-        assert before == min(r.copied_before for r in self.remains.values() if r.copied_before)
+        assert before in {remains.copied_before for remains in self.remains.values()}
+        self.asked_before.append(before)
         return self.last
+
+
+def run_of_stock(age: float) -> JudgedRun:
+    return run(age, of=("stock",), known=("stock",), marks=("stock",))
 
 
 def judged(databases: Databases, *runs: JudgedRun) -> JudgedUntil:
@@ -77,6 +89,7 @@ def test_what_a_copy_lacks_counts_as_not_judged() -> None:
     until = judged(databases, run(1), run(2))
 
     assert until == JudgedUntil(services=BOTH, until=days(10) - MARGIN, restored=("stock",))
+    assert set(databases.asked_before) == {days(3)}
     (told,) = unjudged_spans({FORTH: A_WEEK}, [until])
     assert told.startswith(
         "no run has judged the events between orders and stock from 2026-01-05 00:00:00+0000 to "
@@ -129,6 +142,50 @@ def test_rows_that_may_have_been_purged_are_no_sign_of_a_copy(remains: Remains) 
 
     assert judged(databases, run(1), run(2)).until == days(1)
     assert databases.asked == [("orders", 1), ("stock", 1)]
+
+
+def test_a_run_without_the_other_service_has_not_told_it() -> None:
+    databases = Databases({1: THERE, 2: copied(2)}, last=days(10))
+
+    until = judged(databases, run_of_stock(1), run(2))
+
+    assert until == JudgedUntil(services=BOTH, until=days(10) - MARGIN, restored=("stock",))
+
+
+def test_what_a_run_without_the_other_service_told_is_not_told_again() -> None:
+    runs = run_of_stock(1), run(2)
+    databases = Databases({1: THERE, 2: copied(2)}, last=days(10))
+
+    restored = as_restored(runs, BOTH, databases, margin=MARGIN)
+
+    alone = ("stock", "stock")
+    until = {each.services: each for each in judged_until(restored, BOTH)}[alone]
+    assert until == JudgedUntil(services=alone, until=days(1))
+
+
+def test_of_two_copies_a_run_between_them_hides_neither() -> None:
+    databases = Databases({1: copied(2), 2: THERE, 3: copied(3)}, last=days(10))
+
+    until = judged(databases, run_of_stock(1), run_of_stock(2), run(3))
+
+    assert (until.until, until.restored) == (days(10) - MARGIN, ("stock",))
+
+
+def test_a_run_without_the_other_service_proves_a_copy() -> None:
+    databases = Databases({1: copied(1), 2: UNKNOWN}, last=days(10))
+
+    assert judged(databases, run_of_stock(1), run(2)).until == days(10) - MARGIN
+
+
+def test_more_frequent_runs_without_the_other_service_hide_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(restored_copies, "ENOUGH", 1)
+    databases = Databases({1: THERE, 2: THERE, 3: copied(3)}, last=days(10))
+
+    until = judged(databases, run_of_stock(1), run_of_stock(2), run(3))
+
+    assert (until.until, until.restored) == (days(10) - MARGIN, ("stock",))
 
 
 def test_runs_of_which_the_database_is_not_known_are_as_the_one_before() -> None:

@@ -143,14 +143,28 @@ def _latest_settled(rows: Sequence[Row]) -> SettledRow | None:
 
 
 def may_tell(h: History, night: Judged) -> bool:
-    """Whether rows that the night before has met are gone, and no purge has removed them."""
-    before = max((each.at for each in h.setting.nights if each.at < night.at), default=None)
-    return before is not None and any(
+    """Whether rows that the latest night of a pair has met are gone, and no purge removed them."""
+    return any(
         life.born_at <= before < life.gone_at <= night.at
         and life.gone_at < life.settled_at + (kept or NEVER)
         for life in h.lives
         for kept in [h.setting.retention[life.service]]
+        for before in _last_compared(h, night, life.service)
     )
+
+
+def _last_compared(h: History, night: Judged, service: str) -> Iterator[float]:
+    """Yield when a night had a service and each one beside it, by the names that they have now."""
+    for other in h.setting.services:
+        pair = {night.called(service), night.called(other)}
+        yield max(
+            (
+                each.at
+                for each in h.setting.nights
+                if each.at < night.at and pair <= {each.called(name) for name in each.retention}
+            ),
+            default=-NEVER,
+        )
 
 
 def must_tell(h: History, night: Judged) -> bool:

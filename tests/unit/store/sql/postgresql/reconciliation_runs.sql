@@ -11,6 +11,12 @@ SET started_at=(statement_timestamp() + :param_1), finished_at=CASE WHEN (shield
     statement_timestamp()) THEN statement_timestamp() + :param_1 ELSE shield_reconcile_run.finished_at END
 WHERE shield_reconcile_run.scope = 'sample' AND shield_reconcile_run.started_at > statement_timestamp();
 
+-- shorten_leases
+UPDATE shield_reconcile_run
+SET lease_until=(statement_timestamp() + :param_1)
+WHERE shield_reconcile_run.scope = 'sample' AND shield_reconcile_run.outcome IS NULL AND
+    shield_reconcile_run.lease_until > statement_timestamp() + :param_2;
+
 -- give_up_dead
 UPDATE shield_reconcile_run
 SET finished_at=statement_timestamp(), outcome='sample', problem='sample'

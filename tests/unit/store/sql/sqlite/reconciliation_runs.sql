@@ -14,6 +14,13 @@ SET started_at=strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', C
 WHERE shield_reconcile_run.scope = 'sample' AND shield_reconcile_run.started_at > strftime('%Y-%m-%d
     %H:%M:%f000', 'now');
 
+-- shorten_leases
+UPDATE shield_reconcile_run
+SET lease_until=strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', CAST(:param_1 AS FLOAT)))
+WHERE shield_reconcile_run.scope = 'sample' AND shield_reconcile_run.outcome IS NULL AND
+    shield_reconcile_run.lease_until > strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds',
+    CAST(:param_2 AS FLOAT)));
+
 -- give_up_dead
 UPDATE shield_reconcile_run
 SET finished_at=strftime('%Y-%m-%d %H:%M:%f000', 'now'), outcome='sample', problem='sample'
