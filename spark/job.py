@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
 
+from shieldtx.reconcile.asked_window import unjudged_of
+from shieldtx.reconcile.compared_streams import possible_streams
 from shieldtx.reconcile.expectations import Stream
 from shieldtx.reconcile.findings import Bounds, Findings, OutputFolder
 from shieldtx.reconcile.incremental import Mode, mode_of
@@ -24,7 +26,7 @@ from shieldtx.reconcile.window import Clock, Window, earliest_watermark, memorie
 from .compare import transforms
 from .compare.digests import digests_of
 from .compare.read_plan import Plan, plan_of, without_purged_events
-from .judging import idle_of, judged, windows_of
+from .judging import Judged, idle_of, judged, windows_of
 from .observations import differs, observed_in
 from .obstacles import obstacles_of, remarks_of
 from .prefetch import Prefetch
@@ -85,7 +87,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
         ),
         remarks=tuple(remarks_of(request, found, at_end)),
         obstacles=tuple(obstacles_of(databases, found, planned.others, at_end, observed.received)),
-        unjudged_spans=_unjudged_spans(request, found.windows),
+        unjudged_spans=_unjudged(request, found, at_end),
         idle=idle_of(found.windows, at_end, request),
         observed=observed,
         seconds=round(time.monotonic() - began, 3),
@@ -123,16 +125,23 @@ def _planned(spark: SparkSession, prefetch: Prefetch, clocks: Mapping[str, Clock
         digests = digests_of(databases, memories) if request.push_down else None
         plan = plan_of(databases, digests)
     if digests is not None and plan.expectation is not None:
-        windows = windows_of(plan.expectation, clocks, request)
+        windows = windows_of(plan.expectation.streams, clocks, request)
         plan = without_purged_events(databases, plan, digests, windows)
     others = other_sources(databases, digests.sources if digests else None)
     return _Planned(databases=databases, plan=plan, earlier_topics=earlier_topics, others=others)
 
 
-def _unjudged_spans(request: ReconcileRequest, windows: Mapping[Stream, Window]) -> tuple[str, ...]:
-    """Say between which times no run has judged; a run of a window has others before and after."""
+def _unjudged(
+    request: ReconcileRequest, found: Judged, clocks: Mapping[str, Clock]
+) -> tuple[str, ...]:
+    """Say which times no run has judged, or of those that were asked for this one cannot judge."""
+    members = [service.member for service in request.services]
+    received = {*found.received, *request.past.received}
+    # Also of services between which no event is left that could be seen.
+    streams = sorted(possible_streams(members, received), key=repr)
+    windows = {**windows_of(streams, clocks, request), **found.windows}
     if mode_of(request.selection) is Mode.WINDOW:
-        return ()
+        return tuple(unjudged_of(request.selection, windows))
     return tuple(unjudged_spans(windows, request.judged_until))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -53,7 +53,7 @@ def judged(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]) -> Jud
     beside = _beside_topics(databases, plan, clocks)
     report_progress("reading rows")
     reads = planned_reads(databases, plan)
-    windows = windows_of(reads.expectation, clocks, databases.request)
+    windows = windows_of(reads.expectation.streams, clocks, databases.request)
     rows = union_of([_judged_pairs(databases, reads, windows), *beside.rows]).persist()
     report_progress("judging, and writing the rows that are not in order")
     return Judged(
@@ -104,16 +104,15 @@ def _judged_pairs(
 
 
 def windows_of(
-    expectation: Expectation, clocks: Mapping[str, Clock], request: ReconcileRequest
+    streams: Iterable[Stream], clocks: Mapping[str, Clock], request: ReconcileRequest
 ) -> Mapping[Stream, Window]:
-    """Return the window of each stream in which something is expected or has arrived."""
-    streams = dict.fromkeys(route.stream for route in expectation.routes)
+    """Return the window of each of these streams."""
     return {
         stream: window_of(
             [clocks[name] for name in dict.fromkeys((stream.upstream, stream.downstream))],
             margin=request.margin,
         )
-        for stream in streams
+        for stream in dict.fromkeys(streams)
     }
 
 

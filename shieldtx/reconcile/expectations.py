@@ -134,6 +134,11 @@ class Expectation:
     remarks: tuple[str, ...] = ()
     """What is expected by earlier runs alone, in sentences."""
 
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """Those in which something is expected or has arrived."""
+        return tuple(dict.fromkeys(route.stream for route in self.routes))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Others:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
-from sqlalchemy import text
+import pytest
+from sqlalchemy import delete, text
 
 from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.incremental import Mode
-from shieldtx.reconcile.request import EVERYTHING
+from shieldtx.reconcile.request import EVERYTHING, Selection
 from shieldtx.reconcile.verdicts import Verdict
-from tests.spark.nights import a_day_passes, mode
+from tests.spark.nights import a_day_passes, mode, set_back
 from tests.spark.planting import TOPIC
 
 DAY = 24 * 60
@@ -50,6 +51,56 @@ def test_a_run_of_everything_tells_it_too(nights, orders, stock):
 
     assert nights.run(*services, selection=EVERYTHING).outcome is RunOutcome.NOT_JUDGED
     assert nights.run(*services, selection=EVERYTHING).outcome is RunOutcome.CLEAN
+
+
+@pytest.mark.parametrize("groups", [None, (ExpectedGroup(name="reserve", topics=(TOPIC,)),)])
+def test_a_time_is_told_too_where_no_row_of_the_two_services_is_left(nights, orders, stock, groups):
+    """Named groups have no route without a row, and so the run was clean."""
+    services = orders.database(retention=A_WEEK), stock.database(retention=A_WEEK, groups=groups)
+    received(orders, stock, 60)
+    assert nights.run(*services).outcome is RunOutcome.CLEAN
+    set_back(orders, timedelta(days=10), with_rows=True)
+    for service in (orders, stock):
+        with service.engine.begin() as connection:
+            connection.execute(delete(service.tables.outbox))
+            connection.execute(delete(service.tables.inbox))
+
+    night = nights.run(*services)
+
+    assert night.outcome is RunOutcome.NOT_JUDGED
+    (told,) = night.problems
+    assert told.startswith("no run has judged the events between orders and stock from ")
+    assert nights.run(*services).outcome is RunOutcome.CLEAN
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "told"),
+    [
+        (30, 20, "could not be judged: their rows may have been purged"),
+        (30, None, "could not be judged: their rows may have been purged"),
+        (1, -1, "could not be judged yet: they are in flight, or still to come"),
+        (-1, -2, "could not be judged yet: they are in flight, or still to come"),
+        (6, 1, ""),
+        (6, None, ""),
+    ],
+)
+def test_a_time_that_was_asked_for_and_cannot_be_judged_is_told(
+    nights, orders, stock, since, until, told
+):
+    """It is what the report advises where no run has judged a time: the answer was clean."""
+    group = ExpectedGroup(name="reserve", topics=(TOPIC,))
+    services = orders.database(retention=A_WEEK), stock.database(retention=A_WEEK, groups=(group,))
+    received(orders, stock, 2 * DAY)
+    now = orders.now()
+    window = Selection(
+        written_since=now - timedelta(days=since),
+        written_until=None if until is None else now - timedelta(days=until),
+    )
+
+    run = nights.run(*services, selection=window)
+
+    assert run.outcome is (RunOutcome.NOT_JUDGED if told else RunOutcome.CLEAN)
+    assert [told in problem for problem in run.problems] == ([True] if told else [])
 
 
 def test_a_mismatch_that_stays_for_longer_than_rows_are_kept_leaves_no_gap(nights, orders, stock):

@@ -1,0 +1,33 @@
+"""Between which services events can go, whether or not a run sees any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from shieldtx.domain.states import TxKind
+from shieldtx.reconcile.expectations import Member, Received, Stream
+
+
+def possible_streams(members: Collection[Member], received: Iterable[Received]) -> set[Stream]:
+    """Return the streams that groups name in the configuration, and those that have had events.
+
+    Where all rows of a stream were purged or lost, nothing else shows that it is there.
+    """
+    names = {member.name for member in members}
+    return {*_named(members), *(_had(each) for each in received if each.source in names)}
+
+
+def _had(seen: Received) -> Stream:
+    return Stream(kind=seen.kind, upstream=seen.source, downstream=seen.downstream)
+
+
+def _named(members: Collection[Member]) -> Iterator[Stream]:
+    for member in members:
+        for group in member.groups or ():
+            if group.kind is not TxKind.COMMIT:
+                # What it compensates went the other way, as a stream of its own.
+                continue
+            for upstream in members:
+                is_named = not group.upstreams or upstream.name in group.upstreams
+                if is_named and upstream.name != member.name:
+                    yield Stream(kind=group.kind, upstream=upstream.name, downstream=member.name)
