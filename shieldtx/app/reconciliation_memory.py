@@ -52,10 +52,11 @@ def memory_of(own: SqlReconciliationRuns, databases: ServiceDatabases, now: Basi
     """Read what earlier runs have seen of what is judged `now`; `own` are those of its name."""
     remarks: list[str] = []
     others = list(_of_other_names(own.scope, databases, remarks))
-    # Since when a group is a former one, the latest run that knows of it says.
+    # Since when a group is a former one, the latest name that lists it says.
     others.sort(key=lambda runs: runs[0].started_at, reverse=True)
     by_name = [tee(_with_bases(runs), 3) for runs in (own.all_ended(), *others)]
     for_past, for_topics, (judged_by_own, *judged_by_others) = zip(*by_name, strict=True)
+    own_past, *others_past = (past_of((read for _, read in runs), now) for runs in for_past)
     judged = heapq.merge(
         _judged_runs(judged_by_own),
         *(_judged_alike(runs, now) for runs in judged_by_others),
@@ -63,7 +64,7 @@ def memory_of(own: SqlReconciliationRuns, databases: ServiceDatabases, now: Basi
         reverse=True,
     )
     return Memory(
-        past=together(past_of((read for _, read in runs), now) for runs in for_past),
+        past=together(own_past, others_past),
         topics_before=topics_before((read for _, read in chain.from_iterable(for_topics)), now),
         judged_until=judged_until(
             as_restored(judged, now.services, databases, margin=now.margin), now.services

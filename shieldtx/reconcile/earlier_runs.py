@@ -38,14 +38,21 @@ def past_of(earlier: Iterable[Basis | None], now: Basis) -> Past:
     return memory.past()
 
 
-def together(pasts: Iterable[Past]) -> Past:
-    """Return what runs of several names have seen; what the first ones say of a time decides."""
-    received: set[Received] = set()
+def together(own: Past, others: Iterable[Past]) -> Past:
+    """Return what runs of several names have seen: the own name, and others, the latest first.
+
+    Since when a group is a former one, the own name says, also that it was none. A file of another
+    name that does not list a group knows nothing of it: the latest one decides that lists it.
+    """
+    received = set(own.received)
     since: dict[str, Mapping[str, datetime]] = {}
-    for past in pasts:
+    for past in others:
         received.update(past.received)
-        since = {**past.former_since, **since}
-    return Past(received=tuple(sorted(received, key=repr)), former_since=since)
+        for service, groups in past.former_since.items():
+            since[service] = {**groups, **since.get(service, {})}
+    return Past(
+        received=tuple(sorted(received, key=repr)), former_since={**since, **own.former_since}
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -158,6 +158,17 @@ def test_what_runs_of_several_names_have_seen_is_added_up() -> None:
     first = Past(received=(PLACED,), former_since={"stock": {}})
     second = Past(received=(MONTHLY, PLACED), former_since={"stock": {"mail": NIGHT}, "orders": {}})
 
-    assert together([first, second]) == Past(
+    assert together(first, [second]) == Past(
         received=(MONTHLY, PLACED), former_since={"stock": {}, "orders": {}}
     )
+
+
+def test_a_file_that_does_not_list_a_former_group_says_nothing_of_it() -> None:
+    """As that of an application, which runs under a name of its own."""
+    unlisted = Past(former_since={"stock": {}})
+    earlier = Past(former_since={"stock": {"mail": NIGHT}})
+    later = Past(former_since={"stock": {"mail": NIGHT + timedelta(days=1)}})
+
+    assert together(Past(), [unlisted, earlier]) == earlier
+    assert together(Past(), [unlisted, later, earlier]) == later
+    assert together(unlisted, [earlier]) == unlisted
