@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +16,12 @@ from shieldtx.cli.prompts import confirm, current_operator
 from shieldtx.cli.reconcile_config import Config, ending_as_error
 from shieldtx.cli.reconcile_runs import Opened, ended_run, opened
 from shieldtx.errors import ConfigurationError
+from shieldtx.reconcile import basis
+from shieldtx.reconcile.basis import Basis
 from shieldtx.reconcile.findings import OutputFolder, from_json
+from shieldtx.reconcile.judged_spans import ENOUGH
 from shieldtx.reconcile.repair.decisions import NAMED, PART_OF_RETENTION, REPAIRED, Policy
+from shieldtx.reconcile.repair.known_in_order import known_in_order
 from shieldtx.reconcile.repair.listed_rows import ListedRow, listed_rows
 from shieldtx.reconcile.repair.repair import Repair
 from shieldtx.reconcile.repair.tally import RepairReport
@@ -47,6 +52,14 @@ def repair(
             "where groups have or will have received later events of their keys.",
         ),
     ] = False,
+    restored: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SERVICE",
+            help="The whole database of this service was restored: effects were lost with the "
+            "inbox, so hand over also what earlier runs found in order. Repeatable.",
+        ),
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="A copy of the run's folder, if it is not where it was.")
     ] = None,
@@ -80,7 +93,9 @@ def repair(
                 copy=folder,
                 named=verdict or [],
                 out_of_order=out_of_order,
+                restored=restored or [],
             )
+            job.check()
             if not dry_run and not yes and not _agreed(job):
                 raise ConfigurationError("nothing was repaired (scripts say --yes)")
             report = job.carry_out(who=who or current_operator(), dry_run=dry_run)
@@ -127,6 +142,16 @@ class _Job:
     copy: Path | None
     named: Sequence[Verdict]
     out_of_order: bool
+    restored: Sequence[str]
+
+    def check(self) -> None:
+        """Raise ConfigurationError for a service that is not in the configuration."""
+        for name in self.restored:
+            if name not in self.services:
+                raise ConfigurationError(
+                    f"--restored {name}: {self.databases.configuration} names no such service, "
+                    f"only {', '.join(self.services)}"
+                )
 
     @property
     def services(self) -> tuple[str, ...]:
@@ -150,7 +175,16 @@ class _Job:
             for_others={service.name: service.others for service in services},
             groups={service.name: service.groups or () for service in services},
             young_since={name: at - kept * PART_OF_RETENTION for name, kept in self._kept(at)},
+            in_order=known_in_order(
+                self._good_runs(), [s.member for s in services if s.name not in self.restored]
+            ),
         )
+
+    def _good_runs(self) -> Iterator[tuple[Basis, Mapping[str, datetime]]]:
+        # Each run remembers what those before it have met.
+        for good in islice(self.databases.runs.good(), ENOUGH):
+            if (judged := basis.from_json(good.basis)) is not None:
+                yield judged, good.watermarks
 
     def _kept(self, at: datetime) -> Iterator[tuple[str, timedelta]]:
         """Yield how long services keep settled rows: by the file, or by what they have purged."""

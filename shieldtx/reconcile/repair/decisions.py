@@ -15,6 +15,7 @@ from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.ports.repair import RepairAction, RowSeen
 from shieldtx.reconcile.expectations import NOBODY, ExpectedGroup, Others
 from shieldtx.reconcile.repair.age import may_be_forgotten
+from shieldtx.reconcile.repair.known_in_order import Inlet, KnownInOrder
 from shieldtx.reconcile.repair.listed_rows import ListedRow
 from shieldtx.reconcile.repair.steps import (
     AnyStep,
@@ -54,6 +55,8 @@ class Policy:
     """By service: what was settled before that it may have purged; left out: it purges nothing."""
     groups: Mapping[str, Sequence[ExpectedGroup]] = field(default_factory=dict)
     """By service: the groups that the configuration names."""
+    in_order: KnownInOrder = field(default_factory=KnownInOrder)
+    """What groups have had, by what earlier runs found."""
 
     def is_for_others(self, topic: str, event_type: str, *, writer: str, kind: TxKind) -> bool:
         """Whether others than these services receive events of a topic, or of a type.
@@ -98,6 +101,12 @@ def _concerned(step: AnyStep) -> set[str]:
 TOO_OLD: Final = (
     "so old that a service may have purged what it knows of it: another copy could have a second "
     "effect; look what became of it and make up for it by hand"
+)
+LOST: Final = (
+    "an earlier run found it in order, so a group that lacks it has lost its inbox row, and its "
+    "effect may be there: another copy would have a second one. If the whole database of the "
+    "group's service was restored, so that effects were lost as well, name that service with "
+    "`--restored`; else put the inbox rows back, or make up for it by hand"
 )
 FOR_OTHERS: Final = (
     "its topic or its type is for services that take no part in this: they would get the copy "
@@ -173,6 +182,9 @@ _HALF: Final = "a half message waits for the word of its application, or for its
 def _missing(row: ListedRow, policy: Policy) -> AnyStep | Refusal:
     if row.group == NOBODY:
         return Refusal(reason=_NOBODY_THERE)
+    inlet = Inlet(row.upstream, row.downstream, row.group, row.kind, row.event_type)
+    if policy.in_order.had(inlet, row.published_at):
+        return Refusal(reason=LOST)
     missing = Missing(
         verdict=row.verdict,
         upstream=row.upstream,

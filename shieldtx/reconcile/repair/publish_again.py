@@ -8,10 +8,11 @@ from itertools import groupby
 from typing import Final
 from uuid import UUID
 
-from shieldtx.ports.repair import RepairAction, Repaired, RowSeen
+from shieldtx.ports.hand_over import Line
+from shieldtx.ports.repair import RepairAction, Repaired, RepairedEvent, RowSeen
 from shieldtx.reconcile.repair.age import may_be_forgotten
 from shieldtx.reconcile.repair.context import RepairContext
-from shieldtx.reconcile.repair.decisions import TOO_OLD
+from shieldtx.reconcile.repair.decisions import LOST, TOO_OLD
 from shieldtx.reconcile.repair.order_for_all import OrderForAll
 from shieldtx.reconcile.repair.revoked import Revoked
 from shieldtx.reconcile.repair.rows_in_order import EventIds, NumberedRows
@@ -75,6 +76,7 @@ class PublishAgain:
         arrived = self._arrived(rows)
         revoked = self._revoked.among(rows)
         lines = self._upstream.lines([row.event_id for row in rows])
+        lost = self._lost(rows, lines)
         for row in rows:
             line = lines.get(row.event_id)
             # One copy is for all groups that lack it.
@@ -85,11 +87,32 @@ class PublishAgain:
                 tally.refuse(verdict, reason)
             elif may_be_forgotten(row.settled_at, line, since=self._policy.young_for_all):
                 tally.refuse(verdict, TOO_OLD)
+            elif row.event_id in lost:
+                tally.refuse(verdict, LOST)
             elif row.event_id in late and not self._policy.out_of_order:
                 tally.refuse(verdict, late[row.event_id])
             else:
                 kept.append(row)
         return kept
+
+    def _lost(self, rows: Sequence[RowSeen], lines: Mapping[UUID, Line]) -> set[UUID]:
+        """Return the events that groups lack, though an earlier run found that they had them."""
+        known, lost = self._policy.in_order, set[UUID]()
+        for inlet in known.inlets(self._publication.upstream):
+            had = {
+                row.event_id
+                for row in rows
+                if (line := lines.get(row.event_id)) is not None
+                and line.type == inlet.event_type
+                and known.had(inlet, row.settled_at)
+            }
+            events = [
+                RepairedEvent(event_id=each, source=inlet.upstream, group=inlet.group)
+                for each in had
+            ]
+            has = self._stores[inlet.downstream].received(events) if events else ()
+            lost |= had - {event.event_id for event in has}
+        return lost
 
     def _in_time(
         self, rows: Sequence[RowSeen], late: Mapping[UUID, str], tally: Tally

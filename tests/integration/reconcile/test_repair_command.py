@@ -14,8 +14,11 @@ from sqlalchemy import insert
 from typer.testing import CliRunner, Result
 
 from shieldtx.cli.program import program
+from shieldtx.domain.states import TxKind
 from shieldtx.reconcile import basis
+from shieldtx.reconcile.expectations import Received
 from shieldtx.reconcile.findings import Findings, OutputFolder, to_json
+from shieldtx.reconcile.observed import Observed
 from shieldtx.reconcile.repair.listed_rows import ListedRow
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
@@ -340,6 +343,76 @@ def judged_by(*names: str) -> str:
     services = tuple(ServiceDatabase(name=name, url="postgresql://db/d") for name in names)
     request = ReconcileRequest(services=services, folder=Path("unused"))
     return basis.to_json(basis.basis_of(request, {}))
+
+
+def was_in_order(operator: Operator, *, until: datetime, groups: tuple[str, ...]) -> None:
+    """Store a good run that has met events of these groups of stock."""
+    received = tuple(
+        Received(
+            downstream="stock",
+            group=group,
+            source="orders",
+            kind=TxKind.COMMIT,
+            topic="orders.placed",
+            event_type="orders.placed",
+        )
+        for group in groups
+    )
+    judged = basis.from_json(judged_by("orders", "stock"))
+    assert judged is not None
+    met = replace(judged, observed=Observed(received=received))
+    operator.runs.begin("good", mode="full", who="night@host", basis=basis.to_json(met))
+    operator.runs.finish(
+        "good", outcome="CLEAN", good=True, watermarks={"orders": until, "stock": until}
+    )
+
+
+@pytest.mark.parametrize("verdict", ["MISSING_DOWNSTREAM", "ABSENT_FROM_TOPIC"])
+def test_what_an_earlier_run_found_in_order_is_not_delivered_unless_effects_were_lost(
+    operator: Operator, verdict: str
+):
+    """The inbox was emptied, or moved without its rows: the effects are there."""
+    pair = operator.pair
+    pair.write(3)
+    pair.work()
+    was_in_order(operator, until=datetime.now(UTC) + HOUR, groups=("stock", "mail"))
+    pair.stock.execute("DELETE FROM shield_inbox WHERE consumer_group = 'stock'")
+    found = pair.missing("stock") if verdict == "MISSING_DOWNSTREAM" else pair.absent()
+    operator.ran("r1", found)
+    command = ("repair", "last", "--verdict", verdict, "--yes")
+
+    said = operator.answers(*command)
+    assert [each["done"] for each in said["repaired"]] == []
+    ((reason, rows),) = [(each["reason"], each["rows"]) for each in said["not_repairable"]]
+    assert rows == 3
+    assert "an earlier run found it in order" in reason
+
+    (done,) = operator.answers(*command, "--restored", "stock")["repaired"]
+    assert done["done"] == 3
+
+
+@pytest.mark.parametrize(
+    ("until", "groups"),
+    [(timedelta(days=1), ("mail",)), (-HOUR, ("stock", "mail"))],
+    ids=["the group is new since", "the events are younger"],
+)
+def test_what_no_run_has_found_in_order_is_delivered(
+    operator: Operator, missing: list[ListedRow], until: timedelta, groups: tuple[str, ...]
+):
+    was_in_order(operator, until=datetime.now(UTC) + until, groups=groups)
+    operator.ran("r1", missing)
+
+    (done,) = operator.answers("repair", "last", "--yes")["repaired"]
+
+    assert done["done"] == 3
+
+
+def test_a_restored_service_has_to_be_one_of_the_file(operator: Operator, missing: list[ListedRow]):
+    operator.ran("r1", missing)
+    result = operator.says("repair", "last", "--yes", "--restored", "stok")
+    assert result.exit_code == 3
+    assert "--restored stok" in result.stderr
+    assert "only orders, stock" in result.stderr
 
 
 def test_a_folder_that_a_later_run_has_taken_is_not_repaired_by(
