@@ -14,7 +14,7 @@ from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.incremental import Mode
 from shieldtx.reconcile.request import EVERYTHING, Selection
 from shieldtx.reconcile.verdicts import Verdict
-from tests.spark.nights import a_day_passes, mode
+from tests.spark.nights import a_day_passes, mode, set_back
 from tests.spark.planting import TOPIC
 
 DAY = 24 * 60
@@ -155,7 +155,7 @@ def test_a_named_type_of_which_no_event_is_kept_is_no_mistyped_one(
     daily(orders, stock, age=2 * DAY, groups=("reserve",), **MONTHLY)
     assert nights.run(*services, push_down=push_down).outcome is RunOutcome.CLEAN
     for is_purged in ("event_type = 'invoice.closed'", "true"):
-        a_day_passes(orders)
+        set_back(orders, timedelta(days=6), with_rows=True)
         purged(stock, is_purged)
         with orders.engine.begin() as connection:
             connection.execute(text(f"DELETE FROM shield_outbox WHERE {is_purged}"))
