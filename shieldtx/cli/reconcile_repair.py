@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from shieldtx.cli.found_rows import rows_of
 from shieldtx.cli.output import AsJson, print_fields, print_json, print_table, printable
 from shieldtx.cli.prompts import confirm, current_operator
 from shieldtx.cli.reconcile_config import Config, ending_as_error
@@ -18,7 +19,6 @@ from shieldtx.cli.reconcile_runs import Opened, ended_run, opened
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile import basis
 from shieldtx.reconcile.basis import Basis
-from shieldtx.reconcile.findings import OutputFolder, from_json
 from shieldtx.reconcile.judged_spans import ENOUGH
 from shieldtx.reconcile.repair.decisions import NAMED, PART_OF_RETENTION, REPAIRED, Policy
 from shieldtx.reconcile.repair.known_in_order import known_in_order
@@ -106,33 +106,6 @@ def repair(
             _show(data)
 
 
-def _rows_of(ended: StoredRun, copy: Path | None) -> Path:
-    """Return where the rows of a run are; raises ConfigurationError where others are by now."""
-    folder = OutputFolder(path=copy or Path(ended.folder))
-    if not folder.findings.is_file():
-        raise ConfigurationError(
-            f"{folder.path} holds no findings: repair on the machine of {ended.who}, or give a "
-            "copy of the run's folder with --folder"
-        )
-    found = from_json(folder.findings.read_bytes()).run_id
-    if found != ended.run_id:
-        raise ConfigurationError(
-            f"{folder.path} holds the findings of run {found or 'that was not stored'} by now, not "
-            f"those of {ended.run_id}: give a copy of its folder with --folder, or repair the "
-            "later run"
-        )
-    mismatches = sum(
-        ended.totals.get(verdict.value, 0) for verdict in Verdict if verdict.is_mismatch
-    )
-    if mismatches and not any(folder.rows.rglob("*.parquet")):
-        raise ConfigurationError(
-            f"{folder.rows} holds no Parquet file, but run {ended.run_id} counted {mismatches} "
-            "mismatches: the rows are missing. Copy the whole folder of the run and give it with "
-            "--folder"
-        )
-    return folder.rows
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Job:
     """A run, its rows, and what is to be repaired of them."""
@@ -198,7 +171,7 @@ class _Job:
     def read(self) -> Iterator[ListedRow]:
         """Yield the rows that it is about; another run may have taken the folder by now."""
         all_ = [verdict for verdict in Verdict if verdict.is_mismatch]
-        rows = _rows_of(self.run, self.copy)
+        rows = rows_of(self.run, self.copy)
         return listed_rows(rows, self.named or all_, run_id=self.run.run_id)
 
     def carry_out(self, *, who: str, dry_run: bool) -> RepairReport:
