@@ -135,10 +135,9 @@ def _unjudged(
     request: ReconcileRequest, found: Judged, clocks: Mapping[str, Clock]
 ) -> tuple[str, ...]:
     """Say which times no run has judged, or of those that were asked for this one cannot judge."""
-    members = [service.member for service in request.services]
     received = {*found.received, *request.past.received}
     # Also of services between which no event is left that could be seen.
-    streams = sorted(possible_streams(members, received), key=repr)
+    streams = sorted(possible_streams(request.members, received), key=repr)
     windows = {**windows_of(streams, clocks, request), **found.windows}
     if mode_of(request.selection) is Mode.WINDOW:
         return tuple(unjudged_of(request.selection, windows))

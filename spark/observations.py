@@ -31,7 +31,7 @@ def differs(databases: Databases, plan: Plan) -> tuple[ObservedTopics, tuple[str
     request = databases.request
     if request.observed is None:
         return ObservedTopics(), ()
-    members = [service.member for service in request.services]
+    members = request.members
     now = decisive(members, [*plan.past, *remembered(members, request.past)])
     topics_now, why = topics.observed_again(request)
     return topics_now, (*received_first(request.observed, now), *why)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from shieldtx.reconcile.expectations import Member, Received
+from shieldtx.reconcile.expectations import Received
 from shieldtx.reconcile.request import ReconcileRequest
 from shieldtx.reconcile.unnamed_groups import mistyped_former_groups, unnamed_groups
 from shieldtx.reconcile.window import Clock
@@ -44,7 +44,7 @@ def obstacles_of(
     yield from waiting_for_others(databases, clocks)
     yield from unsent_rollbacks_of_others(databases, clocks)
     yield from waiting_from_others(databases, clocks)
-    yield from mistyped_former_groups(_members(databases.request), received)
+    yield from mistyped_former_groups(databases.request.members, received)
     yield from still_receiving(databases)
     yield from types_moved(databases, found.expectation.routes)
 
@@ -67,8 +67,4 @@ def remarks_of(
     yield from request.remarks
     yield from (clock.remark for clock in clocks.values() if clock.remark)
     yield from found.expectation.remarks
-    yield from unnamed_groups(_members(request), found.received, earlier=request.past.received)
-
-
-def _members(request: ReconcileRequest) -> list[Member]:
-    return [service.member for service in request.services]
+    yield from unnamed_groups(request.members, found.received, earlier=request.past.received)

@@ -159,6 +159,11 @@ class ReconcileRequest:
                 f"{MOST_ROWS:,}; a run leaves all of them as files in its folder"
             )
 
+    @property
+    def members(self) -> list[Member]:
+        """The services as far as expectations go."""
+        return [service.member for service in self.services]
+
 
 _REQUEST = TypeAdapter(ReconcileRequest)
 

@@ -189,7 +189,7 @@ def _expectation(
     *,
     sent_is_all: bool = True,
 ) -> Expectation:
-    members = [service.member for service in databases.services]
+    members = databases.request.members
     past = remembered(members, databases.request.past)
     known = {*received, *past}
     found = expectation_of(members, sent=set(sent), received=known)
