@@ -71,7 +71,11 @@ def everything_that_can_be_asked():
                 ),
             ),
             topics=ObservedTopics(
-                cluster="c", topics={"t": ObservedTopic(topic_id="i", ends={0: 7}), "u": None}
+                cluster="c",
+                topics={
+                    "t": ObservedTopic(topic_id="i", ends={0: 7}, writers=frozenset({"orders"})),
+                    "u": None,
+                },
             ),
         ),
         past=Past(
