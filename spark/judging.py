@@ -8,7 +8,7 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame
 
-from shieldtx.reconcile.expectations import Expectation, Received, Stream
+from shieldtx.reconcile.expectations import Expectation, Received, Sent, Stream
 from shieldtx.reconcile.observed import ObservedTopics
 from shieldtx.reconcile.request import ReconcileRequest
 from shieldtx.reconcile.window import Clock, Window, window_of
@@ -30,6 +30,8 @@ class BesideTopics:
     left_out: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     observed: ObservedTopics = field(default_factory=ObservedTopics)
+    sent: frozenset[Sent] = frozenset()
+    """Of which types the events of the outboxes are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +82,10 @@ def _beside_topics(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]
     reading = topics.read(databases.spark, request, sent)
     if reading.records is None:
         return BesideTopics(
-            left_out=reading.left_out, obstacles=reading.obstacles, observed=reading.observed
+            left_out=reading.left_out,
+            obstacles=reading.obstacles,
+            observed=reading.observed,
+            sent=types,
         )
     rows = topic_plan.judged(databases, reading.records, reading.horizons, clocks)
     return BesideTopics(
@@ -88,6 +93,7 @@ def _beside_topics(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]
         left_out=reading.left_out,
         obstacles=reading.obstacles,
         observed=reading.observed,
+        sent=types,
     )
 
 

@@ -14,6 +14,7 @@ from shieldtx.reconcile.observed import (
     remembered,
 )
 from shieldtx.reconcile.request import ReconcileRequest
+from shieldtx.reconcile.topic_writers import with_writers
 from shieldtx.reconcile.window import Clock
 
 from .compare.read_plan import Plan
@@ -50,7 +51,9 @@ def observed_in(
     return Observed(
         received=_received(request, found),
         former_since=_former_since(request, clocks),
-        topics=_topics(earlier_topics, found.beside.observed),
+        topics=with_writers(
+            _topics(earlier_topics, found.beside.observed), found.beside.sent, request
+        ),
     )
 
 

@@ -50,6 +50,7 @@ class _Service(_Part):
     retention: _Duration | Literal["for-ever"] = timedelta(days=7)
     for_others: tuple[_Name, ...] = ()
     former_groups: tuple[_FormerGroup, ...] = ()
+    parallel_topics: tuple[_Name, ...] = ()
     other_sources: tuple[_Name, ...] = ()
     groups: tuple[_Group, ...] = ()
 
@@ -146,6 +147,7 @@ def _service(name: str, given: _Service, variables: _Variables) -> ServiceDataba
         groups=tuple(_groups(place, given.groups, variables.path)) or None,
         others=Others.named(*given.for_others),
         former_groups=tuple(map(_former_group, given.former_groups)),
+        parallel_topics=given.parallel_topics,
         other_sources=given.other_sources,
     )
 

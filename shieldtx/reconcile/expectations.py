@@ -169,6 +169,8 @@ class Member:
     others: Others = Others()
     former_groups: tuple[FormerGroup, ...] = ()
     """Those of which the past does not say any more what they should receive."""
+    parallel_topics: tuple[str, ...] = ()
+    """Those on which it sends the same types for good, for different groups."""
 
     def is_former(self, seen: Received) -> bool:
         """Whether what a group of the service has received says nothing about what it should."""

@@ -18,6 +18,9 @@ from shieldtx.reconcile.observed import undeclared_kinds
 
 OVERLAP: Final = timedelta(hours=1)
 """For so long, processes of a service may send on both topics: while they are replaced."""
+QUIET: Final = timedelta(days=1)
+"""A topic on which nothing of a type was sent for so long may have been left, however long both
+were used: a new release may be rolled out over days."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -44,8 +47,8 @@ class SentBetween:
 def on_several_topics(members: Collection[Member], routes: Iterable[Route]) -> list[Followed]:
     """Return the types that may have moved, of the groups of which the past says what they receive.
 
-    A service may send a type on several topics for good, for different groups. Whether it does is
-    to be asked of its outbox.
+    A service may send a type on several topics for good, for different groups. That is so where the
+    configuration says that they are parallel. Otherwise its outbox is to be asked.
     """
     by_past = {member.name for member in members if TxKind.COMMIT in undeclared_kinds(member)}
     everywhere: dict[tuple[str, str], set[str]] = {}
@@ -58,6 +61,7 @@ def on_several_topics(members: Collection[Member], routes: Iterable[Route]) -> l
         if route.expected and route.stream.downstream in by_past:
             group = *type_, route.stream.downstream, route.group
             of_groups.setdefault(group, set()).add(route.topic)
+    parallel = {member.name: frozenset(member.parallel_topics) for member in members}
     return sorted(
         Followed(
             upstream=upstream,
@@ -65,11 +69,19 @@ def on_several_topics(members: Collection[Member], routes: Iterable[Route]) -> l
             service=service,
             group=group,
             topics=tuple(sorted(topics)),
-            others=tuple(sorted(everywhere[upstream, event_type] - topics)),
+            others=tuple(sorted(others)),
         )
         for (upstream, event_type, service, group), topics in of_groups.items()
-        if everywhere[upstream, event_type] - topics
+        if (others := _others(everywhere[upstream, event_type], topics, parallel[upstream]))
     )
+
+
+def _others(
+    every: Collection[str], topics: Collection[str], parallel: frozenset[str]
+) -> frozenset[str]:
+    """Return on which topics, of `every` one of a type, a group may lack what has moved there."""
+    others = frozenset(every).difference(topics)
+    return others if parallel.isdisjoint(topics) else others - parallel
 
 
 def moved_types(
@@ -80,8 +92,10 @@ def moved_types(
 ) -> Iterator[str]:
     """Say in sentences which types have moved to a topic that a group has not received from.
 
-    `sent`, by service, type and topic, is of what is kept. As long as a type is sent on the topics
-    of the group as well, it has not moved. What was sent after `before` may be on its way.
+    `sent`, by service, type and topic, is of what is kept. A type has moved if it was sent on
+    another topic since the last time on the topics of the group, and that time is more than a day
+    before `before`, or not an hour behind the first time on the other topic. What was sent after
+    `before` may be on its way.
     """
     for each in followed:
         type_ = each.upstream, each.event_type
@@ -93,14 +107,22 @@ def moved_types(
         moved = [
             topic
             for topic, new in begun.items()
-            if new.first < before and (last is None or last < min(new.last, new.first + OVERLAP))
+            if new.first < before
+            and (last is None or last < min(new.last, max(new.first + OVERLAP, before - QUIET)))
         ]
         if moved:
-            old, new = ", ".join(each.topics), ", ".join(moved)
-            yield (
-                f"{each.event_type} of {each.upstream} is sent on {new} now, and no more on {old}: "
-                f"group {each.group} of {each.service} has received it on {old} only. Let the "
-                f"group read {new}; if it should not receive the type any more, list "
-                f'"{each.group}: {each.event_type}" in `former_groups` of {each.service}; or name '
-                f"the groups of {each.service}"
-            )
+            yield _sentence(each, moved)
+
+
+def _sentence(each: Followed, moved: Sequence[str]) -> str:
+    """Say that a type has moved, and what to do if it has, and if it has not."""
+    old, new = ", ".join(each.topics), ", ".join(moved)
+    return (
+        f"{each.event_type} of {each.upstream} is sent on {new} now, and not on {old} of late: "
+        f"group {each.group} of {each.service} has received it on {old} only. If the type has "
+        f"moved, let the group read {new}; if it is sent on each of these topics for good, for "
+        f"different groups, list {', '.join([*each.topics, *moved])} in `parallel_topics` of "
+        f"{each.upstream}; if the group should not receive the type any more, list "
+        f'"{each.group}: {each.event_type}" in `former_groups` of {each.service}; or name the '
+        f"groups of {each.service}"
+    )

@@ -23,6 +23,8 @@ class ObservedTopic:
     """Another one after the topic was deleted and created again; None: an old broker has none."""
     ends: Mapping[int, int]
     """By partition: the offset of the next record."""
+    writers: frozenset[str] = frozenset()
+    """Services that runs have seen write on it, or name it for others; empty: not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +35,15 @@ class ObservedTopics:
     """The id of the Kafka cluster; None: topics were not read, or an old broker has none."""
     topics: Mapping[str, ObservedTopic | None] = field(default_factory=dict)
     """By the broker's name of each; None: it does not exist."""
+
+    def of_services(self, names: Collection[str]) -> ObservedTopics:
+        """Return the topics on which these services may have written."""
+        kept = {
+            name: topic
+            for name, topic in self.topics.items()
+            if topic is None or not topic.writers or not topic.writers.isdisjoint(names)
+        }
+        return replace(self, topics=kept)
 
 
 FormerSince = Mapping[str, Mapping[str, datetime]]

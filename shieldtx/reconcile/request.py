@@ -36,6 +36,8 @@ class ServiceDatabase:
     others: Others = field(default_factory=Others)
     former_groups: tuple[FormerGroup, ...] = ()
     """Groups of which the past does not say any more what they should receive."""
+    parallel_topics: tuple[str, ...] = ()
+    """Logical topics on which it sends the same types for good, for different groups."""
     other_sources: tuple[str, ...] = ()
     """Sources that take no part in the reconciliation: of events in the outbox, and of what its
     groups have received."""
@@ -48,6 +50,7 @@ class ServiceDatabase:
             groups=self.groups,
             others=self.others,
             former_groups=self.former_groups,
+            parallel_topics=self.parallel_topics,
         )
 
 

@@ -60,7 +60,8 @@ def observed_again(request: ReconcileRequest) -> tuple[ObservedTopics, tuple[str
     """
     if request.broker is None or request.observed is None:
         return ObservedTopics(), ()
-    earlier = request.observed.topics
+    names = {service.name for service in request.services}
+    earlier = request.observed.topics.of_services(names)
     if not earlier.topics:
         return ObservedTopics(), ()
     try:

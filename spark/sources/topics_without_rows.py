@@ -1,6 +1,7 @@
 """The topics that a run reads though no outbox has a row of them.
 
-All rows of a topic may be lost. Then its records are the only trace of their events.
+All rows of a topic may be lost. Then its records are the only trace of their events. A topic on
+which none of the run's services has ever written is not read: no event of theirs is on it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from shieldtx.brokers.kafka.topic_offsets import TopicOffsetReader
 from shieldtx.domain.events import physical_topic
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import BrokerError, BrokerUnavailable
+from shieldtx.reconcile.observed import ObservedTopics
 from shieldtx.reconcile.request import ReconcileRequest
 
 from .kafka_data_source import Log
@@ -47,8 +49,8 @@ def topics_without_rows(
 
     Raises BrokerUnavailable.
     """
-    before = request.topics_before
-    read_before = [log for log in _of_earlier_runs(request) if log.name not in with_rows]
+    before = request.topics_before.of_services({service.name for service in request.services})
+    read_before = [log for log in _of_earlier_runs(request, before) if log.name not in with_rows]
     known = {*with_rows, *before.topics}
     for_others = [log for log in _for_others(request) if log.name not in known]
     logs = [*read_before, *for_others]
@@ -107,10 +109,10 @@ def _obstacles(logs: Iterable[Log], answers: _Answers, *, is_same_cluster: bool)
             )
 
 
-def _of_earlier_runs(request: ReconcileRequest) -> Iterator[Log]:
+def _of_earlier_runs(request: ReconcileRequest, earlier: ObservedTopics) -> Iterator[Log]:
     assert request.broker is not None  # noqa: S101  otherwise no topics are read
     prefix = request.broker.topic_prefix
-    for name, before in sorted(request.topics_before.topics.items()):
+    for name, before in sorted(earlier.topics.items()):
         for kind in TxKind:
             topic = name.removeprefix(prefix).removesuffix(f".{kind.lower()}")
             if before is not None and physical_topic(prefix, topic, kind) == name:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import delete
 
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup
@@ -91,6 +92,62 @@ def test_a_type_that_moves_to_a_topic_that_a_group_does_not_read_is_no_clean_run
     # The group follows, and lacks what came before.
     stock.receive(moved[0], group="mail", source="orders", age=DAY, **MOVED)
     assert nights.run(*of).totals[Verdict.MISSING_DOWNSTREAM] == 2
+
+
+@pytest.mark.parametrize("retention", [A_WEEK, None], ids=["a week", "for ever"])
+def test_a_type_that_moves_in_a_gradual_roll_out_is_no_clean_run(nights, orders, stock, retention):
+    of = orders.database(retention=retention), stock.database(retention=retention)
+
+    def old(age):
+        event = orders.write(age=age)
+        for group in ("reserve", "mail"):
+            stock.receive(event, group=group, source="orders", age=age)
+
+    def new(age):
+        event = orders.write(age=age, **MOVED)
+        stock.receive(event, group="reserve", source="orders", age=age, **MOVED)
+
+    old(6.5 * DAY)
+    assert nights.run(*of).outcome is CLEAN
+    a_day_passes(of[0], 6)
+    new(6 * DAY)
+    old(5 * DAY)
+    for days in (4, 3, 2, 1):
+        new(days * DAY)
+
+    for selection in (None, EVERYTHING):
+        night = nights.run(*of, selection=selection)
+
+        assert night.outcome is NOT_JUDGED
+        assert "group mail of stock" in "".join(night.problems)
+
+
+def test_a_topic_that_is_idle_beside_another_one_is_settled_as_a_parallel_one(
+    nights, orders, stock
+):
+    eu, us = ({"topic": f"orders.{shop}", "event_type": TOPIC} for shop in ("eu", "us"))
+    home, there = orders.database(retention=A_WEEK), stock.database(retention=A_WEEK)
+    for group, days, topic in (("us", 6.5, us), ("eu", 6, eu), ("eu", 3, eu), ("eu", 1, eu)):
+        event = orders.write(age=days * DAY, **topic)
+        stock.receive(event, group=group, source="orders", age=days * DAY, **topic)
+
+    def told(*services):
+        return nights.run(*services, selection=EVERYTHING).problems
+
+    (problem,) = told(home, there)
+    assert "list orders.us, orders.eu in `parallel_topics` of orders" in problem
+    parallel = replace(home, parallel_topics=("orders.eu", "orders.us"))
+    assert told(parallel, there) == ()
+    for service, table in ((orders, orders.tables.outbox), (stock, stock.tables.inbox)):
+        with service.engine.begin() as connection:
+            connection.execute(delete(table).where(table.c.topic == us["topic"]))
+    assert told(home, there) == (problem,)
+    assert told(parallel, there) == ()
+    # A topic beside them is one that the group may have to follow.
+    event = orders.write(age=DAY, **MOVED)
+    stock.receive(event, group="eu", source="orders", age=DAY, **MOVED)
+    (problem,) = told(parallel, there)
+    assert "is sent on orders.v2 now, and not on orders.us of late" in problem
 
 
 def test_a_group_that_the_file_leaves_out_is_told_of_until_it_is_a_former_one(

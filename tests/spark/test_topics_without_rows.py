@@ -7,11 +7,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 
+from shieldtx.brokers.kafka.topic_offsets import TopicOffsetReader
+from shieldtx.errors import BrokerError
 from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.findings import RunOutcome
+from shieldtx.reconcile.incremental import Mode
 from shieldtx.reconcile.request import EVERYTHING, BrokerAccess
 from shieldtx.reconcile.verdicts import Verdict
-from tests.spark.nights import a_day_passes
+from tests.spark.nights import a_day_passes, mode
 from tests.spark.planting import TOPIC
 from tests.spark.publishing import Topic
 
@@ -47,9 +50,9 @@ def of_prefix(other: Topic, logical: str) -> Topic:
     return topic
 
 
-def publish(topic: Topic, ids) -> None:
+def publish(topic: Topic, ids, **given) -> None:
     written = datetime.now(UTC) - timedelta(minutes=DAY)
-    fields = {"key": None, "time": written, "type": topic.logical}
+    fields = {"key": None, "time": written, "type": topic.logical, **given}
     topic.publish_at(written, *[topic.event(id=event_id, **fields) for event_id in ids])
 
 
@@ -143,3 +146,44 @@ def test_a_topic_is_not_forgotten_by_a_run_that_the_broker_does_not_answer(
     night = run(nights, orders, stock, placed)
 
     assert night.totals[Verdict.RECORD_WITHOUT_ROW] == 3
+
+
+def test_a_topic_of_a_service_that_was_taken_out_is_not_asked_for_and_not_forgotten(
+    nights, kafka, services, monkeypatch
+):
+    orders, stock, mail = services
+    placed = Topic(kafka.bootstrap, logical=TOPIC).make()
+    event = orders.write(age=DAY)
+    stock.receive(event, group="reserve", source="orders", age=DAY)
+    publish(placed, [event])
+    topic = of_prefix(placed, "mail.sent").make()
+    of_mail = {"topic": "mail.sent", "event_type": "mail.sent"}
+    event = mail.write(age=DAY, **of_mail)
+    stock.receive(event, group="sent", source="mail", age=DAY, **of_mail)
+    publish(topic, [event], source="mail")
+    broker = BrokerAccess(bootstrap=placed.connection.bootstrap_servers, topic_prefix=placed.prefix)
+    three = [each.database() for each in services]
+    assert nights.run(*three, broker=broker).outcome is CLEAN
+
+    def refused(ask):
+        def asked(reader, topics):
+            if topic.name in topics:
+                raise BrokerError(f"{topic.name}: not authorised")
+            return ask(reader, topics)
+
+        return asked
+
+    with monkeypatch.context() as patched:
+        for name in ("existing", "ends"):
+            patched.setattr(TopicOffsetReader, name, refused(getattr(TopicOffsetReader, name)))
+        for looked_at in (Mode.FULL, Mode.INCREMENTAL, Mode.INCREMENTAL):
+            night = nights.run(*three[:2], broker=broker)
+
+            assert (night.outcome, night.problems) == (CLEAN, ())
+            assert mode(night) is looked_at
+            a_day_passes(orders)
+    lose(mail, "mail.sent")
+
+    night = nights.run(*three, broker=broker)
+
+    assert night.totals[Verdict.RECORD_WITHOUT_ROW] == 1

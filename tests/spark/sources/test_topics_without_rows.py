@@ -31,9 +31,13 @@ class Broker:
 
 
 def found(
-    broker: Broker, *earlier: str, others: tuple[str, ...] = (), cluster: str = "one"
+    broker: Broker,
+    *earlier: str,
+    others: tuple[str, ...] = (),
+    cluster: str = "one",
+    writers: tuple[str, ...] = (),
 ) -> TopicsWithoutRows:
-    met = ObservedTopic(topic_id="1", ends={0: 5})
+    met = ObservedTopic(topic_id="1", ends={0: 5}, writers=frozenset(writers))
     service = ServiceDatabase(name="orders", url="postgresql://none", others=Others.named(*others))
     request = ReconcileRequest(
         services=(service,),
@@ -84,6 +88,25 @@ def test_a_topic_of_earlier_runs_that_may_not_be_seen_is_no_clean_run_and_not_fo
     (problem,) = told.obstacles
     assert problem.startswith("topic t.paid.commit, which an earlier run has read, could not be re")
     assert (told.logs, told.gone) == ((), frozenset())
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_topic_of_services_that_were_taken_out_is_not_asked_for(is_there):
+    broker = Broker(*["t.paid.commit"] * is_there, refused=("t.paid.commit",))
+
+    told = found(broker, "t.paid.commit", writers=("mail", "crm"))
+
+    assert told == TopicsWithoutRows()
+    assert not any(broker.asked)
+    assert len(found(broker, "t.paid.commit", writers=("mail", "orders")).obstacles) == 1
+
+
+def test_a_topic_for_others_is_read_though_another_service_has_written_it_before():
+    broker = Broker("t.audited.commit")
+
+    told = found(broker, "t.audited.commit", writers=("mail",), others=("audited",))
+
+    assert logs(told) == {("audited", "COMMIT", "t.audited.commit")}
 
 
 @pytest.mark.parametrize(("cluster", "number"), [("one", 1), ("two", 0)])

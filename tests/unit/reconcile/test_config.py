@@ -183,6 +183,13 @@ def test_former_groups_are_named_with_or_without_a_type(read) -> None:
     )
 
 
+def test_parallel_topics_are_read(read) -> None:
+    text = '[services.orders]\nurl = "ORDERS_URL"\nparallel_topics = ["orders.eu", "orders.us"]'
+    (service,) = read(text).services
+
+    assert service.member.parallel_topics == ("orders.eu", "orders.us")
+
+
 @pytest.mark.parametrize("key", ["url", "replica_url"])
 def test_a_url_in_the_place_of_a_variable_is_not_repeated(read, key: str) -> None:
     text = f'[services.a]\nurl = "ORDERS_URL"\n{key} = "postgresql://a:s3cret@h/d"'

@@ -33,12 +33,12 @@ def received(group, topic):
     )
 
 
-def followed(past, stock=STOCK):
+def followed(past, stock=STOCK, orders=ORDERS):
     sent = [
         Sent(upstream="orders", kind=TxKind.COMMIT, topic=topic, event_type="placed")
         for topic in ("old", "new")
     ]
-    members = [ORDERS, stock]
+    members = [orders, stock]
     return on_several_topics(members, expectation_of(members, sent=sent, received=past).routes)
 
 
@@ -62,12 +62,18 @@ MOVED = [received("reserve", "old"), received("reserve", "new"), received("mail"
         {OLD: sent(90, 47.5), NEW: sent(48, 1)},
         # What was on the old topic is purged.
         {NEW: sent(48, 1)},
+        # The new release was rolled out over days.
+        {OLD: sent(200, 25), NEW: sent(90, 1)},
+        {OLD: sent(200, 25), NEW: sent(90, 24.8)},
+        # It was rolled out this night, with an overlap of less than an hour.
+        {OLD: sent(200, 2.5), NEW: sent(3, 1)},
     ],
 )
 def test_a_type_that_has_moved_to_a_topic_that_a_group_does_not_read_is_told(between):
     (problem,) = told(MOVED, between)
 
-    assert problem.startswith("placed of orders is sent on new now, and no more on old: group mail")
+    assert problem.startswith("placed of orders is sent on new now, and not on old of late: group")
+    assert "list old, new in `parallel_topics` of orders" in problem
     assert '"mail: placed" in `former_groups` of stock' in problem
 
 
@@ -77,10 +83,12 @@ def test_a_type_that_has_moved_to_a_topic_that_a_group_does_not_read_is_told(bet
         # Some events go to this topic and some to that one.
         {OLD: sent(90, 2), NEW: sent(48, 1)},
         {OLD: sent(90, 0), NEW: sent(0.5, 0.1)},
+        {OLD: sent(90, 24), NEW: sent(48, 1)},
         # The group may be about to receive it.
         {OLD: sent(90, 2), NEW: sent(0.2, 0.1)},
         # It has moved back.
         {OLD: sent(90, 1), NEW: sent(2, 1.5)},
+        {OLD: sent(90, 30), NEW: sent(80, 31)},
         {OLD: sent(90, 50)},
         {},
     ],
@@ -110,3 +118,27 @@ def test_a_group_that_reads_all_topics_of_the_type_that_are_read_is_not_asked_ab
 )
 def test_a_former_group_and_one_that_is_named_are_not_asked_about(stock):
     assert followed(MOVED, stock) == []
+
+
+@pytest.mark.parametrize(
+    ("topics", "others"),
+    [
+        (("old", "new"), []),
+        (("old", "new", "third"), []),
+        # A topic beside them is no parallel one.
+        (("old", "third"), [("new",)]),
+        (("new", "third"), [("new",)]),
+        (("placed",), [("new",)]),
+        ((), [("new",)]),
+    ],
+)
+def test_a_type_does_not_move_between_topics_that_are_parallel(topics, others):
+    orders = Member(name="orders", parallel_topics=topics)
+
+    assert [each.others for each in followed(MOVED, orders=orders)] == others
+
+
+def test_parallel_topics_are_those_of_the_service_that_sends():
+    stock = Member(name="stock", parallel_topics=("old", "new"))
+
+    assert [each.others for each in followed(MOVED, stock)] == [("new",)]

@@ -114,6 +114,16 @@ def test_topics_that_have_grown_are_the_same(now: ObservedTopics) -> None:
     assert list(topics_replaced(TOPICS, now)) == []
 
 
+def test_topics_of_other_services_alone_are_left_out() -> None:
+    def by(*services: str) -> ObservedTopic:
+        return ObservedTopic(topic_id="x", ends={}, writers=frozenset(services))
+
+    ours = {"unknown": by(), "gone": None, "both": by("orders", "mail")}
+    topics = ObservedTopics(cluster="c1", topics={**ours, "theirs": by("mail", "crm")})
+
+    assert topics.of_services(["orders", "stock"]) == ObservedTopics(cluster="c1", topics=ours)
+
+
 def shorter(end: int) -> str:
     return (
         f"partition 0 of topic t.orders ends at offset {end}, and ended at 7 in the last good run: "

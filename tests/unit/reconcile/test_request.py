@@ -49,6 +49,7 @@ def everything_that_can_be_asked():
         groups=groups,
         others=Others.named("shipping"),
         former_groups=(FormerGroup(name="mail", event_type="invoice.closed"),),
+        parallel_topics=("eu", "us"),
     )
     return request(
         services=(service("orders"), stock, service("mail", groups=())),
@@ -70,7 +71,11 @@ def everything_that_can_be_asked():
                 ),
             ),
             topics=ObservedTopics(
-                cluster="c", topics={"t": ObservedTopic(topic_id="i", ends={0: 7}), "u": None}
+                cluster="c",
+                topics={
+                    "t": ObservedTopic(topic_id="i", ends={0: 7}, writers=frozenset({"orders"})),
+                    "u": None,
+                },
             ),
         ),
         past=Past(
