@@ -10,7 +10,6 @@ from traceback import format_exception
 from typing import Annotated
 
 import typer
-from click import ClickException
 from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -85,7 +84,7 @@ def ending_as_error() -> Iterator[None]:
     """
     try:
         yield
-    except (typer.Exit, typer.Abort, ClickException):
+    except (typer.Exit, typer.Abort, typer.BadParameter):
         raise
     except Exception as error:
         failure = failure_of(error)
