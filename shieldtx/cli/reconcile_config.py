@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import format_exception
 from typing import Annotated
 
 import typer
+from click import ClickException
 from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -77,13 +79,19 @@ def require_tables(services: Iterable[ServiceDatabase]) -> None:
 
 @contextmanager
 def ending_as_error() -> Iterator[None]:
-    """End the command with the outcome ERROR: 1 and 2 already say something else here."""
+    """End the command with the outcome ERROR: 1 and 2 already say something else here.
+
+    A defect ends it so too, with its traceback.
+    """
     try:
         yield
+    except (typer.Exit, typer.Abort, ClickException):
+        raise
     except Exception as error:
         failure = failure_of(error)
         if failure is None:
-            raise
+            typer.echo("".join(format_exception(error)), err=True, nl=False)
+            raise typer.Exit(RunOutcome.ERROR) from error
         where = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
         typer.echo(f"error: {where}{failure.line}", err=True)
         raise typer.Exit(RunOutcome.ERROR) from error

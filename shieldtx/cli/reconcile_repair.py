@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
+from shieldtx.cli.found_rows import folder_of, found_in
 from shieldtx.cli.output import AsJson, print_fields, print_json, print_table, printable
 from shieldtx.cli.prompts import confirm, current_operator
 from shieldtx.cli.reconcile_config import Config, ending_as_error
 from shieldtx.cli.reconcile_runs import Opened, ended_run, opened
 from shieldtx.errors import ConfigurationError
-from shieldtx.reconcile.findings import OutputFolder, from_json
 from shieldtx.reconcile.repair.decisions import NAMED, PART_OF_RETENTION, REPAIRED, Policy
 from shieldtx.reconcile.repair.listed_rows import ListedRow, listed_rows
 from shieldtx.reconcile.repair.repair import Repair
@@ -91,24 +91,6 @@ def repair(
             _show(data)
 
 
-def _rows_of(ended: StoredRun, copy: Path | None) -> Path:
-    """Return where the rows of a run are; raises ConfigurationError where others are by now."""
-    folder = OutputFolder(path=copy or Path(ended.folder))
-    if not folder.findings.is_file():
-        raise ConfigurationError(
-            f"{folder.path} holds no findings: repair on the machine of {ended.who}, or give a "
-            "copy of the run's folder with --folder"
-        )
-    found = from_json(folder.findings.read_bytes()).run_id
-    if found != ended.run_id:
-        raise ConfigurationError(
-            f"{folder.path} holds the findings of run {found or 'that was not stored'} by now, not "
-            f"those of {ended.run_id}: give a copy of its folder with --folder, or repair the "
-            "later run"
-        )
-    return folder.rows
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Job:
     """A run, its rows, and what is to be repaired of them."""
@@ -155,7 +137,8 @@ class _Job:
     def read(self) -> Iterator[ListedRow]:
         """Yield the rows that it is about; another run may have taken the folder by now."""
         all_ = [verdict for verdict in Verdict if verdict.is_mismatch]
-        rows = _rows_of(self.run, self.copy)
+        found_in(self.run, self.copy)
+        rows = folder_of(self.run, self.copy).rows
         return listed_rows(rows, self.named or all_, run_id=self.run.run_id)
 
     def carry_out(self, *, who: str, dry_run: bool) -> RepairReport:

@@ -71,13 +71,8 @@ def listed_rows(
     and where they cannot be read: no PyArrow, no such folder, other files.
     """
     _require_pyarrow()
-    if not folder.is_dir():
-        raise ConfigurationError(
-            f"{folder} is not there: repair where the run left its rows, or give the folder of a "
-            "copy with --folder"
-        )
     wanted = {verdict.value for verdict in verdicts}
-    for file in sorted(folder.rglob("*.parquet")):
+    for file in _files(folder):
         try:
             for values in _values(file, run_id):
                 if values["verdict"] in wanted:
@@ -85,6 +80,20 @@ def listed_rows(
         except (OSError, ValueError) as error:
             # PyArrow's errors are of these types too.
             raise ConfigurationError(f"the rows in {file} cannot be read: {error}") from error
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        # A search leaves out a folder that this account may not read, as if it were empty.
+        next(folder.iterdir(), None)
+        return sorted(folder.rglob("*.parquet"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigurationError(
+            f"{folder} is not there: repair where the run left its rows, or give the folder of a "
+            "copy with --folder"
+        ) from None
+    except OSError as error:
+        raise ConfigurationError(f"the rows in {folder} cannot be read: {error}") from error
 
 
 def _values(file: Path, run_id: str | None) -> Iterator[Mapping[str, Any]]:

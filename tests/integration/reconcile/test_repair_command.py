@@ -373,6 +373,59 @@ def test_rows_of_another_run_beside_the_findings_of_this_one_are_not_repaired_by
     assert operator.pair.received("stock") == []
 
 
+def refusing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this account read nothing in a folder; for root, no mode does that."""
+    for name in ("open", "iterdir", "stat"):
+        real = getattr(Path, name)
+
+        def refused(self: Path, *given: Any, _real: Any = real, **named: Any) -> Any:
+            if path in (self, *self.parents):
+                raise PermissionError(13, "Permission denied", str(self))
+            return _real(self, *given, **named)
+
+        monkeypatch.setattr(Path, name, refused)
+
+
+@pytest.mark.parametrize("part", [".", "rows"])
+def test_a_folder_that_this_account_may_not_enter_is_an_error(
+    operator: Operator, missing: list[ListedRow], part: str, monkeypatch: pytest.MonkeyPatch
+):
+    refusing(operator.ran("r1", missing) / part, monkeypatch)
+
+    result = operator.says("repair", "last", "--yes")
+
+    assert result.exit_code == 3
+    assert "cannot be read: [Errno 13] Permission denied" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("text", ['{"run_id": "r1"', "", "[]", b"\xff"])
+def test_findings_that_are_not_whole_are_an_error(
+    operator: Operator, missing: list[ListedRow], text: str | bytes
+):
+    findings = operator.ran("r1", missing) / "summary.json"
+    findings.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    result = operator.says("repair", "last", "--yes")
+
+    assert result.exit_code == 3
+    assert f"{findings} does not hold the findings of a run, or only a part" in result.stderr
+    assert operator.pair.received("stock") == []
+
+
+def test_a_defect_ends_with_status_3_and_its_traceback(
+    operator: Operator, missing: list[ListedRow], monkeypatch: pytest.MonkeyPatch
+):
+    operator.ran("r1", missing)
+    monkeypatch.setattr("shieldtx.cli.reconcile_repair.Repair", None)
+
+    result = operator.says("repair", "last", "--yes")
+
+    assert result.exit_code == 3
+    assert result.stderr.startswith("Traceback (most recent call last):\n")
+    assert "TypeError: 'NoneType' object is not callable" in result.stderr
+
+
 @pytest.mark.parametrize("command", [["repair", "last", "--yes"], ["runs"]])
 def test_a_database_that_cannot_be_used_is_named_without_its_password(operator: Operator, command):
     wrong = operator.pair.orders.engine.url.set(password="hunter2", port=1)

@@ -1,0 +1,53 @@
+"""The folder of a run that is to be repaired, and what the run has left in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from shieldtx.errors import ConfigurationError
+from shieldtx.reconcile.findings import Findings, OutputFolder, from_json
+from shieldtx.store.reconciliation_runs import StoredRun
+
+
+def folder_of(ended: StoredRun, copy: Path | None) -> OutputFolder:
+    """Return where a run has left what it found, or a copy of that."""
+    return OutputFolder(path=copy or Path(ended.folder))
+
+
+def found_in(ended: StoredRun, copy: Path | None) -> Findings:
+    """Return what a run has found.
+
+    Raises ConfigurationError where the folder holds none of it, a part of it, or what another run
+    has found by now, and where this account may not read it.
+    """
+    folder = folder_of(ended, copy)
+    findings = _read(folder, ended)
+    if findings.run_id != ended.run_id:
+        raise ConfigurationError(
+            f"{folder.path} holds the findings of run {findings.run_id or 'that was not stored'} "
+            f"by now, not those of {ended.run_id}: give a copy of its folder with --folder, or "
+            "repair the later run"
+        )
+    return findings
+
+
+def _read(folder: OutputFolder, ended: StoredRun) -> Findings:
+    try:
+        return from_json(folder.findings.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise ConfigurationError(
+            f"{folder.path} holds no findings: repair on the machine of {ended.who}, or give a "
+            "copy of the run's folder with --folder"
+        ) from None
+    except OSError as error:
+        raise ConfigurationError(
+            f"{folder.findings} cannot be read: {error}; repair as an account that may read the "
+            "folder, or give a copy of it with --folder"
+        ) from error
+    except ValidationError as error:
+        raise ConfigurationError(
+            f"{folder.findings} does not hold the findings of a run, or only a part of them: give "
+            "a whole copy of the run's folder with --folder, or reconcile once more"
+        ) from error
