@@ -10,14 +10,18 @@ from typing import Annotated, Any
 
 import typer
 
+from shieldtx.app.reconciliation_memory import incomplete_since
 from shieldtx.cli.found_rows import folder_of, found_in
 from shieldtx.cli.output import AsJson, print_fields, print_json, print_table, printable
 from shieldtx.cli.prompts import confirm, current_operator
 from shieldtx.cli.reconcile_config import Config, ending_as_error
 from shieldtx.cli.reconcile_runs import Opened, ended_run, opened
 from shieldtx.errors import ConfigurationError
+from shieldtx.reconcile import basis
+from shieldtx.reconcile.incomplete_inboxes import noticed_before
 from shieldtx.reconcile.repair.decisions import NAMED, PART_OF_RETENTION, REPAIRED, Policy
 from shieldtx.reconcile.repair.listed_rows import ListedRow, listed_rows
+from shieldtx.reconcile.repair.lost_rows import LostRows
 from shieldtx.reconcile.repair.repair import Repair
 from shieldtx.reconcile.repair.tally import RepairReport
 from shieldtx.reconcile.verdicts import Verdict
@@ -47,6 +51,16 @@ def repair(
             "where groups have or will have received later events of their keys.",
         ),
     ] = False,
+    restored: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--restored",
+            metavar="SERVICE",
+            help="The inbox and the data of this service are of the same moment, as after a "
+            "restore of its whole database: what its inbox lacks has no effect there either. "
+            "Repeatable.",
+        ),
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="A copy of the run's folder, if it is not where it was.")
     ] = None,
@@ -80,6 +94,7 @@ def repair(
                 copy=folder,
                 named=verdict or [],
                 out_of_order=out_of_order,
+                restored=_known(databases, restored or []),
             )
             if not dry_run and not yes and not _agreed(job):
                 raise ConfigurationError("nothing was repaired (scripts say --yes)")
@@ -100,6 +115,7 @@ class _Job:
     copy: Path | None
     named: Sequence[Verdict]
     out_of_order: bool
+    restored: Sequence[str]
 
     @property
     def services(self) -> tuple[str, ...]:
@@ -110,7 +126,21 @@ class _Job:
     def question(self) -> str:
         """What an operator has to agree to."""
         found = f"what run {self.run.run_id} has found"
-        return f"Repair {found} in {', '.join(self.services)} ({self.databases.configuration})?"
+        whole = f", restored as a whole: {', '.join(self.restored)}" if self.restored else ""
+        services = ", ".join(self.services)
+        return f"Repair {found} in {services} ({self.databases.configuration}{whole})?"
+
+    @property
+    def lost_rows(self) -> LostRows:
+        """Which inboxes may lack rows of effects, by the run or by what is left of what it saw."""
+        since = dict(incomplete_since(self.run, self.databases.request))
+        judged = basis.from_json(self.run.basis)
+        if judged is None or judged.incomplete_inboxes is None:
+            said = found_in(self.run, self.copy).full_because
+            since |= dict.fromkeys(noticed_before(said, self.services), self.run.at)
+        return LostRows(
+            whole_since={name: at for name, at in since.items() if name not in self.restored}
+        )
 
     @property
     def policy(self) -> Policy:
@@ -121,6 +151,7 @@ class _Job:
             named=frozenset(self.named),
             out_of_order=self.out_of_order,
             for_others={service.name: service.others for service in services},
+            lost_rows=self.lost_rows,
             groups={service.name: service.groups or () for service in services},
             young_since={name: at - kept * PART_OF_RETENTION for name, kept in self._kept(at)},
         )
@@ -152,6 +183,18 @@ class _Job:
         ).run(self.read())
 
 
+def _known(databases: Opened, names: Sequence[str]) -> Sequence[str]:
+    """Return these names of services; raises ConfigurationError for another one."""
+    known = {service.name for service in databases.services}
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(
+                f"--restored {name}: there is no such service in {databases.configuration}, which "
+                f"names {', '.join(sorted(known))}"
+            )
+    return tuple(dict.fromkeys(names))
+
+
 def _agreed(job: _Job) -> bool:
     """Show what would be done and what would not, and ask; nothing to do needs no answer."""
     plan = job.carry_out(who="", dry_run=True)
@@ -172,6 +215,7 @@ def _data(job: _Job, report: RepairReport, *, dry_run: bool) -> dict[str, Any]:
         "run": job.run.run_id,
         "configuration": job.databases.configuration,
         "services": list(job.services),
+        "restored": list(job.restored),
         "dry_run": dry_run,
         "repaired": [
             {
@@ -197,8 +241,13 @@ def _data(job: _Job, report: RepairReport, *, dry_run: bool) -> dict[str, Any]:
 
 def _show(data: dict[str, Any]) -> None:
     done = "would be done" if data["dry_run"] else "done"
+    restored = [("restored as a whole", ", ".join(data["restored"]))] if data["restored"] else []
     print_fields(
-        [("configuration", data["configuration"]), ("services", ", ".join(data["services"]))]
+        [
+            ("configuration", data["configuration"]),
+            ("services", ", ".join(data["services"])),
+            *restored,
+        ]
     )
     headings = ("verdict", "action", done, "needless", "changed since", "out of order")
     print_table(

@@ -85,6 +85,8 @@ class PublishAgain:
                 tally.refuse(verdict, reason)
             elif may_be_forgotten(row.settled_at, line, since=self._policy.young_for_all):
                 tally.refuse(verdict, TOO_OLD)
+            elif reason := self._policy.lost_rows.why_not(row.settled_at, line):
+                tally.refuse(verdict, reason)
             elif row.event_id in late and not self._policy.out_of_order:
                 tally.refuse(verdict, late[row.event_id])
             else:
