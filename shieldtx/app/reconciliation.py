@@ -114,6 +114,7 @@ def run_stored(
                     Start() if selection is not None else start_of(runs.good(), judged, databases)
                 )
                 memory = memory_of(runs, databases, judged)
+                judged = replace(judged, incomplete_inboxes=memory.incomplete_inboxes)
                 asked = replace(
                     request,
                     run_id=run_id,

@@ -9,23 +9,26 @@ same databases.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import chain, tee
 from typing import Final
 
 from sqlalchemy.exc import ProgrammingError
 
-from shieldtx.app.reconciliation_start import ServiceDatabases
+from shieldtx.app.reconciliation_start import ServiceDatabases, opened
 from shieldtx.domain.reasons import message_of
 from shieldtx.reconcile import basis
 from shieldtx.reconcile.basis import Basis
 from shieldtx.reconcile.earlier_runs import past_of, same_databases, together
 from shieldtx.reconcile.earlier_topics import topics_before
 from shieldtx.reconcile.findings import RunOutcome
+from shieldtx.reconcile.incomplete_inboxes import EarlierRun, incomplete_inboxes
 from shieldtx.reconcile.incremental import Mode
 from shieldtx.reconcile.judged_spans import JudgedRun, JudgedUntil, judged_until
 from shieldtx.reconcile.observed import ObservedTopics, Past
+from shieldtx.reconcile.request import ReconcileRequest
 from shieldtx.reconcile.restored_copies import as_restored
 from shieldtx.store.reconciliation_runs import SqlReconciliationRuns, StoredRun
 
@@ -44,6 +47,8 @@ class Memory:
     past: Past
     topics_before: ObservedTopics
     judged_until: tuple[JudgedUntil, ...]
+    incomplete_inboxes: Mapping[str, datetime]
+    """By service whose inbox may lack rows of effects that are there: from when it has all rows."""
     remarks: tuple[str, ...]
     """Where stored runs could not be read, in sentences."""
 
@@ -52,10 +57,11 @@ def memory_of(own: SqlReconciliationRuns, databases: ServiceDatabases, now: Basi
     """Read what earlier runs have seen of what is judged `now`; `own` are those of its name."""
     remarks: list[str] = []
     others = list(_of_other_names(own.scope, databases, remarks))
-    # Since when a group is a former one, the latest name that lists it says.
+    # Since when a group is a former one, the latest run that knows of it says.
     others.sort(key=lambda runs: runs[0].started_at, reverse=True)
-    by_name = [tee(_with_bases(runs), 3) for runs in (own.all_ended(), *others)]
-    for_past, for_topics, (judged_by_own, *judged_by_others) = zip(*by_name, strict=True)
+    by_name = [tee(_with_bases(runs), 4) for runs in (own.all_ended(), *others)]
+    for_past, for_topics, for_inboxes, judged_by = zip(*by_name, strict=True)
+    judged_by_own, *judged_by_others = judged_by
     own_past, *others_past = (past_of((read for _, read in runs), now) for runs in for_past)
     judged = heapq.merge(
         _judged_runs(judged_by_own),
@@ -69,8 +75,25 @@ def memory_of(own: SqlReconciliationRuns, databases: ServiceDatabases, now: Basi
         judged_until=judged_until(
             as_restored(judged, now.services, databases, margin=now.margin), now.services
         ),
+        incomplete_inboxes=incomplete_inboxes(
+            _latest_first(for_inboxes), now, databases, scope=own.scope
+        ),
         remarks=tuple(remarks),
     )
+
+
+def incomplete_since(run: StoredRun, request: ReconcileRequest) -> Mapping[str, datetime]:
+    """Return the services whose inboxes may lack rows of effects, by a run or since it took place.
+
+    Each has the time from which its inbox has all rows.
+    """
+    read = basis.from_json(run.basis)
+    if read is None:
+        return {}
+    with opened(request) as databases:
+        now = basis.basis_of(request, databases.histories())
+        earlier = [EarlierRun(scope=run.scope, basis=read, good=run.good)]
+        return incomplete_inboxes(earlier, now, databases, scope=run.scope)
 
 
 def _with_bases(runs: Iterable[StoredRun]) -> Iterator[_Run]:
@@ -98,6 +121,14 @@ def _of_other_names(
             )
             continue
         yield from filter(None, read)
+
+
+def _latest_first(by_name: Iterable[Iterable[_Run]]) -> Iterator[EarlierRun]:
+    """Yield the runs of all names together."""
+    runs = heapq.merge(*by_name, key=lambda run: run[0].started_at, reverse=True)
+    for run, read in runs:
+        if read is not None:
+            yield EarlierRun(scope=run.scope, basis=read, good=run.good)
 
 
 def _judged_runs(ended: Iterable[_Run]) -> Iterator[JudgedRun]:

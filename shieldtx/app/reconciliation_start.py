@@ -82,6 +82,12 @@ class ServiceDatabases:
         with _told_of(service):
             return self._histories[service].remains_of(earlier, retention=kept)
 
+    def inbox_lacks(self, service: str, earlier: DatabaseHistory) -> bool:
+        """Whether the inbox of a service lacks a row of then that no purge has removed."""
+        kept = next(each.retention for each in self._services if each.name == service)
+        with _told_of(service):
+            return self._histories[service].inbox_lacks(earlier, retention=kept)
+
     def last_settled(self, service: str, *, before: datetime) -> datetime | None:
         """Return when the last row of a service was settled of those settled until then."""
         with _told_of(service):

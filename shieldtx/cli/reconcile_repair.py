@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,12 +14,9 @@ from shieldtx.cli.output import AsJson, print_fields, print_json, print_table, p
 from shieldtx.cli.prompts import confirm, current_operator
 from shieldtx.cli.reconcile_config import Config, ending_as_error
 from shieldtx.cli.reconcile_runs import Opened, ended_run, opened
+from shieldtx.cli.repair_policy import policy_of
 from shieldtx.errors import ConfigurationError
-from shieldtx.reconcile import basis
-from shieldtx.reconcile.basis import Basis
-from shieldtx.reconcile.judged_spans import ENOUGH
-from shieldtx.reconcile.repair.decisions import NAMED, PART_OF_RETENTION, REPAIRED, Policy
-from shieldtx.reconcile.repair.known_in_order import known_in_order
+from shieldtx.reconcile.repair.decisions import NAMED, REPAIRED, Policy
 from shieldtx.reconcile.repair.listed_rows import ListedRow, listed_rows
 from shieldtx.reconcile.repair.repair import Repair
 from shieldtx.reconcile.repair.tally import RepairReport
@@ -57,7 +52,7 @@ def repair(
         typer.Option(
             metavar="SERVICE",
             help="The whole database of this service was restored: effects were lost with the "
-            "inbox, so hand over also what earlier runs found in order. Repeatable.",
+            "inbox, so send also what its inbox has lost. Repeatable.",
         ),
     ] = None,
     folder: Annotated[
@@ -93,7 +88,7 @@ def repair(
                 copy=folder,
                 named=verdict or [],
                 out_of_order=out_of_order,
-                restored=restored or [],
+                restored=tuple(dict.fromkeys(restored or [])),
             )
             job.check()
             if not dry_run and not yes and not _agreed(job):
@@ -135,38 +130,21 @@ class _Job:
     def question(self) -> str:
         """What an operator has to agree to."""
         found = f"what run {self.run.run_id} has found"
-        return f"Repair {found} in {', '.join(self.services)} ({self.databases.configuration})?"
+        whole = f", restored as a whole: {', '.join(self.restored)}" if self.restored else ""
+        services = ", ".join(self.services)
+        return f"Repair {found} in {services} ({self.databases.configuration}{whole})?"
 
     @property
     def policy(self) -> Policy:
-        """What may be done, by the retention of these services."""
-        services, at = self.databases.services, self.run.at
-        return Policy(
-            services=frozenset(service.name for service in services),
+        """What may be done; made anew for the work itself, for an answer may take hours."""
+        return policy_of(
+            self.databases,
+            self.run,
+            copy=self.copy,
             named=frozenset(self.named),
             out_of_order=self.out_of_order,
-            for_others={service.name: service.others for service in services},
-            groups={service.name: service.groups or () for service in services},
-            young_since={name: at - kept * PART_OF_RETENTION for name, kept in self._kept(at)},
-            in_order=known_in_order(
-                self._good_runs(), [s.member for s in services if s.name not in self.restored]
-            ),
+            restored=frozenset(self.restored),
         )
-
-    def _good_runs(self) -> Iterator[tuple[Basis, Mapping[str, datetime]]]:
-        # Each run remembers what those before it have met.
-        for good in islice(self.databases.runs.good(), ENOUGH):
-            if (judged := basis.from_json(good.basis)) is not None:
-                yield judged, good.watermarks
-
-    def _kept(self, at: datetime) -> Iterator[tuple[str, timedelta]]:
-        """Yield how long services keep settled rows: by the file, or by what they have purged."""
-        for service in self.databases.services:
-            purged_until = self.databases.stores[service.name].purged_until()
-            purged = None if purged_until is None else at - purged_until
-            kept = [each for each in (service.retention, purged) if each is not None]
-            if kept:
-                yield service.name, min(kept)
 
     def read(self) -> Iterator[ListedRow]:
         """Yield the rows that it is about; another run may have taken the folder by now."""
@@ -205,6 +183,7 @@ def _data(job: _Job, report: RepairReport, *, dry_run: bool) -> dict[str, Any]:
         "run": job.run.run_id,
         "configuration": job.databases.configuration,
         "services": list(job.services),
+        "restored": list(job.restored),
         "dry_run": dry_run,
         "repaired": [
             {
@@ -230,8 +209,13 @@ def _data(job: _Job, report: RepairReport, *, dry_run: bool) -> dict[str, Any]:
 
 def _show(data: dict[str, Any]) -> None:
     done = "would be done" if data["dry_run"] else "done"
+    restored = [("restored as a whole", ", ".join(data["restored"]))] if data["restored"] else []
     print_fields(
-        [("configuration", data["configuration"]), ("services", ", ".join(data["services"]))]
+        [
+            ("configuration", data["configuration"]),
+            ("services", ", ".join(data["services"])),
+            *restored,
+        ]
     )
     headings = ("verdict", "action", done, "needless", "changed since", "out of order")
     print_table(

@@ -27,7 +27,7 @@ from shieldtx.ports.repair import RepairStore
 from shieldtx.reconcile import basis
 from shieldtx.reconcile.basis import Basis, basis_of
 from shieldtx.reconcile.findings import RunOutcome
-from shieldtx.reconcile.request import ServiceDatabase
+from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.connections import open_engine
 from shieldtx.store.reconciliation_runs import ABANDONED, SqlReconciliationRuns, StoredRun
@@ -76,8 +76,13 @@ class Opened:
     services: Sequence[ServiceDatabase]
     stores: Mapping[str, RepairStore]
     runs: SqlReconciliationRuns
-    judged: Basis
-    """What a run of this configuration judges."""
+    request: ReconcileRequest
+    """What a run of this configuration is asked for."""
+
+    @property
+    def judged(self) -> Basis:
+        """What such a run judges."""
+        return basis_of(self.request, {})
 
 
 @contextmanager
@@ -102,7 +107,7 @@ def opened(context: typer.Context, config: Path | None) -> Iterator[Opened]:
             services=services,
             stores=stores,
             runs=runs,
-            judged=basis_of(request_of(configuration, Path()), {}),
+            request=request_of(configuration, Path()),
         )
 
 

@@ -53,6 +53,9 @@ class Basis:
     services: Mapping[str, JudgedService]
     observed: Observed | None = None
     """None: the run has not ended."""
+    incomplete_inboxes: Mapping[str, datetime] | None = None
+    """By service whose inbox may lack rows of events that have had their effects: from when the
+    inbox has all rows. None: of an earlier release, which did not ask, or not asked yet."""
 
 
 def basis_of(request: ReconcileRequest, histories: Mapping[str, DatabaseHistory]) -> Basis:
@@ -93,7 +96,8 @@ def configuration_of(text: str) -> str:
     if basis is None:
         return text
     services = {name: replace(each, history=None) for name, each in basis.services.items()}
-    return to_json(replace(basis, services=dict(sorted(services.items())), observed=None))
+    configured = replace(basis, services=services, observed=None, incomplete_inboxes=None)
+    return to_json(replace(configured, services=dict(sorted(services.items()))))
 
 
 def losses(earlier: Basis, now: Basis) -> list[str]:

@@ -18,7 +18,7 @@ lost if it is not there in any state, and no purge has removed it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -66,6 +66,8 @@ _SET_BACK: Final = timedelta(minutes=1)
 # 16, each of these spans would be a scan of the table, so all rows are looked at once.
 _SPANS: Final = (timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), timedelta(days=30))
 _INDEXED: Final = (16,)
+_OUTBOX: Final = 0
+_INBOX: Final = 1
 
 
 class SqlDatabaseHistory:
@@ -98,13 +100,22 @@ class SqlDatabaseHistory:
 
     def remains_of(self, earlier: DatabaseHistory, *, retention: timedelta | None) -> Remains:
         """Return what it has left of what it had, where it keeps settled rows for so long."""
-        both = enumerate((self._tables.outbox, self._tables.inbox))
+        return self._remains(earlier, (_OUTBOX, _INBOX), retention)
+
+    def inbox_lacks(self, earlier: DatabaseHistory, *, retention: timedelta | None) -> bool:
+        """Whether the inbox lacks a row that it had, and that no purge has removed."""
+        return self._remains(earlier, (_INBOX,), retention).copied_before is not None
+
+    def _remains(
+        self, earlier: DatabaseHistory, numbers: Sequence[int], retention: timedelta | None
+    ) -> Remains:
+        both = (self._tables.outbox, self._tables.inbox)
         with self._engine.connect() as connection:
 
             def is_there(condition: ColumnElement[bool]) -> bool:
                 return connection.scalars(select(exists().where(condition))).one()
 
-            proofs = [proof for number, table in both for proof in _proofs(table, number, earlier)]
+            proofs = [proof for n in numbers for proof in _proofs(both[n], n, earlier)]
             gone = [proof.at for proof in proofs if not is_there(proof.in_any_state)]
             unchanged = any(
                 is_there(proof.unchanged) for proof in proofs if proof.unchanged is not None

@@ -17,6 +17,7 @@ from shieldtx.reconcile.expectations import NOBODY, ExpectedGroup, Others
 from shieldtx.reconcile.repair.age import may_be_forgotten
 from shieldtx.reconcile.repair.known_in_order import Inlet, KnownInOrder
 from shieldtx.reconcile.repair.listed_rows import ListedRow
+from shieldtx.reconcile.repair.lost_rows import NONE_LOST, LostRows
 from shieldtx.reconcile.repair.steps import (
     AnyStep,
     HandOverStep,
@@ -53,6 +54,8 @@ class Policy:
     """By service: what services receive which are not known."""
     young_since: Mapping[str, datetime] = field(default_factory=dict)
     """By service: what was settled before that it may have purged; left out: it purges nothing."""
+    lost_rows: LostRows = NONE_LOST
+    """What services may have handled that their inboxes do not know."""
     groups: Mapping[str, Sequence[ExpectedGroup]] = field(default_factory=dict)
     """By service: the groups that the configuration names."""
     in_order: KnownInOrder = field(default_factory=KnownInOrder)
@@ -196,6 +199,8 @@ def _missing(row: ListedRow, policy: Policy) -> AnyStep | Refusal:
     # No other group gets a copy, so that it is all the same what others know of the event.
     if may_be_forgotten(row.published_at, since=policy.young_since.get(row.downstream)):
         return Refusal(reason=TOO_OLD)
+    if reason := policy.lost_rows.why_not(row.published_at, to=row.downstream):
+        return Refusal(reason=reason)
     return HandOverStep(missing=missing, row=_outbox_row(row))
 
 
@@ -207,6 +212,8 @@ def _publish_again(
         return Refusal(reason=FOR_OTHERS)
     if may_be_forgotten(row.published_at, since=policy.young_for_all):
         return Refusal(reason=TOO_OLD)
+    if reason := policy.lost_rows.why_not(row.published_at):
+        return Refusal(reason=reason)
     publication = Publication(
         verdict=row.verdict, upstream=row.upstream, unless_received=unless_received
     )
@@ -227,6 +234,9 @@ def _release(row: ListedRow, _: Policy) -> Step | Refusal:
 def _raise_rollback(row: ListedRow, policy: Policy) -> Step | Refusal:
     if may_be_forgotten(row.settled_at, since=policy.young_for_all):
         return Refusal(reason=TOO_OLD)
+    # A rollback of it may have been handled before: only the outbox of this service lacks it.
+    if reason := policy.lost_rows.why_not(row.settled_at):
+        return Refusal(reason=reason)
     return _of_the_inbox(row, RepairAction.RAISE_ROLLBACK)
 
 

@@ -67,6 +67,7 @@ class HandOver:
         self._upstream, self._downstream = stores[missing.upstream], stores[missing.downstream]
         self._note = context.note(missing.verdict)
         self._out_of_order = policy.out_of_order
+        self._lost_rows = policy.lost_rows
         self._young_since = policy.young_since.get(missing.downstream)
         self._dry_run = context.dry_run
         self.done = EventIds()
@@ -155,6 +156,10 @@ class HandOver:
                 tally.refuse(verdict, reason)
             elif may_be_forgotten(row.settled_at, line, since=self._young_since):
                 tally.refuse(verdict, TOO_OLD)
+            elif reason := self._lost_rows.why_not(
+                row.settled_at, line, to=self._missing.downstream
+            ):
+                tally.refuse(verdict, reason)
             elif row.event_id in late and not self._out_of_order:
                 tally.refuse(verdict, late[row.event_id])
             else:

@@ -89,6 +89,8 @@ class PublishAgain:
                 tally.refuse(verdict, TOO_OLD)
             elif row.event_id in lost:
                 tally.refuse(verdict, LOST)
+            elif reason := self._policy.lost_rows.why_not(row.settled_at, line):
+                tally.refuse(verdict, reason)
             elif row.event_id in late and not self._policy.out_of_order:
                 tally.refuse(verdict, late[row.event_id])
             else:

@@ -77,13 +77,18 @@ class Releases:
     def _refused(self, rows: Sequence[RowSeen]) -> dict[UUID, str]:
         """Return which events are not released, and why; those that are gone have no line."""
         lines = self._outbox.lines([row.event_id for row in rows])
-        since = self._context.policy.young_for_all
-        old = {
-            event_id: TOO_OLD
+        known = {
+            event_id: reason
             for event_id, line in lines.items()
-            if may_be_forgotten(_earliest_copy(line), since=since)
+            if (reason := self._why_not(_earliest_copy(line)))
         }
-        return old | self._revoked.among(rows)
+        return known | self._revoked.among(rows)
+
+    def _why_not(self, sent_at: datetime) -> str | None:
+        policy = self._context.policy
+        if may_be_forgotten(sent_at, since=policy.young_for_all):
+            return TOO_OLD
+        return policy.lost_rows.why_not(sent_at)
 
 
 def _earliest_copy(line: Line) -> datetime:

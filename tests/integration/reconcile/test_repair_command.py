@@ -13,9 +13,12 @@ import pytest
 from sqlalchemy import insert
 from typer.testing import CliRunner, Result
 
+from shieldtx.app.reconciliation import request_of
+from shieldtx.app.reconciliation_start import opened
 from shieldtx.cli.program import program
 from shieldtx.domain.states import TxKind
 from shieldtx.reconcile import basis
+from shieldtx.reconcile.config import read_configuration
 from shieldtx.reconcile.expectations import Received
 from shieldtx.reconcile.findings import Findings, OutputFolder, to_json
 from shieldtx.reconcile.observed import Observed
@@ -111,6 +114,7 @@ def test_a_run_is_repaired_by_its_id_and_again_changes_nothing(
         "run": "r1",
         "configuration": str(operator.config),
         "services": ["orders", "stock"],
+        "restored": [],
         "dry_run": False,
         "repaired": [
             {
@@ -254,6 +258,7 @@ def test_rows_that_are_in_flight_are_no_ones_to_repair(
         "run": "r1",
         "configuration": str(operator.config),
         "services": ["orders", "stock"],
+        "restored": [],
         "dry_run": False,
         "repaired": [],
         "handed_over": [],
@@ -444,6 +449,94 @@ def test_rows_of_another_run_beside_the_findings_of_this_one_are_not_repaired_by
     assert result.exit_code == 3
     assert "are those of run r2, not of r1" in result.stderr
     assert operator.pair.received("stock") == []
+
+
+class NeverPurged:
+    """An operator whose services keep all rows, before and after an inbox is emptied."""
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator, self.pair = operator, operator.pair
+        self.pair.write(3)
+        self.pair.work()
+
+    def run(self, rows: list[ListedRow] | None = None, **noted: Any) -> None:
+        """Leave behind a run that has seen the databases as they are."""
+        configuration = read_configuration(self.operator.config, self.operator.variables)
+        request = request_of(configuration, Path("unused"))
+        with opened(request) as databases:
+            judged = basis.basis_of(request, databases.histories())
+        text = basis.to_json(replace(judged, **({"incomplete_inboxes": {}} | noted)))
+        self.operator.ran("r1", rows or [], basis=text)
+
+    def empty(self) -> None:
+        """Delete the rows of the inbox, and leave the effects."""
+        self.pair.stock.execute("DELETE FROM shield_inbox")
+
+    def refused(self, *options: str) -> str:
+        """Return why the repair hands nothing over."""
+        data = self.operator.answers("repair", "last", "--yes", *options)
+        assert data["repaired"] == data["handed_over"] == []
+        (left,) = data["not_repairable"]
+        assert (left["verdict"], left["rows"]) == ("MISSING_DOWNSTREAM", 3)
+        return str(left["reason"])
+
+
+@pytest.fixture
+def emptied(operator: Operator) -> NeverPurged:
+    return NeverPurged(operator)
+
+
+RESTORED = "repair with `--restored stock`"
+
+
+@pytest.mark.parametrize("is_noted", [True, False], ids=["seen by the run", "since the run"])
+def test_what_an_emptied_inbox_lacks_is_handed_over_only_by_the_name_of_its_service(
+    emptied: NeverPurged, is_noted: bool
+):
+    rows = emptied.pair.missing("stock")
+    if is_noted:
+        emptied.empty()
+        tomorrow = datetime.now(UTC) + timedelta(days=1)
+        emptied.run(rows, incomplete_inboxes={"stock": tomorrow})
+    else:
+        emptied.run(rows)
+        emptied.empty()
+
+    assert RESTORED in emptied.refused()
+    assert RESTORED in emptied.refused("--restored", "orders")
+    assert RESTORED in emptied.refused("--out-of-order")
+    asked = emptied.operator.says("repair", "last", "--restored", "stock", answer="n\n")
+    assert f"({emptied.operator.config}, restored as a whole: stock)? [y/N]" in asked.stderr
+    shown = emptied.operator.says("repair", "last", "--dry-run", "--restored", "stock").stdout
+    assert "restored as a whole  stock" in shown
+
+    data = emptied.operator.answers("repair", "last", "--yes", "--restored", "stock")
+    assert data["restored"] == ["stock"]
+    assert data["handed_over"] == [{"service": "stock", "group": "stock", "rows": 3}]
+
+
+def test_what_was_sent_since_an_inbox_is_whole_is_handed_over(emptied: NeverPurged):
+    rows = emptied.pair.missing("stock")
+    emptied.empty()
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    emptied.run(rows, incomplete_inboxes={"stock": yesterday})
+
+    data = emptied.operator.answers("repair", "last", "--yes")
+    assert data["handed_over"] == [{"service": "stock", "group": "stock", "rows": 3}]
+
+
+def test_a_run_of_an_earlier_release_says_by_its_sentences_that_an_inbox_is_another_one(
+    emptied: NeverPurged,
+):
+    rows = emptied.pair.missing("stock")
+    emptied.empty()
+    emptied.run(rows, incomplete_inboxes=None)
+    findings = emptied.operator.folder / "r1" / "summary.json"
+    data = json.loads(findings.read_text())
+    data["full_because"] = ["the database of stock is another one, or its tables were recreated"]
+    findings.write_text(json.dumps(data))
+
+    assert RESTORED in emptied.refused()
 
 
 def refusing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

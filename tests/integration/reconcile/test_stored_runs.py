@@ -344,6 +344,35 @@ def test_what_runs_have_judged_and_a_restored_database_lacks_counts_as_not_judge
     }
 
 
+@pytest.mark.parametrize("selection", [None, EVERYTHING], ids=["a further night", "full"])
+def test_a_run_stores_which_inboxes_may_lack_rows_of_effects_until_a_good_one_too(
+    services: tuple[ServiceDatabase, ServiceDatabase], tmp_path: Path, selection: Selection | None
+) -> None:
+    of = configuration(*services)
+    engine = create_engine(services[1].url)
+    event_id, now = new_event_id(), datetime.now(UTC)
+    row = inbox_row("orders", event_id, InboxStatus.PROCESSED, group="g", now=now, age=60)
+    with engine.begin() as connection:
+        connection.execute(insert(tables().inbox), [row])
+    run(of, good, tmp_path, selection=selection)
+    with engine.begin() as connection:
+        connection.execute(delete(tables().inbox))
+    began = datetime.now(UTC)
+    engine.dispose()
+    for each in (of, of, renamed(*services), of):
+        run(each, good, tmp_path, selection=selection)
+
+    with stored_runs(of) as runs, stored_runs(renamed(*services)) as others:
+        own = [basis.from_json(stored.basis) for stored in runs.latest(limit=9)]
+        (other,) = [basis.from_json(stored.basis) for stored in others.latest(limit=9)]
+    latest, second, first, before = (each and each.incomplete_inboxes for each in own)
+    assert before == {}
+    assert first is not None
+    assert list(first) == ["stock"]
+    assert began + of.margin <= first["stock"] <= datetime.now(UTC) + of.margin
+    assert first == second == latest == (other and other.incomplete_inboxes)
+
+
 PAID = replace(RECEIVED, event_type="orders.paid", topic="orders.paid")
 
 

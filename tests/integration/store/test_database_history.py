@@ -299,6 +299,22 @@ def test_a_row_that_no_purge_has_removed_shows_a_copy_of_before(
     assert history.last_settled(before=settled.settled_at) is None
 
 
+def test_an_inbox_lacks_a_row_that_no_purge_has_removed(
+    engine: Engine, history: SqlDatabaseHistory
+) -> None:
+    sent, received = write(engine, new_event_id(), age=30), receive(engine, new_event_id())
+    before = history.now()
+    deleted(engine, sent)
+    assert not history.inbox_lacks(before, retention=A_WEEK), "it is the outbox that lacks one"
+
+    deleted(engine, received)
+    assert history.inbox_lacks(before, retention=A_WEEK)
+    assert history.inbox_lacks(before, retention=None)
+    assert not history.inbox_lacks(before, retention=timedelta(0))
+    purge_noted(engine, age=-1)
+    assert not history.inbox_lacks(before, retention=None)
+
+
 def settled_at(engine: Engine, event_id: UUID) -> datetime:
     with engine.connect() as connection:
         found = connection.scalars(select(OUTBOX.c.settled_at).where(OUTBOX.c.event_id == event_id))

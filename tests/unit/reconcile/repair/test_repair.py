@@ -28,6 +28,7 @@ from shieldtx.reconcile.repair.decisions import (
 )
 from shieldtx.reconcile.repair.limits import PART_BYTES
 from shieldtx.reconcile.repair.listed_rows import ListedRow
+from shieldtx.reconcile.repair.lost_rows import LostRows
 from shieldtx.reconcile.repair.repair import Repair
 from shieldtx.reconcile.repair.rows_in_order import EventIds, RowsInOrder
 from shieldtx.reconcile.repair.steps import HandOverStep, PublishStep, Refusal
@@ -224,6 +225,30 @@ def test_what_a_receiver_may_have_purged_is_not_sent_once_more(listed: ListedRow
     for young_since in ({"stock": NOW}, {}):
         decision = step_of(listed, replace(policy, young_since=young_since))
         assert not isinstance(decision, Refusal)
+
+
+@pytest.mark.parametrize(
+    ("listed", "concerns"),
+    [
+        (row(V.MISSING_DOWNSTREAM), {"stock"}),
+        (row(V.MISSING_DOWNSTREAM, kind=TxKind.ROLLBACK), {"orders", "stock", "mail"}),
+        (row(V.ABSENT_FROM_TOPIC, downstream=TOPICS), {"orders", "stock", "mail"}),
+        (
+            row(V.NEITHER_EFFECT_NOR_COMPENSATION, received=I.MAX_RECONSUMED),
+            {"orders", "stock", "mail"},
+        ),
+    ],
+    ids=["missing", "rollback missing", "absent", "rollback owed"],
+)
+def test_what_an_inbox_may_have_lost_is_not_sent_once_more(listed: ListedRow, concerns: set[str]):
+    policy = replace(POLICY, named=frozenset({V.ABSENT_FROM_TOPIC}))
+    for service in ("orders", "stock", "mail"):
+        for since, is_lost in ((NOW + 2 * HOUR, True), (NOW, False)):
+            lost = LostRows(whole_since={service: since})
+            decision = step_of(listed, replace(policy, lost_rows=lost))
+            assert isinstance(decision, Refusal) == (is_lost and service in concerns)
+            if isinstance(decision, Refusal):
+                assert f"`--restored {service}`" in decision.reason
 
 
 @pytest.mark.parametrize("name", ["orders", "placed"], ids=["topic", "type"])
