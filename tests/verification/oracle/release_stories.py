@@ -46,7 +46,17 @@ def is_taken_back_while_a_relay_is_gone(h: History) -> None:
     returned(h, rollback, at + 2)
 
 
+def relay_is_gone_and_no_row_says_that_it_was_sent(h: History) -> None:
+    """A relay has left an event PROCESSING, and no group has it, or a row of it any more."""
+    event_type, groups = some_type(h)
+    at = some_time(h)
+    event = h.written(event_type, at)
+    event.becomes(OutboxStatus.PROCESSING, at, attempts=1, lease_until=at + 2)
+    h.waits(event, groups)
+
+
 OF_RELEASES: Final = (
+    relay_is_gone_and_no_row_says_that_it_was_sent,
     relay_is_gone_for_longer_than_rows_are_kept,
     is_taken_back_while_a_relay_is_gone,
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Final
 from unittest.mock import patch
 from uuid import UUID
@@ -19,6 +20,8 @@ from shieldtx.reconcile.repair import decisions, key_order, order_for_all, relea
 from shieldtx.reconcile.repair.context import RepairContext
 from shieldtx.reconcile.repair.decisions import Policy
 from shieldtx.reconcile.repair.key_order import KeyOrder
+from shieldtx.reconcile.repair.known_in_order import KnownInOrder
+from shieldtx.reconcile.repair.lost_rows import LostRows
 from shieldtx.reconcile.repair.order_for_all import OrderForAll
 from shieldtx.reconcile.repair.progress import Progress
 from shieldtx.reconcile.repair.publish_again import PublishAgain
@@ -138,6 +141,29 @@ def _revoked_is_not_asked_for_a_release() -> Iterator[None]:
         yield
 
 
+def _often_lost(
+    owner: type, name: str, defect: Callable[..., Any]
+) -> Callable[[], AbstractContextManager[Any]]:
+    """Return what puts a defect in, of repairs of which each has an inbox that has lost rows."""
+
+    @contextmanager
+    def applied() -> Iterator[None]:
+        shares = {"LOST_SHARE": 1.0, "DISCARDED_SHARE": 0.0, "ENDED_SHARE": 0.0}
+        with patch.multiple(repair_plan, **shares), patch.object(owner, name, defect):
+            yield
+
+    return applied
+
+
+_why_not = LostRows.why_not
+
+
+def _asks_the_one_group(
+    lost: LostRows, sent_at: datetime | None, line: Line | None = None, *, to: str | None = None
+) -> str | None:
+    return None if to is None else _why_not(lost, sent_at, line, to=to)
+
+
 OF_REPAIRS: Final = (
     Mutant(
         name="N4 what was taken back is delivered",
@@ -208,5 +234,25 @@ OF_REPAIRS: Final = (
         name="what a relay has left is released though it was taken back",
         applied=_revoked_is_not_asked_for_a_release,
         stories=(release_stories.is_taken_back_while_a_relay_is_gone,),
+    ),
+    Mutant(
+        name="what an inbox has lost is sent once more",
+        applied=_often_lost(LostRows, "why_not", lambda *_, **__: None),
+        stories=(broken.record_is_lost,),
+    ),
+    Mutant(
+        name="a group's copy is for all, whatever the others' inboxes have lost",
+        applied=_often_lost(LostRows, "why_not", _asks_the_one_group),
+        stories=(broken.record_is_lost,),
+    ),
+    Mutant(
+        name="what a relay has left is released whatever an inbox has lost",
+        applied=_often_lost(LostRows, "why_not", lambda *_, **__: None),
+        stories=(release_stories.relay_is_gone_and_no_row_says_that_it_was_sent,),
+    ),
+    Mutant(
+        name="what a good run found in order is sent once more",
+        applied=_often_lost(KnownInOrder, "had", lambda *_: False),
+        stories=(broken.record_is_lost,),
     ),
 )

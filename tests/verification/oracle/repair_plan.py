@@ -1,4 +1,4 @@
-"""What a night of a repair is told besides what rows say: records that a topic lost, and discards.
+"""What a night of a repair is told besides what rows say: losses of topics and inboxes, discards.
 
 Rows know nothing of topics and of parked records, so they are chosen at random among what they fit.
 So is how the repair is run: what it is asked for, and whether its process ends.
@@ -24,7 +24,9 @@ from shieldtx.reconcile.verdicts import Verdict
 from tests.spark.planting import Service
 from tests.verification.oracle.facts import Row, Rows
 from tests.verification.oracle.history import Pair
+from tests.verification.oracle.lost_inboxes import LostInbox, a_lost_inbox
 from tests.verification.oracle.nights import Verdicts
+from tests.verification.oracle.services import Effect
 from tests.verification.oracle.setting import Judged
 
 MOST_ABSENT: Final = 5
@@ -33,6 +35,8 @@ ENDED_SHARE: Final = 0.6
 """Of the repairs: those whose processes end at each step."""
 WINDOW_SHARE: Final = 0.25
 """Of the repairs: those of a run that has listed what was written since some time."""
+LOST_SHARE: Final = 0.25
+"""Of the repairs: those of services of which one inbox has lost rows of effects that are there."""
 ALONE_SHARE: Final = 0.4
 """Of the repairs: a group that lacks an event gets it by the copy that is for all groups."""
 
@@ -48,6 +52,8 @@ class RepairPlan:
     left_out: frozenset[Pair]
     """Of what groups lack: what the run has not listed, as it was written earlier, or what nobody
     asks for."""
+    lost: LostInbox | None
+    """Of one service: what its groups have had, though its inbox does not know."""
     is_ended: bool
     """Its process ends at each of its steps, and another one begins again."""
 
@@ -60,6 +66,11 @@ class RepairPlan:
     def absent_ids(self) -> frozenset[UUID]:
         """Return the events that are published again, if they may be."""
         return frozenset(row["event_id"] for row in self.absent)
+
+    @property
+    def lost_effects(self) -> frozenset[Effect]:
+        """Return what groups have applied, though they have no row of it."""
+        return frozenset() if self.lost is None else self.lost.effects
 
     def listed(self, began: datetime) -> Iterator[ListedRow]:
         """Yield what a run that reads topics lists of the absent ones."""
@@ -130,6 +141,7 @@ def a_plan(r: Random, rows: Rows, found: Verdicts, night: Judged) -> RepairPlan:
         discarded=frozenset(pair for pair in missing if r.random() < DISCARDED_SHARE),
         absent_alone=absent_alone,
         left_out=frozenset(missing) if absent_alone else left_out,
+        lost=a_lost_inbox(r, rows, found) if r.random() < LOST_SHARE else None,
         is_ended=r.random() < ENDED_SHARE,
     )
 

@@ -133,11 +133,11 @@ class RepairedNight:
         # An hour later, with nothing done since: what was left alone then, and what is left now.
         later = replace(self.night, at=self.night.at + self.night.margin + 5)
         before, after = self._judge(rows_before, later), self._judge(rows_after, later)
-        again = self._report(listed, began)
+        again = self._work(self._stores(), began, plan).run(listed)
         result = Repaired(before=before, after=after, steps=steps)
         result.wrong += self._touched(whole_before, whole_after, before, plan)
-        result.wrong += self._badly_applied(rows_before, Counter(running.applied))
-        result.wrong += self._released(rows_before, released)
+        result.wrong += self._badly_applied(rows_before, Counter(running.applied), plan)
+        result.wrong += self._released(rows_before, released, plan)
         result.wrong += self._delivered(rows_after, plan)
         result.wrong += repair_order.inverted(rows_before, rows_after, running.applied)
         unlisted = self._can_still_be_delivered(plan, rows_before, rows_after)
@@ -172,13 +172,10 @@ class RepairedNight:
                 for name, store in self._stores().items()
             }
             try:
-                return deaths, self._work(stores, began).run(rows)
+                return deaths, self._work(stores, began, business.plan).run(rows)
             except Killed:
                 continue
         raise AssertionError(f"the repair takes more than {MOST_STEPS} steps")
-
-    def _report(self, rows: list[ListedRow], began: datetime) -> RepairReport:
-        return self._work(self._stores(), began).run(rows)
 
     def _stores(self) -> dict[str, SqlRepairStore]:
         return {
@@ -187,7 +184,7 @@ class RepairedNight:
             for s in [self.services[name]]
         }
 
-    def _work(self, stores: Any, began: datetime) -> Repair:
+    def _work(self, stores: Any, began: datetime, plan: RepairPlan) -> Repair:
         at = began + timedelta(minutes=self.night.at)
         kept = {name: r for name, r in self.night.retention.items() if r is not None}
         groups = {name: self.history.setting.expected(name, self.night) or () for name in stores}
@@ -200,6 +197,7 @@ class RepairedNight:
                 name: at - timedelta(minutes=minutes) * PART_OF_RETENTION
                 for name, minutes in kept.items()
             },
+            **(plan.lost.known(began) if plan.lost else {}),
         )
         return Repair(
             stores=stores,
@@ -285,10 +283,13 @@ class RepairedNight:
             kept = float("inf") if retention is None else retention * PART_OF_RETENTION
             since = row["created_at"] if row.get("unconfirmed") else row["settled_at"]
             is_young = since >= self.night.at - kept
-            if is_young and pair.event_id not in taken_back and pair not in plan.discarded:
+            is_lost = (pair.downstream, pair.group, pair.event_id) in plan.lost_effects
+            if is_young and not (is_lost or pair.event_id in taken_back or pair in plan.discarded):
                 yield pair
 
-    def _badly_applied(self, rows: Rows, effects: Counter[Effect]) -> Iterator[str]:
+    def _badly_applied(
+        self, rows: Rows, effects: Counter[Effect], plan: RepairPlan
+    ) -> Iterator[str]:
         """Say what was applied twice, or though it had been taken back or overtaken."""
         applied = {
             (row["service"], row["group"], row["event_id"])
@@ -304,13 +305,15 @@ class RepairedNight:
                 yield f"{effect} was applied {times + (effect in applied)} times"
             if effect in forgotten and self._was_settled(rows, effect[-1]):
                 yield f"{effect} was applied again by a group that had purged it"
+            if effect in plan.lost_effects and self._was_settled(rows, effect[-1]):
+                yield f"{effect} was applied again by a group whose inbox had lost it"
             if effect in overtaken:
                 yield f"{effect} was applied behind a later event of its key"
             is_lost = effect not in received
             if is_lost and effect[-1] in taken_back and self._was_settled(rows, effect[-1]):
                 yield f"{effect} was applied though it had been taken back"
 
-    def _released(self, rows: Rows, released: set[UUID]) -> Iterator[str]:
+    def _released(self, rows: Rows, released: set[UUID], plan: RepairPlan) -> Iterator[str]:
         """Say what was put back in line that a relay must not send.
 
         One that runs sends it all the same: that is why only what the repair did counts here.
@@ -318,6 +321,8 @@ class RepairedNight:
         forgotten = {effect[-1] for effect in self.history.forgotten(self.night.at)}
         for event_id in released & forgotten:
             yield f"{event_id} was released though a group has applied and purged it"
+        for event_id in released & {effect[-1] for effect in plan.lost_effects}:
+            yield f"{event_id} was released though an inbox has lost its row"
         for event_id in released & _taken_back(rows):
             yield f"{event_id} was released though it had been taken back"
 
