@@ -9,25 +9,27 @@ same databases.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import chain, tee
+from itertools import chain, islice, tee
 from typing import Final
 
 from sqlalchemy.exc import ProgrammingError
 
 from shieldtx.app.reconciliation_start import ServiceDatabases, opened
 from shieldtx.domain.reasons import message_of
+from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile import basis
 from shieldtx.reconcile.basis import Basis
 from shieldtx.reconcile.earlier_runs import past_of, same_databases, together
 from shieldtx.reconcile.earlier_topics import topics_before
 from shieldtx.reconcile.findings import RunOutcome
-from shieldtx.reconcile.incomplete_inboxes import EarlierRun, incomplete_inboxes
+from shieldtx.reconcile.incomplete_inboxes import incomplete_inboxes
 from shieldtx.reconcile.incremental import Mode
-from shieldtx.reconcile.judged_spans import JudgedRun, JudgedUntil, judged_until
+from shieldtx.reconcile.judged_spans import ENOUGH, JudgedRun, JudgedUntil, judged_until
 from shieldtx.reconcile.observed import ObservedTopics, Past
+from shieldtx.reconcile.repair.known_in_order import GoodRun, KnownInOrder, known_in_order
 from shieldtx.reconcile.request import ReconcileRequest
 from shieldtx.reconcile.restored_copies import as_restored
 from shieldtx.store.reconciliation_runs import SqlReconciliationRuns, StoredRun
@@ -62,6 +64,7 @@ def memory_of(own: SqlReconciliationRuns, databases: ServiceDatabases, now: Basi
     by_name = [tee(_with_bases(runs), 4) for runs in (own.all_ended(), *others)]
     for_past, for_topics, for_inboxes, judged_by = zip(*by_name, strict=True)
     judged_by_own, *judged_by_others = judged_by
+    own_inboxes, *others_inboxes = map(_known, for_inboxes)
     own_past, *others_past = (past_of((read for _, read in runs), now) for runs in for_past)
     judged = heapq.merge(
         _judged_runs(judged_by_own),
@@ -75,25 +78,70 @@ def memory_of(own: SqlReconciliationRuns, databases: ServiceDatabases, now: Basi
         judged_until=judged_until(
             as_restored(judged, now.services, databases, margin=now.margin), now.services
         ),
-        incomplete_inboxes=incomplete_inboxes(
-            _latest_first(for_inboxes), now, databases, scope=own.scope
-        ),
+        incomplete_inboxes=incomplete_inboxes(own_inboxes, others_inboxes, now, databases),
         remarks=tuple(remarks),
     )
 
 
-def incomplete_since(run: StoredRun, request: ReconcileRequest) -> Mapping[str, datetime]:
-    """Return the services whose inboxes may lack rows of effects, by a run or since it took place.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepairMemory:
+    """What a repair takes over from all runs, also those behind the one that it is of."""
 
-    Each has the time from which its inbox has all rows.
+    incomplete_inboxes: Mapping[str, datetime]
+    """By service whose inbox may lack rows of effects, by now: from when it has all rows."""
+    in_order: KnownInOrder
+    """What good runs have found in order at these services, as far as effects were not lost."""
+
+
+def repair_memory(
+    own: SqlReconciliationRuns, request: ReconcileRequest, *, restored: Collection[str]
+) -> RepairMemory:
+    """Read what runs have seen of the services of a repair, of which some lost effects with rows.
+
+    Raises ConfigurationError where stored runs cannot be read.
     """
-    read = basis.from_json(run.basis)
-    if read is None:
-        return {}
+    unread: list[str] = []
+    members = [member for member in request.members if member.name not in restored]
     with opened(request) as databases:
         now = basis.basis_of(request, databases.histories())
-        earlier = [EarlierRun(scope=run.scope, basis=read, good=run.good)]
-        return incomplete_inboxes(earlier, now, databases, scope=run.scope)
+        others = list(_of_other_names(own.scope, databases, unread))
+        if unread:
+            raise ConfigurationError("; ".join(unread))
+        by_name = [tee(_with_bases(runs), 2) for runs in (own.all_ended(), *others)]
+        (own_inboxes, own_good), *of_others = by_name
+        inboxes = incomplete_inboxes(
+            _known(own_inboxes), [_known(runs) for runs, _ in of_others], now, databases
+        )
+    good = chain(_good(own_good, now=None), *(_good(runs, now=now) for _, runs in of_others))
+    return RepairMemory(
+        incomplete_inboxes={name: at for name, at in inboxes.items() if name not in restored},
+        in_order=known_in_order(good, members),
+    )
+
+
+def _good(ended: Iterable[_Run], *, now: Basis | None) -> Iterator[GoodRun]:
+    """Yield what good runs have met; those of another name as far as they judged what is `now`."""
+    runs = ((run, read) for run, read in ended if run.good and read is not None)
+    # Each run remembers what those before it have met.
+    for run, read in islice(runs, ENOUGH):
+        alike = (
+            frozenset(read.services)
+            if now is None
+            else same_databases(read, now) & basis.judged_alike(read, now)
+        )
+        yield GoodRun(
+            watermarks=run.watermarks,
+            received=[
+                seen
+                for seen in (read.observed.received if read.observed else ())
+                if {seen.downstream, seen.source} <= alike
+            ],
+        )
+
+
+def _known(runs: Iterable[_Run]) -> Iterator[Basis]:
+    """Yield what runs judged, as far as it can be read."""
+    return (read for _, read in runs if read is not None)
 
 
 def _with_bases(runs: Iterable[StoredRun]) -> Iterator[_Run]:
@@ -121,14 +169,6 @@ def _of_other_names(
             )
             continue
         yield from filter(None, read)
-
-
-def _latest_first(by_name: Iterable[Iterable[_Run]]) -> Iterator[EarlierRun]:
-    """Yield the runs of all names together."""
-    runs = heapq.merge(*by_name, key=lambda run: run[0].started_at, reverse=True)
-    for run, read in runs:
-        if read is not None:
-            yield EarlierRun(scope=run.scope, basis=read, good=run.good)
 
 
 def _judged_runs(ended: Iterable[_Run]) -> Iterator[JudgedRun]:

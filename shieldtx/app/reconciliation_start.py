@@ -82,11 +82,16 @@ class ServiceDatabases:
         with _told_of(service):
             return self._histories[service].remains_of(earlier, retention=kept)
 
-    def inbox_lacks(self, service: str, earlier: DatabaseHistory) -> bool:
-        """Whether the inbox of a service lacks a row of then that no purge has removed."""
+    def inbox_has(self, service: str, earlier: DatabaseHistory) -> bool | None:
+        """Whether the inbox of a service has a row of then still; None: it may be purged."""
         kept = next(each.retention for each in self._services if each.name == service)
         with _told_of(service):
-            return self._histories[service].inbox_lacks(earlier, retention=kept)
+            return self._histories[service].inbox_has(earlier, retention=kept)
+
+    def inbox_settled_since(self, service: str) -> datetime | None:
+        """Return when the oldest row of a service's inbox was settled; None: no row is settled."""
+        with _told_of(service):
+            return self._histories[service].inbox_settled_since()
 
     def last_settled(self, service: str, *, before: datetime) -> datetime | None:
         """Return when the last row of a service was settled of those settled until then."""

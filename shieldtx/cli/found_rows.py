@@ -12,13 +12,13 @@ from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.reconciliation_runs import StoredRun
 
 
-def findings_of(ended: StoredRun, copy: Path | None) -> Findings:
-    """Return what a run has left in its folder, or in a copy of that.
+def rows_of(ended: StoredRun, copy: Path | None) -> Path:
+    """Return where the rows of a run are: in its folder, or in a copy of that.
 
     Raises ConfigurationError where the folder holds none of what the run found, a part of it, or
     what another run has found by now, and where this account may not read it.
     """
-    folder = _folder(ended, copy)
+    folder = OutputFolder(path=copy or Path(ended.folder))
     findings = _read(folder, ended)
     if findings.run_id != ended.run_id:
         raise ConfigurationError(
@@ -26,17 +26,6 @@ def findings_of(ended: StoredRun, copy: Path | None) -> Findings:
             f"by now, not those of {ended.run_id}: give a copy of its folder with --folder, or "
             "repair the later run"
         )
-    return findings
-
-
-def rows_of(ended: StoredRun, copy: Path | None) -> Path:
-    """Return where the rows of a run are: in its folder, or in a copy of that.
-
-    Raises ConfigurationError as `findings_of` does, and where the rows are missing that the run
-    counted.
-    """
-    findings_of(ended, copy)
-    folder = _folder(ended, copy)
     mismatches = sum(
         ended.totals.get(verdict.value, 0) for verdict in Verdict if verdict.is_mismatch
     )
@@ -47,10 +36,6 @@ def rows_of(ended: StoredRun, copy: Path | None) -> Path:
             "--folder"
         )
     return folder.rows
-
-
-def _folder(ended: StoredRun, copy: Path | None) -> OutputFolder:
-    return OutputFolder(path=copy or Path(ended.folder))
 
 
 def _is_empty(rows: Path) -> bool:

@@ -51,8 +51,8 @@ def repair(
         list[str] | None,
         typer.Option(
             metavar="SERVICE",
-            help="The whole database of this service was restored: effects were lost with the "
-            "inbox, so send also what its inbox has lost. Repeatable.",
+            help="The whole database of this service was restored, or the service is new: what its "
+            "inbox lacks has no effect there either, so send that too. Repeatable.",
         ),
     ] = None,
     folder: Annotated[
@@ -140,7 +140,6 @@ class _Job:
         return policy_of(
             self.databases,
             self.run,
-            copy=self.copy,
             named=frozenset(self.named),
             out_of_order=self.out_of_order,
             restored=frozenset(self.restored),

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
-from itertools import islice
-from pathlib import Path
 
-from shieldtx.app.reconciliation_memory import incomplete_since
-from shieldtx.cli.found_rows import findings_of
+from shieldtx.app.reconciliation_memory import repair_memory
 from shieldtx.cli.reconcile_runs import Opened
+from shieldtx.domain.states import TxKind
 from shieldtx.reconcile import basis
-from shieldtx.reconcile.basis import Basis
-from shieldtx.reconcile.incomplete_inboxes import noticed_before
-from shieldtx.reconcile.judged_spans import ENOUGH
 from shieldtx.reconcile.repair.decisions import PART_OF_RETENTION, Policy
-from shieldtx.reconcile.repair.known_in_order import known_in_order
 from shieldtx.reconcile.repair.lost_rows import LostRows
+from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.reconciliation_runs import StoredRun
 
@@ -25,18 +20,16 @@ def policy_of(
     databases: Opened,
     run: StoredRun,
     *,
-    copy: Path | None,
     named: frozenset[Verdict],
     out_of_order: bool,
     restored: Collection[str],
 ) -> Policy:
     """Return what may be done about a run; of `restored` services, effects went with the rows.
 
-    Raises ShieldTxError where the databases, or a folder that has to be asked, cannot be read.
+    Raises ShieldTxError where the databases cannot be read.
     """
     services = databases.services
-    lost = [service for service in services if service.name not in restored]
-    since = _incomplete_since(databases, run, copy)
+    memory = repair_memory(databases.runs, databases.request, restored=restored)
     return Policy(
         services=frozenset(service.name for service in services),
         named=named,
@@ -46,29 +39,27 @@ def policy_of(
         young_since={
             name: run.at - kept * PART_OF_RETENTION for name, kept in _kept(databases, run.at)
         },
-        lost_rows=LostRows(whole_since={s.name: since[s.name] for s in lost if s.name in since}),
-        in_order=known_in_order(_good_runs(databases), [service.member for service in lost]),
+        lost_rows=LostRows(
+            whole_since=memory.incomplete_inboxes,
+            kinds={service.name: _kinds(service, run) for service in services},
+        ),
+        in_order=memory.in_order,
     )
 
 
-def _incomplete_since(
-    databases: Opened, run: StoredRun, copy: Path | None
-) -> Mapping[str, datetime]:
-    """Return which inboxes may lack rows of effects, by the run or by what is left of it now."""
-    since = dict(incomplete_since(run, databases.request))
+def _kinds(service: ServiceDatabase, run: StoredRun) -> frozenset[TxKind]:
+    """Return of which kinds the groups of a service receive events, by the file and by a run.
+
+    Of what a run of another release has met, nothing is known.
+    """
     judged = basis.from_json(run.basis)
-    if judged is None or judged.incomplete_inboxes is None:
-        said = findings_of(run, copy).full_because
-        names = (service.name for service in databases.services)
-        since |= dict.fromkeys(noticed_before(said, names), run.at)
-    return since
-
-
-def _good_runs(databases: Opened) -> Iterator[tuple[Basis, Mapping[str, datetime]]]:
-    # Each run remembers what those before it have met.
-    for good in islice(databases.runs.good(), ENOUGH):
-        if (judged := basis.from_json(good.basis)) is not None:
-            yield judged, good.watermarks
+    if judged is None or judged.observed is None:
+        return frozenset(TxKind)
+    seen = judged.observed.received
+    return frozenset(
+        {group.kind for group in service.groups or ()}
+        | {each.kind for each in seen if each.downstream == service.name}
+    )
 
 
 def _kept(databases: Opened, at: datetime) -> Iterator[tuple[str, timedelta]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from shieldtx.ports.database_history import DatabaseHistory
@@ -19,98 +19,101 @@ from shieldtx.reconcile.basis import Basis
 class Inboxes(Protocol):
     """The inboxes of services as they are now."""
 
-    def inbox_lacks(self, service: str, earlier: DatabaseHistory) -> bool:
-        """Whether the inbox of a service lacks a row of then that no purge has removed."""
+    def inbox_has(self, service: str, earlier: DatabaseHistory) -> bool | None:
+        """Whether the inbox of a service has a row of then still, or had none.
+
+        False: it lacks one that no purge has removed. None: a purge may have removed all of them.
+        """
+        ...
+
+    def inbox_settled_since(self, service: str) -> datetime | None:
+        """Return when the oldest row of an inbox was settled; None: no row is settled."""
         ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EarlierRun:
-    """A run that is compared with the databases as they are now."""
-
-    scope: str
-    """The name of its configuration."""
-    basis: Basis
-    good: bool
-
-
 def incomplete_inboxes(
-    earlier: Iterable[EarlierRun], now: Basis, inboxes: Inboxes, *, scope: str
+    own: Iterable[Basis], others: Iterable[Iterable[Basis]], now: Basis, inboxes: Inboxes
 ) -> dict[str, datetime]:
     """Return the services with such inboxes, each with the time from which its inbox has all rows.
 
-    `earlier` are runs of all names, the latest first. The latest run of `scope` decides, and stands
-    for all runs before it. Of each other name, the latest run since then counts too. A run of an
-    earlier release does not know of such inboxes: the runs before it count as well, up to a good
-    one.
+    `own` are earlier runs of this configuration, and `others` those of each other one, the latest
+    first. Of each, the latest run that knew of an inbox is asked, and stands for those before it.
+    Where none proves that an inbox has kept its rows, it is known from its oldest row on alone.
     """
-    found: dict[str, datetime] = {}
-    undecided = {
-        name: _Comparison(name=name, now=now, history=service.history, inboxes=inboxes)
+    found = [
+        _Inbox(name=name, now=now, history=service.history, inboxes=inboxes)
         for name, service in now.services.items()
         if service.history is not None
+    ]
+    _ask(own, found, is_own=True)
+    for runs in others:
+        _ask(runs, found, is_own=False)
+    return {
+        each.name: since
+        for each in found
+        if (since := each.whole_since()) is not None and each.is_kept(since)
     }
-    asked: set[tuple[str, str]] = set()
-    for run in earlier:
-        for name, comparison in list(undecided.items()):
-            history = _history_of(run.basis, name)
-            is_own = run.scope == scope
-            if history is None or (not is_own and (run.scope, name) in asked):
-                continue
-            asked.add((run.scope, name))
-            whole_since = comparison.whole_since(run, history, is_own=is_own)
-            if whole_since is not None:
-                found[name] = max(whole_since, found.get(name, whole_since))
-            if is_own and (whole_since or run.good or run.basis.incomplete_inboxes is not None):
-                del undecided[name]
-        if not undecided:
-            break
-    return {name: since for name, since in found.items() if _matters(since, now, name)}
 
 
-def noticed_before(full_because: Iterable[str], services: Iterable[str]) -> frozenset[str]:
-    """Return the services whose inboxes a run of an earlier release found to be others.
-
-    Such a run has stored nothing but the sentences of its report.
-    """
-    said = tuple(full_because)
-    return frozenset(
-        name
-        for name in services
-        for sentence in said
-        if sentence.startswith(f"the inbox of {name} lacks ")
-        or sentence == f"the database of {name} is another one, or its tables were recreated"
-    )
+def _ask(runs: Iterable[Basis], inboxes: Iterable[_Inbox], *, is_own: bool) -> None:
+    """Ask, for each inbox, the latest run that knew of it."""
+    waiting = list(inboxes)
+    for run in runs:
+        waiting = [each for each in waiting if not each.ask(run, is_own=is_own)]
+        if not waiting:
+            return
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Comparison:
-    """An inbox as it is now, to be compared with what earlier runs knew of it."""
+@dataclass(kw_only=True, slots=True)
+class _Inbox:
+    """What runs say of an inbox as it is now."""
 
     name: str
     now: Basis
     history: DatabaseHistory
     inboxes: Inboxes
+    is_proved: bool = False
+    """A run knew of the inbox, and its rows are there, or are known to be gone."""
+    since: datetime | None = None
+    """From when it has all rows, by what was found; None: nothing was."""
 
-    def whole_since(
-        self, run: EarlierRun, history: DatabaseHistory, *, is_own: bool
-    ) -> datetime | None:
-        """Return from when the inbox has all rows; None: nothing says that it lacks any."""
-        is_same = _is_same_inbox(history, self.history)
-        if not is_same and not is_own:
+    def ask(self, run: Basis, *, is_own: bool) -> bool:
+        """Return whether a run knew of the inbox; one of an earlier release did not ask for it."""
+        service = run.services.get(self.name)
+        history = None if service is None else service.history
+        if history is None or run.incomplete_inboxes is None:
+            return False
+        if not is_own and not _is_same_inbox(history, self.history):
             # A service of the same name in another file.
-            return None
-        if is_same and not self.inboxes.inbox_lacks(self.name, history):
-            return (run.basis.incomplete_inboxes or {}).get(self.name)
-        # It may have lost them a moment ago. Writers note what they send by clocks of their own,
-        # which are no further apart than the margin.
-        asked_at = self.history.asked_at
-        return None if asked_at is None else asked_at + self.now.margin
+            return False
+        self._note(run.incomplete_inboxes.get(self.name))
+        has_rows = self.inboxes.inbox_has(self.name, history)
+        if has_rows is False:
+            # It may have lost them a moment ago.
+            self._note(_later(self.history.asked_at, self.now.margin))
+        self.is_proved = self.is_proved or has_rows is not None
+        return True
+
+    def whole_since(self) -> datetime | None:
+        """Return from when the inbox has all rows; None: nothing says that it lacks any."""
+        if not self.is_proved:
+            oldest = self.inboxes.inbox_settled_since(self.name) or self.history.asked_at
+            self._note(_later(oldest, self.now.margin))
+        return self.since
+
+    def is_kept(self, since: datetime) -> bool:
+        """Whether events of before a time are still kept; older ones are repaired in no case."""
+        retention, asked_at = self.now.services[self.name].retention, self.history.asked_at
+        return retention is None or asked_at is None or since > asked_at - retention
+
+    def _note(self, since: datetime | None) -> None:
+        if since is not None:
+            self.since = since if self.since is None else max(since, self.since)
 
 
-def _history_of(basis: Basis, name: str) -> DatabaseHistory | None:
-    service = basis.services.get(name)
-    return None if service is None else service.history
+def _later(time: datetime | None, margin: timedelta) -> datetime | None:
+    """Add the margin: writers note what they send by clocks of their own, no further apart."""
+    return None if time is None else time + margin
 
 
 def _is_same_inbox(before: DatabaseHistory, now: DatabaseHistory) -> bool:
@@ -120,11 +123,3 @@ def _is_same_inbox(before: DatabaseHistory, now: DatabaseHistory) -> bool:
         return False
     # A role may be granted the right to ask for the system, or lose it: that is no other system.
     return before.system is None or now.system is None or before.system == now.system
-
-
-def _matters(since: datetime, now: Basis, name: str) -> bool:
-    """Whether events of before are still kept; older ones are not repaired in any case."""
-    service = now.services[name]
-    if service.retention is None or service.history is None or service.history.asked_at is None:
-        return True
-    return since > service.history.asked_at - service.retention

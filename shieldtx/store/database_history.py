@@ -100,15 +100,33 @@ class SqlDatabaseHistory:
 
     def remains_of(self, earlier: DatabaseHistory, *, retention: timedelta | None) -> Remains:
         """Return what it has left of what it had, where it keeps settled rows for so long."""
-        return self._remains(earlier, (_OUTBOX, _INBOX), retention)
+        left = self._left(earlier, (_OUTBOX, _INBOX), retention)
+        return Remains(
+            has_settlement=left.has_settlement and not left.lost,
+            copied_before=min(left.lost, default=None),
+        )
 
-    def inbox_lacks(self, earlier: DatabaseHistory, *, retention: timedelta | None) -> bool:
-        """Whether the inbox lacks a row that it had, and that no purge has removed."""
-        return self._remains(earlier, (_INBOX,), retention).copied_before is not None
+    def inbox_has(self, earlier: DatabaseHistory, *, retention: timedelta | None) -> bool | None:
+        """Whether the inbox still has a row that it had, or had none.
 
-    def _remains(
+        False: it lacks one that no purge has removed. None: a purge may have removed all of them.
+        """
+        left = self._left(earlier, (_INBOX,), retention)
+        if left.lost:
+            return False
+        return True if left.has_any or not left.are_any else None
+
+    def inbox_settled_since(self) -> datetime | None:
+        """Return when the oldest settled row of the inbox was settled; None: no row is settled."""
+        with self._engine.connect() as connection:
+            oldest: datetime | None = connection.scalar(
+                select(func.min(self._tables.inbox.c.settled_at))
+            )
+        return oldest
+
+    def _left(
         self, earlier: DatabaseHistory, numbers: Sequence[int], retention: timedelta | None
-    ) -> Remains:
+    ) -> _Left:
         both = (self._tables.outbox, self._tables.inbox)
         with self._engine.connect() as connection:
 
@@ -125,8 +143,12 @@ class SqlDatabaseHistory:
             now = connection.scalars(select(func.clock_timestamp())).one()
         configured = None if retention is None else now - retention
         kept = max((t for t in (configured, purged_until) if t is not None), default=None)
-        lost = [at for at in gone if kept is None or at >= kept]
-        return Remains(has_settlement=unchanged and not lost, copied_before=min(lost, default=None))
+        return _Left(
+            are_any=bool(proofs),
+            has_any=len(gone) < len(proofs),
+            has_settlement=unchanged,
+            lost=[at for at in gone if kept is None or at >= kept],
+        )
 
     def last_settled(self, *, before: datetime) -> datetime | None:
         """Return when the last row was settled of those that were settled until then."""
@@ -147,6 +169,19 @@ class SqlDatabaseHistory:
                 for what, row in _rows(table, number, earlier)
                 if not connection.scalars(select(exists().where(*row))).one()
             )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Left:
+    """What is left of the rows by which tables are known."""
+
+    are_any: bool
+    """There were such rows."""
+    has_any: bool
+    has_settlement: bool
+    """The last one to be settled is as it was."""
+    lost: Sequence[datetime]
+    """Of what no purge has removed: since when each was there, settled or not."""
 
 
 def _rows(

@@ -185,7 +185,7 @@ _HALF: Final = "a half message waits for the word of its application, or for its
 def _missing(row: ListedRow, policy: Policy) -> AnyStep | Refusal:
     if row.group == NOBODY:
         return Refusal(reason=_NOBODY_THERE)
-    inlet = Inlet(row.upstream, row.downstream, row.group, row.kind, row.event_type)
+    inlet = Inlet(row.upstream, row.downstream, row.group, row.kind, row.topic, row.event_type)
     if policy.in_order.had(inlet, row.published_at):
         return Refusal(reason=LOST)
     missing = Missing(
@@ -199,7 +199,7 @@ def _missing(row: ListedRow, policy: Policy) -> AnyStep | Refusal:
     # No other group gets a copy, so that it is all the same what others know of the event.
     if may_be_forgotten(row.published_at, since=policy.young_since.get(row.downstream)):
         return Refusal(reason=TOO_OLD)
-    if reason := policy.lost_rows.why_not(row.published_at, to=row.downstream):
+    if reason := policy.lost_rows.why_not(row.published_at, kind=row.kind, to=row.downstream):
         return Refusal(reason=reason)
     return HandOverStep(missing=missing, row=_outbox_row(row))
 
@@ -212,7 +212,7 @@ def _publish_again(
         return Refusal(reason=FOR_OTHERS)
     if may_be_forgotten(row.published_at, since=policy.young_for_all):
         return Refusal(reason=TOO_OLD)
-    if reason := policy.lost_rows.why_not(row.published_at):
+    if reason := policy.lost_rows.why_not(row.published_at, kind=row.kind):
         return Refusal(reason=reason)
     publication = Publication(
         verdict=row.verdict, upstream=row.upstream, unless_received=unless_received
@@ -235,7 +235,7 @@ def _raise_rollback(row: ListedRow, policy: Policy) -> Step | Refusal:
     if may_be_forgotten(row.settled_at, since=policy.young_for_all):
         return Refusal(reason=TOO_OLD)
     # A rollback of it may have been handled before: only the outbox of this service lacks it.
-    if reason := policy.lost_rows.why_not(row.settled_at):
+    if reason := policy.lost_rows.why_not(row.settled_at, kind=TxKind.ROLLBACK):
         return Refusal(reason=reason)
     return _of_the_inbox(row, RepairAction.RAISE_ROLLBACK)
 

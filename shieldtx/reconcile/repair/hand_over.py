@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from shieldtx.domain.events import Envelope
+from shieldtx.domain.states import TxKind
 from shieldtx.ports.hand_over import HandedOver, Line, Sent
 from shieldtx.ports.repair import (
     RepairAction,
@@ -157,7 +158,7 @@ class HandOver:
             elif may_be_forgotten(row.settled_at, line, since=self._young_since):
                 tally.refuse(verdict, TOO_OLD)
             elif reason := self._lost_rows.why_not(
-                row.settled_at, line, to=self._missing.downstream
+                row.settled_at, line, kind=TxKind.COMMIT, to=self._missing.downstream
             ):
                 tally.refuse(verdict, reason)
             elif row.event_id in late and not self._out_of_order:

@@ -8,8 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from shieldtx.domain.states import TxKind
-from shieldtx.reconcile.basis import Basis
-from shieldtx.reconcile.expectations import Member
+from shieldtx.reconcile.expectations import Member, Received
 
 
 class Inlet(NamedTuple):
@@ -19,6 +18,7 @@ class Inlet(NamedTuple):
     downstream: str
     group: str
     kind: TxKind
+    topic: str
     event_type: str
 
 
@@ -41,25 +41,34 @@ class KnownInOrder:
         return until is not None and sent_at is not None and sent_at < until
 
 
-def known_in_order(
-    good_runs: Iterable[tuple[Basis, Mapping[str, datetime]]], members: Collection[Member]
-) -> KnownInOrder:
-    """Return what good runs, each with its watermarks, say of groups of these services.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GoodRun:
+    """A run that has found all in order."""
+
+    watermarks: Mapping[str, datetime]
+    """By service."""
+    received: Collection[Received]
+    """What it or earlier runs had met, of services that it judged as they are judged now."""
+
+
+def known_in_order(good_runs: Iterable[GoodRun], members: Collection[Member]) -> KnownInOrder:
+    """Return what good runs say of groups of these services.
 
     A group of which a run had not met events of a type may be new since, and a former one need not
     have them.
     """
     by_name = {member.name: member for member in members}
     until: dict[Inlet, datetime] = {}
-    for basis, watermarks in good_runs:
-        for seen in basis.observed.received if basis.observed else ():
-            marks = [
-                watermarks[name] for name in (seen.source, seen.downstream) if name in watermarks
-            ]
+    for run in good_runs:
+        for seen in run.received:
+            names = seen.source, seen.downstream
+            marks = [run.watermarks[name] for name in names if name in run.watermarks]
             member = by_name.get(seen.downstream)
             if member is None or member.is_former(seen) or not marks:
                 continue
-            inlet = Inlet(seen.source, seen.downstream, seen.group, seen.kind, seen.event_type)
+            inlet = Inlet(
+                seen.source, seen.downstream, seen.group, seen.kind, seen.topic, seen.event_type
+            )
             # A service's watermark is the earliest of its streams, so that of this one is no
             # earlier.
             until[inlet] = max(*marks, until.get(inlet, marks[0]))

@@ -89,7 +89,9 @@ class PublishAgain:
                 tally.refuse(verdict, TOO_OLD)
             elif row.event_id in lost:
                 tally.refuse(verdict, LOST)
-            elif reason := self._policy.lost_rows.why_not(row.settled_at, line):
+            elif reason := self._policy.lost_rows.why_not(
+                row.settled_at, line, kind=line.kind if line else None
+            ):
                 tally.refuse(verdict, reason)
             elif row.event_id in late and not self._policy.out_of_order:
                 tally.refuse(verdict, late[row.event_id])
@@ -105,7 +107,7 @@ class PublishAgain:
                 row.event_id
                 for row in rows
                 if (line := lines.get(row.event_id)) is not None
-                and line.type == inlet.event_type
+                and (line.topic, line.type) == (inlet.topic, inlet.event_type)
                 and known.had(inlet, row.settled_at)
             }
             events = [

@@ -78,17 +78,15 @@ class Releases:
         """Return which events are not released, and why; those that are gone have no line."""
         lines = self._outbox.lines([row.event_id for row in rows])
         known = {
-            event_id: reason
-            for event_id, line in lines.items()
-            if (reason := self._why_not(_earliest_copy(line)))
+            event_id: reason for event_id, line in lines.items() if (reason := self._why_not(line))
         }
         return known | self._revoked.among(rows)
 
-    def _why_not(self, sent_at: datetime) -> str | None:
-        policy = self._context.policy
+    def _why_not(self, line: Line) -> str | None:
+        policy, sent_at = self._context.policy, _earliest_copy(line)
         if may_be_forgotten(sent_at, since=policy.young_for_all):
             return TOO_OLD
-        return policy.lost_rows.why_not(sent_at)
+        return policy.lost_rows.why_not(sent_at, kind=line.kind)
 
 
 def _earliest_copy(line: Line) -> datetime:

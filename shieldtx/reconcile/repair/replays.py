@@ -107,7 +107,7 @@ class Replays:
             return UNDONE_LOCALLY
         if may_be_forgotten(None, line, since=self._policy.young_for_all):
             return TOO_OLD
-        if reason := self._policy.lost_rows.why_not(None, line):
+        if reason := self._policy.lost_rows.why_not(None, line, kind=line.kind):
             return reason
         for_others = self._policy.is_for_others(
             line.topic, line.type, writer=self._service, kind=line.kind

@@ -46,8 +46,11 @@ class Operator:
             pair.orders.engine, pair.orders.app.tables, scope="nightly"
         )
 
-    def configure(self, *, orders: str = "for-ever", stock: str = "for-ever") -> None:
+    def configure(
+        self, *, orders: str = "for-ever", stock: str = "for-ever", margin: str = "PT15M"
+    ) -> None:
         self.config.write_text(
+            f'margin = "{margin}"\n'
             "[services.orders]\n"
             'url = "ORDERS_URL"\n'
             f'retention = "{orders}"\n'
@@ -56,12 +59,25 @@ class Operator:
             f'retention = "{stock}"\n'
         )
 
+    def judged(self, **noted: Any) -> str:
+        """Return what a run stores that has seen the databases as they are."""
+        request = request_of(read_configuration(self.config, self.variables), Path("unused"))
+        with opened(request) as databases:
+            judged = basis.basis_of(request, databases.histories())
+        return basis.to_json(replace(judged, **({"incomplete_inboxes": {}} | noted)))
+
     def ran(
-        self, run_id: str, rows: list[ListedRow], *, outcome: str = "MISMATCHES", basis: str = "{}"
+        self,
+        run_id: str,
+        rows: list[ListedRow],
+        *,
+        outcome: str = "MISMATCHES",
+        judged: str | None = None,
     ) -> Path:
         """Leave behind what a run does that has found these rows."""
         folder = OutputFolder(path=self.folder / run_id)
-        self.runs.begin(run_id, mode="full", who="night@host", folder=str(folder.path), basis=basis)
+        known = self.judged() if judged is None else judged
+        self.runs.begin(run_id, mode="full", who="night@host", folder=str(folder.path), basis=known)
         folder.path.mkdir(parents=True, exist_ok=True)
         write_parquet(folder.rows, rows, run_id=run_id)
         findings = Findings(
@@ -270,14 +286,15 @@ def test_rows_that_the_receiving_service_may_have_purged_need_an_operator(
     operator: Operator, missing: list[ListedRow]
 ):
     long_ago = [replace(row, published_at=datetime.now(UTC) - 9.5 * HOUR) for row in missing]
-    operator.ran("r1", long_ago)
     operator.configure(stock="PT10H")
+    operator.ran("r1", long_ago)
 
     (left,) = operator.answers("repair", "last", "--yes")["not_repairable"]
     assert left["rows"] == 3
     assert "purged" in left["reason"]
 
     operator.configure(orders="PT10H", stock="PT11H")
+    operator.ran("r2", long_ago)
     (tried,) = operator.answers("repair", "last", "--dry-run")["repaired"]
     # In the outbox they have another time.
     assert (tried["done"], tried["changed_since"]) == (0, 3)
@@ -303,8 +320,8 @@ def test_rows_that_any_service_may_have_purged_are_not_published_again(
     operator: Operator, missing: list[ListedRow]
 ):
     fresh = operator.pair.absent()
-    operator.ran("r1", fresh)
     operator.configure(orders="PT10H")
+    operator.ran("r1", fresh)
     named = ("repair", "last", "--verdict", "ABSENT_FROM_TOPIC")
     (tried,) = operator.answers(*named, "--dry-run")["repaired"]
     assert tried["done"] == 3
@@ -332,8 +349,8 @@ def test_a_run_that_left_nothing_to_repair_by_says_so(operator: Operator, missin
 def test_runs_of_another_file_with_the_same_name_are_not_repaired_by(
     operator: Operator, missing: list[ListedRow]
 ):
-    operator.ran("r1", missing, basis=judged_by("orders", "stock"))
-    operator.ran("r2", missing, basis=judged_by("orders", "billing"))
+    operator.ran("r1", missing, judged=judged_by("orders", "stock"))
+    operator.ran("r2", missing, judged=judged_by("orders", "billing"))
 
     assert operator.answers("repair", "last", "--dry-run")["run"] == "r1"
     result = operator.says("repair", "r2", "--yes")
@@ -461,12 +478,7 @@ class NeverPurged:
 
     def run(self, rows: list[ListedRow] | None = None, **noted: Any) -> None:
         """Leave behind a run that has seen the databases as they are."""
-        configuration = read_configuration(self.operator.config, self.operator.variables)
-        request = request_of(configuration, Path("unused"))
-        with opened(request) as databases:
-            judged = basis.basis_of(request, databases.histories())
-        text = basis.to_json(replace(judged, **({"incomplete_inboxes": {}} | noted)))
-        self.operator.ran("r1", rows or [], basis=text)
+        self.operator.ran("r1", rows or [], judged=self.operator.judged(**noted))
 
     def empty(self) -> None:
         """Delete the rows of the inbox, and leave the effects."""
@@ -525,18 +537,47 @@ def test_what_was_sent_since_an_inbox_is_whole_is_handed_over(emptied: NeverPurg
     assert data["handed_over"] == [{"service": "stock", "group": "stock", "rows": 3}]
 
 
-def test_a_run_of_an_earlier_release_says_by_its_sentences_that_an_inbox_is_another_one(
-    emptied: NeverPurged,
-):
+def test_an_inbox_of_which_no_run_knows_is_known_from_its_oldest_row_on(emptied: NeverPurged):
+    """As where the database that held the runs was lost, or an earlier release made them."""
     rows = emptied.pair.missing("stock")
     emptied.empty()
     emptied.run(rows, incomplete_inboxes=None)
-    findings = emptied.operator.folder / "r1" / "summary.json"
-    data = json.loads(findings.read_text())
-    data["full_because"] = ["the database of stock is another one, or its tables were recreated"]
-    findings.write_text(json.dumps(data))
-
     assert RESTORED in emptied.refused()
+
+    emptied.operator.configure(margin="PT0S")
+    emptied.pair.write(1)
+    emptied.pair.work()
+    emptied.operator.ran("r2", rows, judged=emptied.operator.judged(incomplete_inboxes=None))
+    assert RESTORED in emptied.refused(), "its oldest row is younger than the events"
+
+    emptied.pair.stock.execute("UPDATE shield_inbox SET settled_at = now() - interval '1 day'")
+    data = emptied.operator.answers("repair", "last", "--yes", "--out-of-order")
+    assert data["handed_over"] == [{"service": "stock", "group": "stock", "rows": 3}]
+
+
+def test_a_copy_is_sent_to_a_service_that_receives_no_events_of_the_kind(emptied: NeverPurged):
+    """The inbox of orders is empty: it receives rollbacks alone."""
+    emptied.operator.ran(
+        "r1",
+        emptied.pair.absent(),
+        judged=emptied.operator.judged(incomplete_inboxes=None, observed=Observed(received=())),
+    )
+    emptied.pair.stock.execute("UPDATE shield_inbox SET settled_at = now() - interval '1 day'")
+
+    command = ("repair", "last", "--verdict", "ABSENT_FROM_TOPIC", "--yes")
+    (done,) = emptied.operator.answers(*command)["repaired"]
+    assert done["done"] == 3
+
+
+def test_an_older_run_is_repaired_by_what_later_runs_know(emptied: NeverPurged):
+    rows = emptied.pair.missing("stock")
+    emptied.operator.ran("r0", rows, judged=emptied.operator.judged())
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    emptied.run(rows, incomplete_inboxes={"stock": tomorrow})
+
+    data = emptied.operator.answers("repair", "r0", "--yes")
+    assert data["handed_over"] == []
+    assert RESTORED in data["not_repairable"][0]["reason"]
 
 
 def refusing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,9 +58,9 @@ def lost(history: SqlDatabaseHistory, before: DatabaseHistory) -> set[str]:
     return {row.table for row in history.lacks(before)}
 
 
-def receive(engine: Engine, event_id: UUID) -> UUID:
+def receive(engine: Engine, event_id: UUID, *, age: int = 0) -> UUID:
     now = datetime.now(UTC)
-    row = inbox_row("stock", event_id, InboxStatus.PROCESSED, group="g", now=now, age=0)
+    row = inbox_row("stock", event_id, InboxStatus.PROCESSED, group="g", now=now, age=age)
     with engine.begin() as connection:
         connection.execute(insert(INBOX), [row])
     return event_id
@@ -305,14 +305,26 @@ def test_an_inbox_lacks_a_row_that_no_purge_has_removed(
     sent, received = write(engine, new_event_id(), age=30), receive(engine, new_event_id())
     before = history.now()
     deleted(engine, sent)
-    assert not history.inbox_lacks(before, retention=A_WEEK), "it is the outbox that lacks one"
+    assert history.inbox_has(before, retention=A_WEEK), "it is the outbox that lacks one"
 
     deleted(engine, received)
-    assert history.inbox_lacks(before, retention=A_WEEK)
-    assert history.inbox_lacks(before, retention=None)
-    assert not history.inbox_lacks(before, retention=timedelta(0))
+    assert history.inbox_has(before, retention=A_WEEK) is False
+    assert history.inbox_has(before, retention=None) is False
+    assert history.inbox_has(before, retention=timedelta(0)) is None
     purge_noted(engine, age=-1)
-    assert not history.inbox_lacks(before, retention=None)
+    assert history.inbox_has(before, retention=None) is None
+    assert history.inbox_has(history.now(), retention=None), "it had none then"
+
+
+def test_an_inbox_is_known_by_its_oldest_settled_row(
+    engine: Engine, history: SqlDatabaseHistory
+) -> None:
+    assert history.inbox_settled_since() is None
+    oldest = receive(engine, new_event_id(), age=90)
+    receive(engine, new_event_id(), age=30)
+    with engine.connect() as connection:
+        settled = select(INBOX.c.settled_at).where(INBOX.c.event_id == oldest)
+        assert history.inbox_settled_since() == connection.scalars(settled).one()
 
 
 def settled_at(engine: Engine, event_id: UUID) -> datetime:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -13,13 +14,14 @@ from shieldtx.ports.database_history import DatabaseHistory
 from shieldtx.reconcile import basis
 from shieldtx.reconcile.basis import Basis, JudgedService
 from shieldtx.reconcile.expectations import Others
-from shieldtx.reconcile.incomplete_inboxes import EarlierRun, incomplete_inboxes, noticed_before
+from shieldtx.reconcile.incomplete_inboxes import incomplete_inboxes
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 MARGIN = timedelta(minutes=15)
 NOW = NOON + MARGIN
 """From when an inbox has all rows that is found to lack some at noon."""
 YESTERDAY = NOON - timedelta(days=1)
+NONE: dict[str, datetime] = {}
 
 
 def history(number: int, *, inbox: int = 3, system: str | None = "7712") -> DatabaseHistory:
@@ -41,114 +43,96 @@ def judged(
     return Basis(margin=MARGIN, topics=None, services={name: service})
 
 
-def run(
-    number: int,
-    *,
-    scope: str = "nightly",
-    good: bool = False,
-    noted: dict[str, datetime] | None = None,
-    **of: int | str | None,
-) -> EarlierRun:
-    """Return a run of the present release; `noted=None` is one of an earlier release."""
-    known = replace(judged(history(number, **of)), incomplete_inboxes=noted)
-    return EarlierRun(scope=scope, basis=known, good=good)
-
-
-def new(number: int, **of: int | str | bool | None) -> EarlierRun:
-    return run(number, **({"noted": {}} | of))
+def run(number: int, *, noted: dict[str, datetime] | None = NONE, **of: int | str | None) -> Basis:
+    """Return a run that knew of the inbox; `noted=None` is one of an earlier release."""
+    return replace(judged(history(number, **of)), incomplete_inboxes=noted)
 
 
 @dataclass
 class Inboxes:
-    """The inbox of stock, by the runs whose rows it lacks."""
+    """The inbox of stock, by the runs whose rows it lacks, or may have purged."""
 
     lacks: Collection[int] = ()
+    purged: Collection[int] = ()
+    oldest: datetime | None = None
     asked: list[int] = field(default_factory=list)
 
-    def inbox_lacks(self, service: str, earlier: DatabaseHistory) -> bool:
+    def inbox_has(self, service: str, earlier: DatabaseHistory) -> bool | None:
         assert service == "stock"
         _, newest = earlier.newest
         assert newest is not None
         self.asked.append(newest.int)
-        return newest.int in self.lacks
+        return None if newest.int in self.purged else newest.int not in self.lacks
+
+    def inbox_settled_since(self, service: str) -> datetime | None:
+        assert service == "stock"
+        return self.oldest
 
 
 def found(
-    runs: Iterable[EarlierRun], lacks: Collection[int] = (), now: Basis | None = None
+    own: Iterable[Basis],
+    *others: Iterable[Basis],
+    now: Basis | None = None,
+    **of: Any,
 ) -> dict[str, datetime]:
-    current = now or judged(history(0))
-    return incomplete_inboxes(runs, current, Inboxes(lacks), scope="nightly")
+    return incomplete_inboxes(own, others, now or judged(history(0)), Inboxes(**of))
 
 
 def test_an_inbox_that_has_its_rows_is_whole():
-    assert found([new(1), new(2)]) == {}
-    assert found([]) == {}
-    assert found([new(1)], now=judged(None)) == {}
-    assert found([EarlierRun(scope="nightly", basis=judged(None), good=True)]) == {}
+    assert found([run(1), run(2)]) == {}
+    assert found([run(1)], now=judged(None)) == {}
 
 
 def test_an_inbox_that_lacks_rows_is_whole_from_now_on():
-    assert found([new(1)], lacks=[1]) == {"stock": NOW}
+    assert found([run(1)], lacks=[1]) == {"stock": NOW}
 
 
 @pytest.mark.parametrize("of", [{"inbox": 4}, {"system": "7713"}])
-def test_another_inbox_is_whole_from_now_on(of: dict[str, int | str]):
-    assert found([new(1, **of)]) == {"stock": NOW}
+def test_another_inbox_is_whole_if_it_has_the_rows(of: dict[str, int | str]):
+    """As after pg_upgrade, or a move of the whole database."""
+    assert found([run(1, **of)]) == {}
+    assert found([run(1, **of)], lacks=[1]) == {"stock": NOW}
 
 
-def test_a_system_that_a_role_may_not_ask_for_is_no_other_one():
-    assert found([new(1, system=None)]) == {}
+@pytest.mark.parametrize(
+    "own",
+    [[], [run(1, noted=None)], [judged(None)], [run(2)]],
+    ids=["no run", "of an earlier release", "of another service", "all of then may be purged"],
+)
+def test_an_inbox_of_which_nothing_is_known_is_whole_from_its_oldest_row_on(own: list[Basis]):
+    assert found(own, purged=[2], oldest=YESTERDAY) == {"stock": YESTERDAY + MARGIN}
+    assert found(own, purged=[2], oldest=None) == {"stock": NOW}
 
 
-def test_another_outbox_or_timeline_says_nothing_of_the_inbox():
-    now = replace(history(0), timeline="2", objects=(1, 9, 3))
-    assert found([new(1)], now=judged(now)) == {}
+def test_what_a_run_has_noted_is_carried_on():
+    assert found([run(1, noted={"stock": YESTERDAY})]) == {"stock": YESTERDAY}
+    other = run(2, noted={"stock": YESTERDAY})
+    assert found([run(1)], [other]) == {"stock": YESTERDAY}
+    assert found([], [other]) == {"stock": YESTERDAY}
 
 
-def test_what_a_run_has_noted_is_carried_on_also_by_good_ones():
-    for good in (False, True):
-        assert found([new(1, noted={"stock": YESTERDAY}, good=good)]) == {"stock": YESTERDAY}
+def test_the_latest_run_of_each_configuration_stands_for_those_before_it():
+    inboxes = Inboxes(lacks=[2, 4])
+    own, other = [run(1), run(2)], [run(3), run(4)]
+    assert incomplete_inboxes(own, [other], judged(history(0)), inboxes) == {}
+    assert inboxes.asked == [1, 3]
 
 
-def test_the_latest_run_stands_for_those_before_it():
-    inboxes = Inboxes(lacks=[2])
-    runs = [new(1), new(2)]
-    assert incomplete_inboxes(runs, judged(history(0)), inboxes, scope="nightly") == {}
-    assert inboxes.asked == [1]
+def test_runs_of_an_earlier_release_are_passed_over():
+    assert found([run(1, noted=None), run(2)], lacks=[2]) == {"stock": NOW}
 
 
-def test_runs_of_an_earlier_release_count_up_to_a_good_one():
-    assert found([run(1), run(2)], lacks=[2]) == {"stock": NOW}
-    assert found([run(1), run(2, good=True), run(3)], lacks=[3]) == {}
-
-
-def test_runs_of_another_name_count_since_the_latest_of_the_own_name():
-    other = {"scope": "other"}
-    assert found([new(1, **other), new(2)], lacks=[1]) == {"stock": NOW}
-    assert found([new(1), new(2, **other)], lacks=[2]) == {}
-    assert found([new(1, **other), new(2, **other), new(3)], lacks=[2]) == {}
-    # A run that began to look after the loss ends nothing.
-    noted = new(2, noted={"stock": YESTERDAY})
-    assert found([new(1, **other), noted]) == {"stock": YESTERDAY}
+def test_a_run_of_another_configuration_ends_no_search_and_adds_what_it_knows():
+    assert found([run(2)], [run(1)], lacks=[1]) == {"stock": NOW}
+    assert found([run(2)], [run(1)], lacks=[2]) == {"stock": NOW}
     # It is a service of the same name in another file.
-    assert found([new(1, inbox=4, **other), new(2)]) == {}
+    assert found([run(2)], [run(1, inbox=4, noted={"stock": NOON})], lacks=[1]) == {}
 
 
 def test_what_is_older_than_rows_are_kept_is_forgotten():
-    runs = [new(1, noted={"stock": YESTERDAY})]
+    runs = [run(1, noted={"stock": YESTERDAY})]
     for kept, is_noted in ((timedelta(days=2), True), (timedelta(hours=23), False)):
         assert bool(found(runs, now=judged(history(0), kept=kept))) is is_noted
-
-
-def test_a_run_of_an_earlier_release_has_sentences_alone():
-    said = (
-        "the inbox of stock lacks what was its newest event: the database was restored from",
-        "the outbox of mail lacks what was its newest event: the database was restored from",
-        "the database of bills is another one, or its tables were recreated",
-        "the database of desk was restored to a point in time, or a replica of it was promoted",
-    )
-    services = ("stock", "mail", "bills", "desk", "sto")
-    assert noticed_before(said, services) == {"stock", "bills"}
 
 
 def test_what_a_run_notes_is_no_part_of_its_configuration():
