@@ -129,7 +129,8 @@ class SavedRows:
     def forget_by_auditors(self, number: int) -> Found:
         """The auditors lose part of their books, as in a restore.
 
-        A repair restores it with `--out-of-order`: later events of its keys are there.
+        A repair restores it with `--restored`, as they have neither rows nor effects, and with
+        `--out-of-order`, as later events of its keys are there.
         """
         down, events = self._banks.downstream, _take(self._matched, number)
         group = auditors_of(down.group)

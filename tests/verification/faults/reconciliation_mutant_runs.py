@@ -10,7 +10,11 @@ from tests.verification.faults.bank import auditors_of
 from tests.verification.faults.banks import Banks
 from tests.verification.faults.damage import SavedRows
 from tests.verification.faults.reconciliation_outcomes import Mismatch
-from tests.verification.faults.reconciliation_runs import ReconciliationRuns, done_by
+from tests.verification.faults.reconciliation_runs import (
+    LATE_AND_RESTORED,
+    ReconciliationRuns,
+    done_by,
+)
 from tests.verification.faults.scenarios.reconciliation import (
     await_auditors,
     await_quiet,
@@ -25,7 +29,7 @@ STRUCK_OUT = "what was taken back is not entered again"
 UNDONE = "what its service has undone is not replayed"
 
 _ALL = (
-    *("--verdict", Verdict.MISSING_DOWNSTREAM.value, "--out-of-order"),
+    *("--verdict", Verdict.MISSING_DOWNSTREAM.value, *LATE_AND_RESTORED),
     *("--verdict", Verdict.ABSENT_FROM_TOPIC.value),
 )
 """What a repair leaves to a person otherwise: later events of the key, groups that have it all."""

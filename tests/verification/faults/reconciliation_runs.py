@@ -209,6 +209,10 @@ class ReconciliationRuns:
             self.banks.expect(not leaked, f"{name} shows a secret in {file.name}")
 
 
+LATE_AND_RESTORED: Final = ("--out-of-order", "--restored", "downstream")
+"""A person says that groups can take late events, and that effects were lost with the rows."""
+
+
 def done_by(*repairs: dict[str, Any]) -> dict[str, int]:
     """Return how many rows repairs have changed, by what was done to them."""
     done: dict[str, int] = {}

@@ -17,7 +17,12 @@ from tests.verification.faults.damage import Found, SavedRows
 from tests.verification.faults.failpoints import Failpoint
 from tests.verification.faults.matrix import Fault
 from tests.verification.faults.reconciliation_outcomes import Mismatch
-from tests.verification.faults.reconciliation_runs import MISMATCHES, ReconciliationRuns, done_by
+from tests.verification.faults.reconciliation_runs import (
+    LATE_AND_RESTORED,
+    MISMATCHES,
+    ReconciliationRuns,
+    done_by,
+)
 from tests.verification.faults.scenarios.members import await_deaths
 from tests.verification.faults.side import Side
 from tests.verification.faults.world import ACCOUNTS, World
@@ -66,7 +71,7 @@ class _Planted:
     repairable: Found
     """Repaired by the plain command."""
     overtaken: Found
-    """Missing, with later events of their keys: repaired by `--out-of-order`."""
+    """Lost by a restore, with later events of their keys: repaired where the command says both."""
     parked: Found
     """Repaired where the command names the verdict."""
     absent: Found
@@ -161,7 +166,7 @@ def _repair(banks: Banks, reconciliation: ReconciliationRuns, planted: _Planted)
     left = sum(entry["rows"] for entry in first["not_repairable"])
     others = len(planted.all - planted.repairable)
     banks.expect(left == others, f"{left} of {others} are left to operators")
-    overtaken = reconciliation.repair("--verdict", "MISSING_DOWNSTREAM", "--out-of-order")
+    overtaken = reconciliation.repair("--verdict", "MISSING_DOWNSTREAM", *LATE_AND_RESTORED)
     wanted = {"hand over": len(planted.overtaken)}
     banks.expect(done_by(overtaken) == wanted, f"handed over: {done_by(overtaken)}")
     absent = reconciliation.repair("--verdict", "ABSENT_FROM_TOPIC")
@@ -179,7 +184,7 @@ def _repair_in_vain(banks: Banks, reconciliation: ReconciliationRuns) -> None:
     named = ("ABSENT_FROM_TOPIC", "PARKED")
     repairs = [
         reconciliation.repair(*words)
-        for words in ([], ["--out-of-order"], *(["--verdict", name] for name in named))
+        for words in ([], LATE_AND_RESTORED, *(["--verdict", name] for name in named))
     ]
     done = done_by(*repairs)
     banks.expect(not done, f"a second repair did {done}")
