@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from shieldtx.reconcile.expectations import Stream
@@ -12,28 +12,39 @@ from shieldtx.reconcile.window import Window
 _TIME: Final = "%Y-%m-%d %H:%M:%S%z"
 
 
-def unjudged_of(asked: Selection, windows: Mapping[Stream, Window]) -> list[str]:
+def unjudged_of(
+    asked: Selection, windows: Mapping[Stream, Window], alone: Mapping[str, Window]
+) -> list[str]:
     """Say in sentences which of the time that a run was asked for it cannot judge.
 
     Without an end, what is in flight is left to a later run, as it is every night; without a
     beginning, so is what was purged, to earlier ones. But some of the time has to be left to judge.
+    `alone` is of services that are compared with topics and with no other service.
     """
     told: dict[str, None] = {}
-    for stream, window in windows.items():
-        first, second = sorted((stream.upstream, stream.downstream))
-        between = f"events between {first} and {second}"
+    for events, window in _events(windows, alone):
         if purged := _purged(asked, window):
             told[
-                f"{between} that were written {purged} could not be judged: their rows may have "
+                f"{events} that were written {purged} could not be judged: their rows may have "
                 "been purged, and what was lost of them shows no more. Compare that time by other "
                 "means"
             ] = None
         if to_come := _to_come(asked, window):
             told[
-                f"{between} that were written {to_come} could not be judged yet: they are in "
+                f"{events} that were written {to_come} could not be judged yet: they are in "
                 "flight, or still to come. Run this again later"
             ] = None
     return list(told)
+
+
+def _events(
+    windows: Mapping[Stream, Window], alone: Mapping[str, Window]
+) -> Iterator[tuple[str, Window]]:
+    for stream, window in windows.items():
+        first, second = sorted((stream.upstream, stream.downstream))
+        yield f"events between {first} and {second}", window
+    for service, window in alone.items():
+        yield f"events of {service}", window
 
 
 def _purged(asked: Selection, window: Window) -> str:

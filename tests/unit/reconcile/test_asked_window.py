@@ -20,13 +20,13 @@ WRITTEN = "events between orders and stock that were written"
 PURGED, TO_COME = "could not be judged: their rows", "could not be judged yet: they are in flight"
 
 
-def told(since=None, until=None, window=A_WEEK):
+def told(since=None, until=None, window=A_WEEK, alone=()):
     """Ask for a window from so many days ago to so many days ago."""
     since, until = (
         days if days is None else NOON - timedelta(days=days) for days in (since, until)
     )
     asked = Selection(written_since=since, written_until=until)
-    return unjudged_of(asked, {FORTH: window, BACK: window})
+    return unjudged_of(asked, {FORTH: window, BACK: window}, dict(alone))
 
 
 @pytest.mark.parametrize(
@@ -82,3 +82,14 @@ def test_where_nothing_is_purged_a_time_in_the_past_is_judged_by_what_is_there()
 
 def test_where_nothing_can_be_judged_the_obstacle_of_it_says_so():
     assert told(9, -1, Window(obstacle="its clock is wrong")) == []
+
+
+def test_a_service_that_is_compared_with_topics_alone_is_told_of_by_itself():
+    a_day = Window(horizon=NOON - timedelta(days=1), watermark=NOON)
+
+    (problem,) = told(4, 2, alone={"mail": a_day})
+
+    assert problem.startswith(
+        "events of mail that were written from 2026-01-11 12:00:00+0000 to "
+        f"2026-01-13 12:00:00+0000 {PURGED}"
+    )
