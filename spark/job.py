@@ -26,7 +26,7 @@ from shieldtx.reconcile.window import Clock, Window, earliest_watermark, memorie
 from .compare import transforms
 from .compare.digests import digests_of
 from .compare.read_plan import Plan, plan_of, without_purged_events
-from .judging import Judged, idle_of, judged, windows_of
+from .judging import Judged, idle_of, judged, windows_alone, windows_of
 from .observations import differs, observed_in
 from .obstacles import obstacles_of, remarks_of
 from .prefetch import Prefetch
@@ -140,7 +140,8 @@ def _unjudged(
     streams = sorted(possible_streams(request.members, received), key=repr)
     windows = {**windows_of(streams, clocks, request), **found.windows}
     if mode_of(request.selection) is Mode.WINDOW:
-        return tuple(unjudged_of(request.selection, windows))
+        alone = windows_alone(windows, clocks, request) if request.broker is not None else {}
+        return tuple(unjudged_of(request.selection, windows, alone))
     return tuple(unjudged_spans(windows, request.judged_until))
 
 

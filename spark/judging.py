@@ -122,14 +122,25 @@ def windows_of(
     }
 
 
+def windows_alone(
+    windows: Mapping[Stream, Window], clocks: Mapping[str, Clock], request: ReconcileRequest
+) -> Mapping[str, Window]:
+    """Return the window of each service without a stream, by its own clock."""
+    busy = {name for stream in windows for name in (stream.upstream, stream.downstream)}
+    return {
+        name: window_of([clock], margin=request.margin)
+        for name, clock in clocks.items()
+        if name not in busy
+    }
+
+
 def idle_of(
     windows: Mapping[Stream, Window], clocks: Mapping[str, Clock], request: ReconcileRequest
 ) -> Mapping[str, datetime]:
-    """Return the watermark of each service without a stream, by its own clock.
+    """Return the watermark of each service without a stream.
 
     Nothing of it has moved since the last good run. Without a watermark, the next run would read
     all of its rows.
     """
-    busy = {name for stream in windows for name in (stream.upstream, stream.downstream)}
-    own = {name: window_of([clocks[name]], margin=request.margin) for name in clocks.keys() - busy}
+    own = windows_alone(windows, clocks, request)
     return {name: window.watermark for name, window in own.items() if window.watermark is not None}

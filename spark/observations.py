@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from shieldtx.reconcile.expectations import Received
 from shieldtx.reconcile.observed import (
@@ -83,5 +84,9 @@ def _former_since(request: ReconcileRequest, clocks: Mapping[str, Clock]) -> For
 
 def _topics(before: ObservedTopics, read: ObservedTopics) -> ObservedTopics:
     """Return the topics that the next run has to meet: those held against the last run, if any."""
-    held = {name: before.topics[name] for name in read.topics if before.topics.get(name)}
+    held = {
+        name: replace(asked, writers=topic.writers if topic else asked.writers)
+        for name, topic in read.topics.items()
+        if (asked := before.topics.get(name)) is not None
+    }
     return ObservedTopics(cluster=before.cluster or read.cluster, topics={**read.topics, **held})

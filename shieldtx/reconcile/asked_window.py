@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from shieldtx.reconcile.expectations import Stream
@@ -12,27 +12,62 @@ from shieldtx.reconcile.window import Window
 _TIME: Final = "%Y-%m-%d %H:%M:%S%z"
 
 
-def unjudged_of(asked: Selection, windows: Mapping[Stream, Window]) -> list[str]:
+def unjudged_of(
+    asked: Selection, windows: Mapping[Stream, Window], alone: Mapping[str, Window]
+) -> list[str]:
     """Say in sentences which of the time that a run was asked for it cannot judge.
 
-    Without an end, what is in flight is left to a later run, as it is every night.
+    Without an end, what is in flight is left to a later run, as it is every night; without a
+    beginning, so is what was purged, to earlier ones. But some of the time has to be left to judge.
+    `alone` is of services that are compared with topics and with no other service.
     """
     told: dict[str, None] = {}
-    for stream, window in windows.items():
-        first, second = sorted((stream.upstream, stream.downstream))
-        between = f"events between {first} and {second}"
-        since, until = asked.written_since, asked.written_until
-        if window.horizon is not None and since is not None and since < window.horizon:
-            end = min(window.horizon, until) if until is not None else window.horizon
+    for events, window in _events(windows, alone):
+        if purged := _purged(asked, window):
             told[
-                f"{between} that were written from {since:{_TIME}} to {end:{_TIME}} could not be "
-                "judged: their rows may have been purged, and what was lost of them shows no more. "
-                "Compare that time by other means"
+                f"{events} that were written {purged} could not be judged: their rows may have "
+                "been purged, and what was lost of them shows no more. Compare that time by other "
+                "means"
             ] = None
-        if window.watermark is not None and until is not None and until > window.watermark:
-            start = max(window.watermark, since) if since is not None else window.watermark
+        if to_come := _to_come(asked, window):
             told[
-                f"{between} that were written from {start:{_TIME}} to {until:{_TIME}} could not be "
-                "judged yet: they are in flight, or still to come. Run this again later"
+                f"{events} that were written {to_come} could not be judged yet: they are in "
+                "flight, or still to come. Run this again later"
             ] = None
     return list(told)
+
+
+def _events(
+    windows: Mapping[Stream, Window], alone: Mapping[str, Window]
+) -> Iterator[tuple[str, Window]]:
+    for stream, window in windows.items():
+        first, second = sorted((stream.upstream, stream.downstream))
+        yield f"events between {first} and {second}", window
+    for service, window in alone.items():
+        yield f"events of {service}", window
+
+
+def _purged(asked: Selection, window: Window) -> str:
+    """Say of which time, as asked for, rows may have been purged; empty: of none."""
+    horizon, since, until = window.horizon, asked.written_since, asked.written_until
+    if horizon is None:
+        return ""
+    if since is not None and since < horizon:
+        end = min(horizon, until) if until is not None else horizon
+        return f"from {since:{_TIME}} to {end:{_TIME}}"
+    if since is None and until is not None and until <= horizon:
+        return f"before {until:{_TIME}}"
+    return ""
+
+
+def _to_come(asked: Selection, window: Window) -> str:
+    """Say of which time, as asked for, events are in flight or still to come; empty: of none."""
+    watermark, since, until = window.watermark, asked.written_since, asked.written_until
+    if watermark is None:
+        return ""
+    if until is not None and until > watermark:
+        start = max(watermark, since) if since is not None else watermark
+        return f"from {start:{_TIME}} to {until:{_TIME}}"
+    if until is None and since is not None and since >= watermark:
+        return f"from {since:{_TIME}} on"
+    return ""

@@ -92,36 +92,52 @@ def moved_types(
 ) -> Iterator[str]:
     """Say in sentences which types have moved to a topic that a group has not received from.
 
-    `sent`, by service, type and topic, is of what is kept. A type has moved if it was sent on
-    another topic since the last time on the topics of the group, and that time is more than a day
-    before `before`, or not an hour behind the first time on the other topic. What was sent after
-    `before` may be on its way.
+    `sent`, by service, type and topic, is of what is kept. What was sent after `before` may be on
+    its way. Each topic of a group is judged by itself: another one may go on, as of another
+    country. Where nothing is kept of any of them, all of them have been left.
     """
     for each in followed:
-        type_ = each.upstream, each.event_type
-        lasts = [sent[*type_, topic].last for topic in each.topics if (*type_, topic) in sent]
-        last = max(lasts, default=None)
-        if last is not None and last >= before:
-            continue
-        begun = {topic: sent[*type_, topic] for topic in each.others if (*type_, topic) in sent}
-        moved = [
-            topic
-            for topic, new in begun.items()
-            if new.first < before
-            and (last is None or last < min(new.last, max(new.first + OVERLAP, before - QUIET)))
-        ]
-        if moved:
-            yield _sentence(each, moved)
+        own = _sent_on(each.topics, each, sent)
+        moved: dict[tuple[str, ...], list[str]] = {}
+        for topic, new in _sent_on(each.others, each, sent).items():
+            left = _left_for(new, own, before=before) if own else each.topics
+            if new.first < before and left:
+                moved.setdefault(tuple(left), []).append(topic)
+        for topics, others in moved.items():
+            yield _sentence(each, topics, others)
 
 
-def _sentence(each: Followed, moved: Sequence[str]) -> str:
+def _sent_on(
+    topics: Iterable[str], each: Followed, sent: Mapping[tuple[str, str, str], SentBetween]
+) -> dict[str, SentBetween]:
+    """Return when the type was sent, by topic, of those of which anything is kept."""
+    found = ((topic, sent.get((each.upstream, each.event_type, topic))) for topic in topics)
+    return {topic: between for topic, between in found if between is not None}
+
+
+def _left_for(new: SentBetween, own: Mapping[str, SentBetween], *, before: datetime) -> list[str]:
+    """Return which of its `own` topics a type may have left for a new one.
+
+    It has left a topic if it was sent on the new one since, and the last time on the topic left is
+    more than a day before `before`, or not an hour behind the first time on the new one. While it
+    goes on on others of its own, a topic may just be idle, and the new one be there for another
+    group all along: then the topic left has to be the older one of the two.
+    """
+    latest = min(new.last, max(new.first + OVERLAP, before - QUIET), before)
+    left = [topic for topic, between in own.items() if between.last < latest]
+    if len(left) < len(own):
+        return [topic for topic in left if own[topic].first < new.first]
+    return left
+
+
+def _sentence(each: Followed, left: Sequence[str], moved: Sequence[str]) -> str:
     """Say that a type has moved, and what to do if it has, and if it has not."""
-    old, new = ", ".join(each.topics), ", ".join(moved)
+    old, new = ", ".join(left), ", ".join(moved)
     return (
         f"{each.event_type} of {each.upstream} is sent on {new} now, and not on {old} of late: "
-        f"group {each.group} of {each.service} has received it on {old} only. If the type has "
-        f"moved, let the group read {new}; if it is sent on each of these topics for good, for "
-        f"different groups, list {', '.join([*each.topics, *moved])} in `parallel_topics` of "
+        f"group {each.group} of {each.service} has received it on {old}, and never on {new}. If "
+        f"the type has moved, let the group read {new}; if it is sent on each of these topics for "
+        f"good, for different groups, list {', '.join([*left, *moved])} in `parallel_topics` of "
         f"{each.upstream}; if the group should not receive the type any more, list "
         f'"{each.group}: {each.event_type}" in `former_groups` of {each.service}; or name the '
         f"groups of {each.service}"

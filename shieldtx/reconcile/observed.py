@@ -24,7 +24,8 @@ class ObservedTopic:
     ends: Mapping[int, int]
     """By partition: the offset of the next record."""
     writers: frozenset[str] = frozenset()
-    """Services that runs have seen write on it, or name it for others; empty: not known."""
+    """Services of which runs have seen a row or a record of it, or that name it for others; empty:
+    not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,7 +20,8 @@ def with_writers(
 ) -> ObservedTopics:
     """Return the topics of a run with the services that it and earlier runs have seen write there.
 
-    `sent` is what outboxes have rows of, which may be purged by the next run.
+    `topics` has those that have records there; `sent` is what outboxes have rows of, which may be
+    purged by the next run.
     """
     writers: dict[str, set[str]] = {
         name: set(topic.writers)

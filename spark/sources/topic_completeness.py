@@ -47,6 +47,8 @@ class Contents:
     """By topic, kind and problem: records that are no events."""
     foreign: int
     """Events of others."""
+    writers: Mapping[TopicKind, frozenset[str]]
+    """Those of these services that have a record there."""
 
 
 def is_of(names: Collection[str]) -> Column:
@@ -60,11 +62,15 @@ def contents_of(records: DataFrame, names: Collection[str]) -> Contents:
     is_ours = is_of(names)
     rows = (
         records.groupBy(*_TOPIC_KIND_PARTITION, is_ours.alias("ours"), "problem")
-        .agg(F.count(F.lit(1)).alias("number"), _first_sent())
+        .agg(F.count(F.lit(1)).alias("number"), _first_sent(), _sources(is_ours))
         .collect()
     )
     lost = frozenset(_partition_of(row) for row in rows if row.problem == DELETED)
     ours = [row for row in rows if row.ours]
+    writers: dict[TopicKind, frozenset[str]] = {}
+    for row in ours:
+        place = row.topic, row.kind
+        writers[place] = writers.get(place, frozenset()).union(row.sources)
     if lost:
         ours = [row for row in ours if _partition_of(row) not in lost]
         ours += _first_behind_losses(records.where(is_ours | (F.col("problem") == DELETED)))
@@ -82,6 +88,7 @@ def contents_of(records: DataFrame, names: Collection[str]) -> Contents:
         lost=lost,
         unfit=unfit,
         foreign=sum(row.number for row in rows if not row.ours and row.problem is None),
+        writers=writers,
     )
 
 
@@ -169,6 +176,11 @@ def unjudged(since: Mapping[TopicKindPartition, datetime | None]) -> Iterable[st
 def _first_sent() -> Column:
     has_time = F.col("sent_at").isNotNull()
     return F.min_by("sent_at", F.when(has_time, F.col("offset"))).alias("first_sent")
+
+
+def _sources(is_ours: Column) -> Column:
+    # Others may have any number of them, as long as they like.
+    return F.collect_set(F.when(is_ours, F.col("source"))).alias("sources")
 
 
 def _first_behind_losses(records: DataFrame) -> list[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -49,8 +49,9 @@ class Reading:
     left_out: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     observed: ObservedTopics = field(default_factory=ObservedTopics)
-    """Which topics they are, and up to where they were read. Of those that earlier runs have read
-    and this one could not read, what those runs have seen."""
+    """Which topics they are, up to where they were read, and who has written on them, by their
+    records. Of those that earlier runs have read and this one could not read, what those runs have
+    seen."""
 
 
 def observed_again(request: ReconcileRequest) -> tuple[ObservedTopics, tuple[str, ...]]:
@@ -129,7 +130,7 @@ def read(
         horizons=horizons(spark, whole, as_many_since(contents, known, offsets, since)),
         left_out=tuple(_left_out(contents, records, names)),
         obstacles=(*obstacles, *unjudged(_of_rows(whole, logs))),
-        observed=asked.observed,
+        observed=_with_writers(asked.observed, known, contents),
     )
 
 
@@ -138,6 +139,18 @@ def _of_rows(
 ) -> dict[TopicKindPartition, datetime | None]:
     with_rows = {(log.topic, log.kind) for log in logs}
     return {place: since for place, since in whole.items() if place[:2] in with_rows}
+
+
+def _with_writers(
+    observed: ObservedTopics, logs: Iterable[Log], contents: Contents
+) -> ObservedTopics:
+    """Add which services have written on topics, by the records that were read."""
+    topics = dict(observed.topics)
+    for log in logs:
+        if topic := topics[log.name]:
+            writers = contents.writers.get((log.topic, log.kind), ())
+            topics[log.name] = replace(topic, writers=topic.writers.union(writers))
+    return replace(observed, topics=topics)
 
 
 def _observed(offsets: TopicOffsets) -> ObservedTopic:

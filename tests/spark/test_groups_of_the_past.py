@@ -122,6 +122,34 @@ def test_a_type_that_moves_in_a_gradual_roll_out_is_no_clean_run(nights, orders,
         assert "group mail of stock" in "".join(night.problems)
 
 
+@pytest.mark.parametrize("parallel", [(), ("orders.eu", "orders.us")])
+def test_a_topic_that_is_renamed_beside_another_one_of_the_group_is_no_clean_run(
+    nights, orders, stock, parallel
+):
+    eu, us, renamed = ({"topic": f"orders.{on}", "event_type": TOPIC} for on in ("eu", "us", "us2"))
+    home = orders.database(retention=A_WEEK, parallel_topics=parallel)
+    there = stock.database(retention=A_WEEK)
+
+    def received_by(groups, topic, days):
+        event = orders.write(age=days * DAY, **topic)
+        for group in groups:
+            stock.receive(event, group=group, source="orders", age=days * DAY, **topic)
+
+    for days in (6, 5):
+        received_by(("mail",), eu, days)
+        received_by(("mail", "reserve"), us, days)
+    for days in (3, 0.1):
+        received_by(("mail",), eu, days)
+        received_by(("reserve",), renamed, days)
+
+    for selection in (None, EVERYTHING):
+        night = nights.run(home, there, selection=selection)
+
+        assert night.outcome is NOT_JUDGED
+        mine = [problem for problem in night.problems if "group mail of stock" in problem]
+        assert ["orders.us2 now, and not on orders.us of late" in each for each in mine] == [True]
+
+
 def test_a_topic_that_is_idle_beside_another_one_is_settled_as_a_parallel_one(
     nights, orders, stock
 ):

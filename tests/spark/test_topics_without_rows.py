@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import text
 
 from shieldtx.brokers.kafka.topic_offsets import TopicOffsetReader
+from shieldtx.domain.events import new_event_id
 from shieldtx.errors import BrokerError
 from shieldtx.reconcile.expectations import ExpectedGroup
 from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.incremental import Mode
-from shieldtx.reconcile.request import EVERYTHING, BrokerAccess
+from shieldtx.reconcile.request import EVERYTHING, BrokerAccess, Selection
 from shieldtx.reconcile.verdicts import Verdict
 from tests.spark.nights import a_day_passes, mode
 from tests.spark.planting import TOPIC
@@ -148,6 +150,28 @@ def test_a_topic_is_not_forgotten_by_a_run_that_the_broker_does_not_answer(
     assert night.totals[Verdict.RECORD_WITHOUT_ROW] == 3
 
 
+@pytest.mark.parametrize("days", [1, None], ids=["a day", "for ever"])
+def test_a_time_of_which_a_service_that_sends_for_others_alone_has_no_rows_left_is_told(
+    nights, kafka, services, days
+):
+    orders, stock, mail = services
+    placed = Topic(kafka.bootstrap, logical=TOPIC).make()
+    event = orders.write(age=DAY)
+    stock.receive(event, group="reserve", source="orders", age=DAY)
+    publish(placed, [event])
+    purged = mail.database(retention=days and timedelta(days=days), others=("mail.sent",))
+    window = Selection(
+        written_since=orders.now() - timedelta(days=4),
+        written_until=orders.now() - timedelta(days=2),
+    )
+    broker = BrokerAccess(bootstrap=placed.connection.bootstrap_servers, topic_prefix=placed.prefix)
+
+    night = nights.run(orders.database(), stock.database(), purged, broker=broker, selection=window)
+
+    told = [problem.partition(" that")[0] for problem in night.problems]
+    assert (night.outcome, told) == ((NOT_JUDGED, ["events of mail"]) if days else (CLEAN, []))
+
+
 def test_a_topic_of_a_service_that_was_taken_out_is_not_asked_for_and_not_forgotten(
     nights, kafka, services, monkeypatch
 ):
@@ -185,5 +209,27 @@ def test_a_topic_of_a_service_that_was_taken_out_is_not_asked_for_and_not_forgot
     lose(mail, "mail.sent")
 
     night = nights.run(*three, broker=broker)
+
+    assert night.totals[Verdict.RECORD_WITHOUT_ROW] == 1
+
+
+def test_a_topic_that_a_service_has_records_on_is_read_when_the_other_one_is_taken_out(
+    nights, kafka, services
+):
+    """The rows of its records had been purged before the first run."""
+    orders, stock, mail = services
+    placed = Topic(kafka.bootstrap, logical=TOPIC).make()
+    event = orders.write(age=DAY)
+    stock.receive(event, group="reserve", source="orders", age=DAY)
+    publish(placed, [event])
+    publish(placed, [new_event_id()], source="mail")
+    broker = BrokerAccess(bootstrap=placed.connection.bootstrap_servers, topic_prefix=placed.prefix)
+    of_mail = mail.database(retention=timedelta(hours=12))
+    three = of_mail, orders.database(), stock.database()
+    assert nights.run(*three, broker=broker).outcome is CLEAN
+    lost = placed.event(id=new_event_id(), key=None, time=mail.now(), type=TOPIC, source="mail")
+    placed.publish_at(mail.now() - timedelta(hours=5), lost)
+
+    night = nights.run(replace(stock.database(), other_sources=("orders",)), of_mail, broker=broker)
 
     assert night.totals[Verdict.RECORD_WITHOUT_ROW] == 1

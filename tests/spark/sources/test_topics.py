@@ -66,6 +66,7 @@ def test_the_records_of_the_services_are_kept_and_others_counted(spark, topic):
         ),
         f"1 records of {topic.logical} (COMMIT) are of 'bank', which is none of these services",
     )
+    assert reading.observed.topics[topic.name].writers == {"orders", "stock"}
 
 
 def test_what_is_judged_is_read_once(spark, topic):

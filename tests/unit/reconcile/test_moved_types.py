@@ -19,7 +19,7 @@ from shieldtx.reconcile.routes import expectation_of
 
 ORDERS, STOCK = Member(name="orders"), Member(name="stock")
 NOW = datetime(2026, 1, 31, 2, tzinfo=UTC)
-OLD, NEW = ("orders", "placed", "old"), ("orders", "placed", "new")
+OLD, NEW, OTHER, THIRD = (("orders", "placed", topic) for topic in ("old", "new", "other", "third"))
 
 
 def received(group, topic):
@@ -36,7 +36,7 @@ def received(group, topic):
 def followed(past, stock=STOCK, orders=ORDERS):
     sent = [
         Sent(upstream="orders", kind=TxKind.COMMIT, topic=topic, event_type="placed")
-        for topic in ("old", "new")
+        for topic in ("old", "new", "other", "third")
     ]
     members = [orders, stock]
     return on_several_topics(members, expectation_of(members, sent=sent, received=past).routes)
@@ -95,6 +95,81 @@ def test_a_type_that_has_moved_to_a_topic_that_a_group_does_not_read_is_told(bet
 )
 def test_a_type_that_has_not_moved_is_not_told(between):
     assert told(MOVED, between) == []
+
+
+BOTH = [*MOVED, *(received(group, "other") for group in ("reserve", "mail"))]
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        {OLD: sent(90, 50), NEW: sent(48, 1), OTHER: sent(90, 1)},
+        {OLD: sent(90, 50), NEW: sent(48, 1), OTHER: sent(90, 0)},
+        {OLD: sent(90, 47.5), NEW: sent(48, 1), OTHER: sent(90, 0)},
+        # The new release was rolled out over days.
+        {OLD: sent(90, 25), NEW: sent(80, 1), OTHER: sent(70, 0)},
+        # Nothing is kept of the other one.
+        {OLD: sent(90, 50), NEW: sent(48, 1)},
+    ],
+)
+@pytest.mark.parametrize("parallel", [(), ("old", "other")])
+def test_a_type_that_has_moved_from_one_of_the_topics_of_a_group_is_told(between, parallel):
+    of = followed(BOTH, orders=Member(name="orders", parallel_topics=parallel))
+
+    (problem,) = moved_types(of, between, before=NOW - timedelta(minutes=15))
+
+    assert problem.startswith("placed of orders is sent on new now, and not on old of late: group")
+    assert "mail of stock has received it on old, and never on new." in problem
+    assert "list old, new in `parallel_topics` of orders" in problem
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        # The other topic of the group goes on, and the new one is older than the one that is idle.
+        {OLD: sent(80, 50), NEW: sent(90, 1), OTHER: sent(90, 1)},
+        {OLD: sent(90, 50), NEW: sent(90, 1), OTHER: sent(90, 0)},
+        # The topic of the group has not been idle for long, and was sent beside the new one.
+        {OLD: sent(90, 20), NEW: sent(48, 1), OTHER: sent(90, 1)},
+        # It is rolled out right now.
+        {OLD: sent(90, 0.1), NEW: sent(0.5, 0.1), OTHER: sent(90, 0)},
+        # One of two topics is idle, and nothing has begun since.
+        {OLD: sent(90, 50), NEW: sent(80, 60), OTHER: sent(90, 1)},
+        # Nothing is kept of the one that may have been left.
+        {NEW: sent(48, 1), OTHER: sent(90, 1)},
+    ],
+)
+def test_a_type_that_goes_on_on_one_of_the_topics_of_a_group_has_not_moved(between):
+    assert told(BOTH, between) == []
+
+
+@pytest.mark.parametrize(
+    ("between", "left"),
+    [
+        ({OLD: sent(90, 60), NEW: sent(48, 1), OTHER: sent(90, 50)}, "old, other"),
+        # Whichever of them is the older one: none of the topics of the group goes on.
+        ({OLD: sent(90, 60), NEW: sent(95, 1), OTHER: sent(90, 50)}, "old, other"),
+        ({NEW: sent(48, 1), OTHER: sent(90, 50)}, "other"),
+        ({NEW: sent(48, 1)}, "old, other"),
+    ],
+)
+def test_a_type_that_has_left_all_topics_of_a_group_is_told_once(between, left):
+    (problem,) = told(BOTH, between)
+
+    assert f"is sent on new now, and not on {left} of late" in problem
+
+
+def test_of_each_topic_that_was_left_it_is_told_where_its_type_may_have_gone():
+    past = [*MOVED, received("reserve", "other")]
+    past += [received(group, "third") for group in ("reserve", "mail")]
+    between = {OLD: sent(90, 50), NEW: sent(48, 1), OTHER: sent(20, 1), THIRD: sent(70, 24)}
+
+    problems = list(moved_types(followed(past), between, before=NOW - timedelta(minutes=15)))
+
+    assert [problem.partition(":")[0] for problem in problems] == [
+        "placed of orders is sent on new now, and not on old of late",
+        "placed of orders is sent on other now, and not on old, third of late",
+    ]
 
 
 @pytest.mark.parametrize(

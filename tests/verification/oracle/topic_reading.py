@@ -236,6 +236,7 @@ class _Beside:
             lost=frozenset(),
             unfit={},
             foreign=0,
+            writers={},
         )
 
 
