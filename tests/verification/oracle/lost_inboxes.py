@@ -91,4 +91,5 @@ def _first_copy(row: Row) -> float:
 
 
 def _inlet(pair: Pair, row: Row) -> Inlet:
-    return Inlet(pair.upstream, pair.downstream, pair.group, TxKind(pair.kind), row["event_type"])
+    kind = TxKind(pair.kind)
+    return Inlet(pair.upstream, pair.downstream, pair.group, kind, row["topic"], row["event_type"])

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, Final
 from unittest.mock import patch
 from uuid import UUID
@@ -159,9 +158,9 @@ _why_not = LostRows.why_not
 
 
 def _asks_the_one_group(
-    lost: LostRows, sent_at: datetime | None, line: Line | None = None, *, to: str | None = None
+    lost: LostRows, *given: Any, to: str | None = None, **of: Any
 ) -> str | None:
-    return None if to is None else _why_not(lost, sent_at, line, to=to)
+    return None if to is None else _why_not(lost, *given, to=to, **of)
 
 
 OF_REPAIRS: Final = (
