@@ -89,7 +89,7 @@ class ServiceDatabases:
             return self._histories[service].inbox_has(earlier, retention=kept)
 
     def inbox_settled_since(self, service: str) -> datetime | None:
-        """Return when the oldest row of a service's inbox was settled; None: no row is settled."""
+        """Return when one of the first rows of a service's inbox was settled; None: none is."""
         with _told_of(service):
             return self._histories[service].inbox_settled_since()
 

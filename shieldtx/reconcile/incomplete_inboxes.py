@@ -27,7 +27,7 @@ class Inboxes(Protocol):
         ...
 
     def inbox_settled_since(self, service: str) -> datetime | None:
-        """Return when the oldest row of an inbox was settled; None: no row is settled."""
+        """Return when one of the first rows of an inbox was settled; None: none is settled."""
         ...
 
 

@@ -66,6 +66,7 @@ _SET_BACK: Final = timedelta(minutes=1)
 # 16, each of these spans would be a scan of the table, so all rows are looked at once.
 _SPANS: Final = (timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), timedelta(days=30))
 _INDEXED: Final = (16,)
+_OLDEST: Final = 1000
 _OUTBOX: Final = 0
 _INBOX: Final = 1
 
@@ -117,12 +118,15 @@ class SqlDatabaseHistory:
         return True if left.has_any or not left.are_any else None
 
     def inbox_settled_since(self) -> datetime | None:
-        """Return when the oldest settled row of the inbox was settled; None: no row is settled."""
+        """Return when a row was settled, one of the first; None: no row is settled.
+
+        No index has the first settlement, and the table may be large. Of the oldest events, one is
+        among the first, unless all of them came late: then the time is later, never too early.
+        """
+        c = self._tables.inbox.c
+        oldest = select(c.settled_at).where(c.settled_at.is_not(None)).order_by(c.event_id)
         with self._engine.connect() as connection:
-            oldest: datetime | None = connection.scalar(
-                select(func.min(self._tables.inbox.c.settled_at))
-            )
-        return oldest
+            return min(connection.scalars(oldest.limit(_OLDEST)), default=None)
 
     def _left(
         self, earlier: DatabaseHistory, numbers: Sequence[int], retention: timedelta | None
