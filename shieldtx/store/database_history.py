@@ -38,6 +38,7 @@ from sqlalchemy import (
 )
 
 from shieldtx.domain.events import first_id_of
+from shieldtx.domain.schedule import EARLIEST
 from shieldtx.ports.database_history import (
     DatabaseHistory,
     LostRow,
@@ -124,7 +125,9 @@ class SqlDatabaseHistory:
         among the first, unless all of them came late: then the time is later, never too early.
         """
         c = self._tables.inbox.c
-        oldest = select(c.settled_at).where(c.settled_at.is_not(None)).order_by(c.event_id)
+        # A time that was set by hand, as infinity, is none at which a row was settled.
+        is_settled = c.settled_at.between(EARLIEST, func.clock_timestamp())
+        oldest = select(c.settled_at).where(is_settled).order_by(c.event_id)
         with self._engine.connect() as connection:
             return min(connection.scalars(oldest.limit(_OLDEST)), default=None)
 

@@ -316,6 +316,17 @@ def test_an_inbox_lacks_a_row_that_no_purge_has_removed(
     assert history.inbox_has(history.now(), retention=None), "it had none then"
 
 
+@pytest.mark.parametrize("time", ["infinity", "-infinity", "20000-01-01"])
+def test_a_time_that_no_row_is_settled_at_says_nothing_of_an_inbox(
+    engine: Engine, history: SqlDatabaseHistory, time: str
+) -> None:
+    event_id = receive(engine, new_event_id())
+    with engine.begin() as connection:
+        set_by_hand = text(f"UPDATE {INBOX} SET settled_at = :time WHERE event_id = :id")
+        connection.execute(set_by_hand, {"time": time, "id": event_id})
+    assert history.inbox_settled_since() is None
+
+
 def test_an_inbox_is_known_by_its_oldest_settled_row(
     engine: Engine, history: SqlDatabaseHistory
 ) -> None:
