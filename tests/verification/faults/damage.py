@@ -8,6 +8,7 @@ at rest it cannot, so that `SavedRows` undoes it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from uuid import UUID
 
 from shieldtx.reconcile.verdicts import Verdict
@@ -103,7 +104,8 @@ def on_topic(verdict: Verdict, found: Found) -> Found:
 class SavedRows:
     """Settled rows, saved before they are damaged."""
 
-    def __init__(self, banks: Banks) -> None:
+    def __init__(self, banks: Banks, *, since: datetime | None = None) -> None:
+        """Damage what was sent since a time; None: anything."""
         self._banks = banks
         up, down = banks.sides
         self._tables = {"sent": (up, OUTBOX), "returned": (up, INBOX), "received": (down, INBOX)}
@@ -112,7 +114,7 @@ class SavedRows:
             side.execute(f"CREATE TABLE kept_{table} AS SELECT * FROM {table}")
         given_up = {row.event_id for row in down.rows(_GIVEN_UP)}
         compensated = {row.causation_id for row in up.rows(_COMPENSATED)}
-        self._keys = {row.event_id: row.key for row in up.rows(_SENT)}
+        self._keys = {row.event_id: row.key for row in up.rows(_SENT, since=since)}
         sent = list(self._keys)
         self._matched = [event for event in sent if event not in given_up]
         self._refused = [event for event in sent if event in given_up & compensated]
@@ -245,7 +247,7 @@ _OF_EVENTS = "WHERE event_id = ANY(:ids)"
 _OF_GROUP = f"{_OF_EVENTS} AND consumer_group = :group"
 _SENT = (
     "SELECT event_id, key FROM shield_outbox WHERE tx_kind = 'COMMIT' AND status = 'PROCESSED' "
-    "ORDER BY seq"
+    "AND (CAST(:since AS timestamptz) IS NULL OR settled_at > :since) ORDER BY seq"
 )
 _GIVEN_UP = "SELECT event_id FROM shield_inbox WHERE status = 'MAX_RECONSUMED'"
 _COMPENSATED = "SELECT causation_id FROM shield_inbox WHERE compensated_id IS NOT NULL"

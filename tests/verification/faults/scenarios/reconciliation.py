@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from shieldtx.reconcile.verdicts import Verdict
@@ -41,7 +42,7 @@ def more_accounts(world: World, open_: ExitStack) -> Mapping[str, Any]:
 def discrepancies_found(banks: Banks) -> None:
     """Every kind of damage gets its own verdict, rows in flight get none, and repairs run once."""
     reconciliation = ReconciliationRuns(banks=banks, with_auditors=True, with_topics=True)
-    planted, saved = _plant(banks)
+    planted, saved = _plant(banks, reconciliation)
     forgotten = set(MISMATCHES) - {found.verdict for found in planted.all}
     banks.expect(not forgotten, f"there is no damage for {sorted(forgotten)}")
     await_quiet(reconciliation)
@@ -86,7 +87,7 @@ class _Planted:
         return self.repairable | by_name | self.for_operators | self.idle
 
 
-def _plant(banks: Banks) -> tuple[_Planted, SavedRows]:
+def _plant(banks: Banks, reconciliation: ReconciliationRuns) -> tuple[_Planted, SavedRows]:
     """Let the banks work, and break what can be broken, with each part of them that is at rest."""
     up, down = banks.sides
     common, single = list(banks.accounts[:ACCOUNTS]), iter(banks.accounts[ACCOUNTS:])
@@ -96,6 +97,7 @@ def _plant(banks: Banks) -> tuple[_Planted, SavedRows]:
 
     both = [down.group, auditors_of(down.group)]
     open_all(banks)
+    since = _first_business(banks, reconciliation, common)
     banks.write(60, refused=0.1, accounts=common)
     banks.write(6, refused=1.0, accounts=common)
     banks.write(2, refused=1.0, accounts=common, undo="never")
@@ -110,7 +112,7 @@ def _plant(banks: Banks) -> tuple[_Planted, SavedRows]:
     lost = damage.lose_records(banks, accounts(3), both)
     rejected = damage.reject(banks, accounts(2), both)
     idle = damage.leave_unclaimed(banks, accounts(1), both)
-    saved = SavedRows(banks)
+    saved = SavedRows(banks, since=since)
     dead = up.rows("SELECT event_id FROM shield_inbox WHERE status = 'DEAD'")
     forgotten, denied = saved.forget_upstream(2), saved.deny(2)
     return _Planted(
@@ -131,6 +133,22 @@ def _plant(banks: Banks) -> tuple[_Planted, SavedRows]:
         | saved.settle_by_auditors_without_compensation(1),
         idle=idle,
     ), saved
+
+
+def _first_business(
+    banks: Banks, reconciliation: ReconciliationRuns, accounts: list[str]
+) -> datetime:
+    """Let all inboxes get rows, and return since when: a repair trusts none from before its first.
+
+    These rows are not damaged, and what is done afterwards is later than the margin.
+    """
+    banks.write(2, accounts=accounts)
+    banks.write(2, refused=1.0, accounts=accounts)
+    banks.drain()
+    await_auditors(banks)
+    await_quiet(reconciliation)
+    since: datetime = banks.upstream.one("SELECT clock_timestamp()")
+    return since
 
 
 def _leave_attempt(banks: Banks, accounts: list[str]) -> Found:
