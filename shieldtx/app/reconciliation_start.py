@@ -78,15 +78,13 @@ class ServiceDatabases:
 
     def remains_of(self, service: str, earlier: DatabaseHistory) -> Remains:
         """Return what the database of a service has left of what it had."""
-        kept = next(each.retention for each in self._services if each.name == service)
         with _told_of(service):
-            return self._histories[service].remains_of(earlier, retention=kept)
+            return self._histories[service].remains_of(earlier, retention=self._kept(service))
 
     def inbox_has(self, service: str, earlier: DatabaseHistory) -> bool | None:
         """Whether the inbox of a service has a row of then still; None: it may be purged."""
-        kept = next(each.retention for each in self._services if each.name == service)
         with _told_of(service):
-            return self._histories[service].inbox_has(earlier, retention=kept)
+            return self._histories[service].inbox_has(earlier, retention=self._kept(service))
 
     def inbox_settled_since(self, service: str) -> datetime | None:
         """Return when one of the first rows of a service's inbox was settled; None: none is."""
@@ -97,6 +95,9 @@ class ServiceDatabases:
         """Return when the last row of a service was settled of those settled until then."""
         with _told_of(service):
             return self._histories[service].last_settled(before=before)
+
+    def _kept(self, service: str) -> timedelta | None:
+        return next(each.retention for each in self._services if each.name == service)
 
     def lacking(self, earlier: Basis) -> Iterator[str]:
         """Say in sentences which databases have lost rows that an earlier run saw."""

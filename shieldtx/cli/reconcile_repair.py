@@ -136,7 +136,7 @@ class _Job:
 
     @property
     def policy(self) -> Policy:
-        """What may be done; made anew for the work itself, for an answer may take hours."""
+        """What may be done, looked up again after the prompt: the answer may take hours."""
         return policy_of(
             self.databases,
             self.run,

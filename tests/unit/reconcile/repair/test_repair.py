@@ -197,8 +197,8 @@ def test_an_unresolved_half_message_is_refused_even_when_named():
     assert isinstance(step_of(row(V.PARKED, O.UNRESOLVED), named), Refusal)
 
 
-@pytest.mark.parametrize(
-    ("listed", "knows"),
+WAYS_AND_RECEIVERS = pytest.mark.parametrize(
+    ("listed", "receivers"),
     [
         (row(V.MISSING_DOWNSTREAM), {"stock"}),
         (row(V.MISSING_DOWNSTREAM, kind=TxKind.ROLLBACK), {"orders", "stock", "mail"}),
@@ -210,14 +210,20 @@ def test_an_unresolved_half_message_is_refused_even_when_named():
     ],
     ids=["missing", "rollback missing", "absent", "rollback owed"],
 )
-def test_what_a_receiver_may_have_purged_is_not_sent_once_more(listed: ListedRow, knows: set[str]):
+"""Rows that are sent once more, and the services of which one may have the effect."""
+
+
+@WAYS_AND_RECEIVERS
+def test_what_a_receiver_may_have_purged_is_not_sent_once_more(
+    listed: ListedRow, receivers: set[str]
+):
     for service in ("orders", "stock", "mail"):
         ages = dict.fromkeys(("orders", "stock", "mail"), NOW) | {service: NOW + 2 * HOUR}
         policy = replace(POLICY, named=frozenset({V.ABSENT_FROM_TOPIC}), young_since=ages)
 
         decision = step_of(listed, policy)
 
-        if service in knows:
+        if service in receivers:
             assert isinstance(decision, Refusal)
             assert "purged" in decision.reason
         else:
@@ -227,26 +233,14 @@ def test_what_a_receiver_may_have_purged_is_not_sent_once_more(listed: ListedRow
         assert not isinstance(decision, Refusal)
 
 
-@pytest.mark.parametrize(
-    ("listed", "concerns"),
-    [
-        (row(V.MISSING_DOWNSTREAM), {"stock"}),
-        (row(V.MISSING_DOWNSTREAM, kind=TxKind.ROLLBACK), {"orders", "stock", "mail"}),
-        (row(V.ABSENT_FROM_TOPIC, downstream=TOPICS), {"orders", "stock", "mail"}),
-        (
-            row(V.NEITHER_EFFECT_NOR_COMPENSATION, received=I.MAX_RECONSUMED),
-            {"orders", "stock", "mail"},
-        ),
-    ],
-    ids=["missing", "rollback missing", "absent", "rollback owed"],
-)
-def test_what_an_inbox_may_have_lost_is_not_sent_once_more(listed: ListedRow, concerns: set[str]):
+@WAYS_AND_RECEIVERS
+def test_what_an_inbox_may_have_lost_is_not_sent_once_more(listed: ListedRow, receivers: set[str]):
     policy = replace(POLICY, named=frozenset({V.ABSENT_FROM_TOPIC}))
     for service in ("orders", "stock", "mail"):
         for since, is_lost in ((NOW + 2 * HOUR, True), (NOW, False)):
             lost = LostRows(whole_since={service: since})
             decision = step_of(listed, replace(policy, lost_rows=lost))
-            assert isinstance(decision, Refusal) == (is_lost and service in concerns)
+            assert isinstance(decision, Refusal) == (is_lost and service in receivers)
             if isinstance(decision, Refusal):
                 assert f"`--restored {service}`" in decision.reason
 
