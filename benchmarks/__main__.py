@@ -93,7 +93,7 @@ def main() -> int:
     plots = [str(peer_env.python()), "-m", "benchmarks.output.plots", str(BUILD)]
     subprocess.run(plots, check=True, cwd=ROOT)  # noqa: S603  our own module
     quick = ", quick run" if arguments.quick else ""
-    report.show(console, f"shieldtx beside its peers{quick}")
+    report.show(console, f"shieldtx and its peers{quick}")
     for problem in failures:
         console.print("[red]failed:[/]", Text(problem))
     return 1 if failures else 0

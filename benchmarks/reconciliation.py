@@ -267,7 +267,7 @@ def _measure(sizes: ReconcileSizes, say: Say) -> dict[str, float | str]:
     place = Path(tempfile.gettempdir())
     if shutil.disk_usage(place).free < needed:
         raise BenchmarkFailed(
-            f"{needed / 1e9:.0f} GB are needed in {place}, and it has not so many free: set TMPDIR "
+            f"{needed / 1e9:.0f} GB are needed in {place}, and it has less free: set TMPDIR "
             "to another folder, or ask for fewer --rows"
         )
     jar = fetch_jdbc_driver(progress=say)

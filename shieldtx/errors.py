@@ -92,8 +92,8 @@ class BacklogExceeded(ShieldTxError):
         """Name the `topic`, at least how many events of it wait, and how many may."""
         super().__init__(
             f"topic {topic}: {backlog} events or more wait to be sent, the limit is {limit}, so no "
-            "further one was written. Try again later; `shieldtx status` tells whether the relay "
-            "is behind. The limit is SHIELDTX_BACKLOG_LIMIT or the event type's backlog_limit"
+            "further one was written. Try again later; `shieldtx status` shows whether the relay "
+            "lags. The limit is SHIELDTX_BACKLOG_LIMIT or the event type's backlog_limit"
         )
         self.topic = topic
         self.backlog = backlog

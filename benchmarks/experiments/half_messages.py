@@ -71,7 +71,7 @@ def _beside(bench: Bench) -> dict[str, list[Run]]:
         for place in (plain, crowded):
             place.tidy()
         return bench.by_turns(
-            "half messages beside",
+            "half messages open",
             {
                 "relay_without_half": lambda: without.measure(bench.sizes.window),
                 "relay_beside_half": lambda: beside.measure(bench.sizes.window),

@@ -28,7 +28,9 @@ def run(bench: Bench) -> ExperimentResult:
         with place.connect() as connection:
             fill_behind(connection, sizes.rows_behind, keys=sizes.held_keys)
         place.tidy()
-        bench.say(f"held keys: {RATE} events/s for {sizes.held_seconds:.0f} s beside them")
+        bench.say(
+            f"held keys: {RATE} events/s for {sizes.held_seconds:.0f} s while they are blocked"
+        )
 
     delays = to_record(
         bench,

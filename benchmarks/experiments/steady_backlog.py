@@ -75,4 +75,4 @@ class SteadyBacklog:
     def require_order(self) -> None:
         """Raise BenchmarkFailed unless all that was sent is in the topic, once and in order."""
         found = read_topic(self.place.bootstrap, self.place.topic)
-        check_beginning(found, self._sent).require_whole("the relay beside a backlog")
+        check_beginning(found, self._sent).require_whole("the relay with a backlog")

@@ -90,7 +90,7 @@ class Subject:
         try:
             said = self._said.get(timeout=within)
         except queue.Empty:
-            raise BenchmarkFailed(f"{self.name} has said nothing for {within:.0f} s") from None
+            raise BenchmarkFailed(f"{self.name} has printed nothing for {within:.0f} s") from None
         if said is None:
             status = self._process.wait()
             raise BenchmarkFailed(

@@ -38,8 +38,9 @@ def show(console: Console, figures: Mapping[str, float | str]) -> None:
         table.add_row(figure.title, target, figure.shown(value), met)
     console.print(table)
     console.print(
-        f"{float(figures['seconds']):.1f} s against {float(figures['join_seconds']):.1f} s, beside "
-        f"Spark's start; {figures['machine_cores']} cores, {float(figures['gigabytes']):.1f} GB; "
+        f"{float(figures['seconds']):.1f} s against {float(figures['join_seconds']):.1f} s, "
+        f"without Spark's start; {figures['machine_cores']} cores, "
+        f"{float(figures['gigabytes']):.1f} GB; "
         f"a bare scan of both tables takes {float(figures['bare_scan_seconds']):.1f} s"
     )
     console.print(

@@ -8,4 +8,4 @@ Begin with orders.py and stock.py: they are all the business code there is.
 import sys
 
 if sys.version_info < (3, 11):  # noqa: UP036  an older one would trip over the first import
-    sys.exit("the demo needs Python 3.11 or newer: install it, and make the environment anew")
+    sys.exit("the demo needs Python 3.11 or newer: install it, and recreate the environment")

@@ -1,7 +1,7 @@
 """The audit: what became of every order, counted without asking shieldtx.
 
 It knows the topics, read whole with another Kafka client than shieldtx has, and the business tables
-of both services. Of the tables of shieldtx it reads one thing only: what is parked for a person.
+of both services. Of the tables of shieldtx it reads one thing only: what is parked for an operator.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Books:
     """Payments back."""
     cancelled: frozenset[int]
     parked: frozenset[int]
-    """Baskets whose event or rollback waits for a person."""
+    """Baskets whose event or rollback waits for an operator."""
     charged_cents: int
     refunded_cents: int
     standing_cents: int
@@ -80,7 +80,7 @@ class Audit:
             "orders that were lost": self.lost,
             "effects that were doubled": self.double,
             "orders that overtook another one of their household": self.inversions,
-            "orders that nobody had placed": self.ghosts,
+            "orders that were never placed": self.ghosts,
             "accounts that do not balance": books.unbalanced_accounts,
             "products that do not balance": books.unbalanced_products,
         }

@@ -86,7 +86,7 @@ class Connections:
         if not self._sends_hints:
             return None
         if self._settings.database_pooler is Pooler.TRANSACTION:
-            log.info("no wake-up hints behind a pooler of transactions, polling instead")
+            log.info("no wake-up notifications through a transaction pooler, polling instead")
             return None
         return Listener(self.engine, self._settings.database_schema, wake)
 

@@ -209,7 +209,7 @@ class HalfMessageWiring:
         return self._check_store.types_due(sorted(self._checkers))
 
     def parking(self) -> Parking:
-        """Build what leaves half messages to a person."""
+        """Build what leaves half messages to an operator."""
         return Parking(store=self._check_store)
 
     def other_barriers(self) -> Sequence[tuple[Engine, str | None]]:

@@ -194,7 +194,7 @@ def _uuid(name: str, text: str) -> UUID:
             return UUID(bytes=bytes.fromhex(text.replace("-", "")))
     except ValueError:
         pass
-    raise UndecodableRecord(f"{name}: {_shown(text)} is no UUID")
+    raise UndecodableRecord(f"{name}: {_shown(text)} is not a UUID")
 
 
 def _time(text: str) -> datetime:
@@ -204,7 +204,7 @@ def _time(text: str) -> datetime:
             raise UndecodableRecord(f"ce_time: {_shown(text)} has no time zone")
         time = time.astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise UndecodableRecord(f"ce_time: {_shown(text)} is no time of RFC 3339") from error
+        raise UndecodableRecord(f"ce_time: {_shown(text)} is not a time of RFC 3339") from error
     if not EARLIEST <= time <= LATEST:
         raise UndecodableRecord(f"ce_time: {_shown(text)} is beyond what every time zone can show")
     return time
@@ -238,7 +238,7 @@ def _payload(value: bytes | None) -> str:
         # Refuses what is nested deeper than 200 levels, too.
         parsed = from_json(value, allow_inf_nan=False, cache_strings="none")
     except ValueError as error:
-        raise UndecodableRecord(f"value: is no JSON ({error})") from error
+        raise UndecodableRecord(f"value: is not JSON ({error})") from error
     if "\\u0000" in text or _may_be_infinite(value):
         _refuse_unstorable(parsed)
     return text

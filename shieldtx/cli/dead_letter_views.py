@@ -110,7 +110,7 @@ def lines_of(summary: dict[str, Any]) -> list[str]:
 def warning_of(
     letter: DeadLetter, *, taken_back: bool = False, kept_since: datetime | None = None
 ) -> str:
-    """Say what a person should know before a FAILED event is replayed.
+    """Say what an operator should know before a FAILED event is replayed.
 
     The inbox keeps what has settled since `kept_since`; those of other services may keep less.
     """

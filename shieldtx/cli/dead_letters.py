@@ -1,4 +1,4 @@
-"""`shieldtx dead`: what failed for good and waits for a person."""
+"""`shieldtx dead`: what failed for good and waits for an operator."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def list_(
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List what waits for a person, the latest first.
+    """List what waits for an operator, the latest first.
 
     FAILED: an event that could not be published; its local rollback has run. DEAD: a rollback whose
     compensation failed for good. PARKED: a record that is no event, with its bytes.
@@ -69,7 +69,7 @@ def list_(
         for line in dead_letter_views.lines_of(entry):
             print_line(line)
     if not found:
-        print_line("nothing waits for a person")
+        print_line("no dead letters")
 
 
 @commands.command()
@@ -146,14 +146,14 @@ def replay(
         )
         typer.echo(warning, err=True)
     if failed and not yes and not confirm("Replay?"):
-        typer.echo("nothing was replayed (scripts say --yes)", err=True)
+        typer.echo("Aborted: nothing was replayed (use --yes to skip the prompt)", err=True)
         raise typer.Exit(FAILED)
     store.replay(chosen, who=who or current_operator())
     if as_json:
         print_json([dead_letter_views.summary_of_letter(letter) for letter in chosen])
         return
     for letter in chosen:
-        print_line(f"{letter} is in line again")
+        print_line(f"{letter} is queued again")
 
 
 def _chosen(rows: Sequence[DeadLetter], group: str | None) -> DeadLetter:

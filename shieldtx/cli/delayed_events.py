@@ -43,7 +43,7 @@ Key = Annotated[
 ]
 Who = Annotated[
     str | None,
-    typer.Option("--who", help="In whose name, for the audit.", show_default="user@host"),
+    typer.Option("--who", help="User recorded in the audit log.", show_default="user@host"),
 ]
 
 
@@ -164,7 +164,9 @@ def _event_id(ref: str) -> UUID:
     try:
         return UUID(ref)
     except ValueError:
-        raise ConfigurationError(f"{ref!r} is no event id; see `shieldtx delayed list`") from None
+        raise ConfigurationError(
+            f"{ref!r} is not an event id; see `shieldtx delayed list`"
+        ) from None
 
 
 def _duration(text: str | None) -> timedelta | None:

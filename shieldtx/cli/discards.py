@@ -63,7 +63,7 @@ def discard(
     SHIELDTX_TOPIC_PREFIX, SHIELDTX_RETENTION_OUTBOX, SHIELDTX_RETENTION_INBOX.
     """
     if not reason.strip():
-        raise ConfigurationError("--reason: say why, the audit keeps it")
+        raise ConfigurationError("--reason: give a reason for the audit log")
     if bool(refs) == (status is not None) or (refs and topic is not None):
         raise ConfigurationError(
             "name rows by their ids, or choose them by --status, --group and --topic"
@@ -107,7 +107,7 @@ def _confirm(rows: Sequence[Discardable], *, yes: bool) -> None:
         if dead_letter_views.status_of(row) in set(Waiting):
             typer.echo(f"warning: {dead_letter_views.titled(row)}; {consequence_of(row)}", err=True)
     if not yes and not confirm(f"Discard {len(rows)} for good?"):
-        typer.echo("nothing was discarded (scripts say --yes)", err=True)
+        typer.echo("Aborted: nothing was discarded (use --yes to skip the prompt)", err=True)
         raise typer.Exit(FAILED)
 
 

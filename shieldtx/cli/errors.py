@@ -1,4 +1,4 @@
-"""Errors that a person can do something about, as one line and an exit status."""
+"""Errors that an operator can do something about, as one line and an exit status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MISCONFIGURED: Final = 2
 """Also of a command line that cannot be understood."""
 
 
-_POOLER: Final = "behind PgBouncer, set SHIELDTX_DATABASE_POOLER=transaction"
+_POOLER: Final = "with PgBouncer, set SHIELDTX_DATABASE_POOLER=transaction"
 _ADVICE: Final = {
     "unsupported startup parameter": _POOLER,
     'prepared statement "_pg3_': _POOLER,
@@ -53,7 +53,7 @@ def failure_of(error: BaseException | None) -> Failure | None:  # noqa: PLR0911 
             return _failure(line, MISCONFIGURED)
         case UnicodeEncodeError():
             # Not shown: it may be part of a secret.
-            return _failure("a text among words or settings is no UTF-8", MISCONFIGURED)
+            return _failure("an argument or a setting is not UTF-8 text", MISCONFIGURED)
     return None
 
 

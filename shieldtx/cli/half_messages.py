@@ -1,4 +1,4 @@
-"""`shieldtx half`: half messages, and what a person decides about them."""
+"""`shieldtx half`: half messages, and what an operator decides about them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from shieldtx.errors import ConfigurationError
 from shieldtx.store.half_message_admin import HalfMessage, SqlHalfMessageAdmin
 
 commands = typer.Typer(
-    help="List and show half messages, and decide about those whose end nobody could tell.",
+    help="List and show half messages, and resolve those whose outcome is unknown.",
     no_args_is_help=True,
 )
 
 EventIds = Annotated[list[str], typer.Argument(help="Half messages, all or none of which go.")]
 Who = Annotated[
     str | None,
-    typer.Option("--who", help="In whose name, for the audit.", show_default="user@host"),
+    typer.Option("--who", help="User recorded in the audit log.", show_default="user@host"),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
@@ -37,7 +37,7 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many of each state.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List half messages: what waits for a person first, then what is still checked.
+    """List half messages: what waits for an operator first, then what is still checked.
 
     UNRESOLVED: its checks are used up, or it is too old; nobody could tell whether its local
     transaction committed. HALF: it waits for the word of its application, or for its checks.
@@ -131,8 +131,8 @@ def rollback(
     _decide(context, event_ids, LocalOutcome.ROLLBACK, who=who, yes=yes, as_json=as_json)
 
 
-_WILL_BE = {LocalOutcome.COMMIT: "sent", LocalOutcome.ROLLBACK: "discarded for good"}
-_IS = {LocalOutcome.COMMIT: "is in line", LocalOutcome.ROLLBACK: "is discarded"}
+_WILL_BE = {LocalOutcome.COMMIT: "sent", LocalOutcome.ROLLBACK: "discarded permanently"}
+_IS = {LocalOutcome.COMMIT: "is queued", LocalOutcome.ROLLBACK: "is discarded"}
 
 
 def _decide(
@@ -151,7 +151,9 @@ def _decide(
     for message in chosen:
         typer.echo(_warning(message, outcome), err=True)
     if not yes and not confirm(f"{outcome.capitalize()}?"):
-        typer.echo("nothing was decided (scripts say --yes)", err=True)
+        typer.echo(
+            "Aborted: nothing was committed or rolled back (use --yes to skip the prompt)", err=True
+        )
         raise typer.Exit(FAILED)
     admin.decide(chosen, outcome, who=who or current_operator())
     if as_json:
@@ -165,7 +167,7 @@ def _found(admin: SqlHalfMessageAdmin, ref: str) -> HalfMessage:
     try:
         event_id = UUID(ref)
     except ValueError:
-        raise ConfigurationError(f"{ref!r} is no event id; see `shieldtx half list`") from None
+        raise ConfigurationError(f"{ref!r} is not an event id; see `shieldtx half list`") from None
     found = admin.find(event_id)
     if found is None:
         raise ConfigurationError(f"there is no half message {event_id} in this database")
@@ -173,7 +175,7 @@ def _found(admin: SqlHalfMessageAdmin, ref: str) -> HalfMessage:
 
 
 def _warning(message: HalfMessage, outcome: LocalOutcome) -> str:
-    """Say what a person should know before it is decided."""
+    """Say what an operator should know before it is decided."""
     still = (
         "; it is still checked, and its local transaction may be in flight"
         if message.status is OutboxStatus.HALF

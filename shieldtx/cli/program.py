@@ -51,7 +51,7 @@ class Program(TyperGroup):
         return super().parse_args(ctx, _common_first(args))
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, and end with one line where a person can do something about it."""
+        """Run the command, and end with one line where an operator can do something about it."""
         try:
             result = super().invoke(ctx)
             output.flush()

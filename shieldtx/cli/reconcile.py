@@ -232,7 +232,7 @@ def _duration(option: str, text: str) -> timedelta:
     with suppress(ValidationError):
         return _DURATION.validate_python(text)
     raise ConfigurationError(
-        f"{option}: {text!r} is no duration; use seconds, or ISO 8601 as in PT15M or P7D"
+        f"{option}: {text!r} is not a duration; use seconds, or ISO 8601 as in PT15M or P7D"
     )
 
 
@@ -243,7 +243,7 @@ def _moment(option: str, text: str | None) -> datetime | None:
         return _MOMENT.validate_python(text)
     except ValidationError:
         raise ConfigurationError(
-            f"{option}: {text!r} is no time; write it as 2026-01-31T00:00:00+00:00"
+            f"{option}: {text!r} is not a time; write it as 2026-01-31T00:00:00+00:00"
         ) from None
 
 

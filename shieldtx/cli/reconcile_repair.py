@@ -63,7 +63,7 @@ def repair(
     ] = False,
     who: Annotated[
         str | None,
-        typer.Option("--who", help="In whose name, for the audit.", show_default="user@host"),
+        typer.Option("--who", help="User recorded in the audit log.", show_default="user@host"),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
@@ -92,7 +92,9 @@ def repair(
             )
             job.check()
             if not dry_run and not yes and not _agreed(job):
-                raise ConfigurationError("nothing was repaired (scripts say --yes)")
+                raise ConfigurationError(
+                    "aborted, nothing was repaired (use --yes to skip the prompt)"
+                )
             report = job.carry_out(who=who or current_operator(), dry_run=dry_run)
         data = _data(job, report, dry_run=dry_run)
         if as_json:
@@ -166,7 +168,7 @@ def _agreed(job: _Job) -> bool:
     """Show what would be done and what would not, and ask; nothing to do needs no answer."""
     plan = job.carry_out(who="", dry_run=True)
     for (verdict, action), rows in plan.repaired.items():
-        late = f", {rows.out_of_order} of them behind later events of their keys"
+        late = f", {rows.out_of_order} of them after later events of their keys"
         said = f"{action}: {rows.done} rows, {verdict}{late if rows.out_of_order else ''}"
         typer.echo(said, err=True)
     for (service, group), number in plan.handed_over.items():

@@ -133,7 +133,7 @@ def ended_run(opened: Opened, name: str) -> StoredRun:
             f"({'; '.join(others)}): reconcile once more, or name the file that it was of"
         )
     if run.outcome is None:
-        raise ConfigurationError(f"run {run.run_id} is still at work: repair when it has ended")
+        raise ConfigurationError(f"run {run.run_id} is still running: repair when it has ended")
     if run.outcome in {RunOutcome.ERROR.name, ABANDONED}:
         raise ConfigurationError(
             f"run {run.run_id} broke off ({run.outcome}), so it is not known what is wrong: "

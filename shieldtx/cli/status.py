@@ -48,9 +48,9 @@ def status(context: typer.Context, *, as_json: AsJson = False) -> None:
     It is cheap on big tables: up to 10,000 rows of a kind are counted; where there are more, the
     number is the database's own estimate (`~`) or what was counted (`+`, at least). PROCESSED
     and DISCARDED events are there until their retention is over. FAILED, DEAD and parked ones wait
-    for a person, see `shieldtx dead`; so do UNRESOLVED ones, see `shieldtx half`. Topics at their
-    SHIELDTX_BACKLOG_LIMIT and partitions at the SHIELDTX_CONSUMER_PENDING_LIMIT are named at the
-    end, and unfinished events in the inbox for which the application declares no handler.
+    for an operator, see `shieldtx dead`; so do UNRESOLVED ones, see `shieldtx half`. Topics at
+    their SHIELDTX_BACKLOG_LIMIT and partitions at the SHIELDTX_CONSUMER_PENDING_LIMIT are named at
+    the end, and unfinished events in the inbox for which the application declares no handler.
 
     Example: `shieldtx status --json | jq .outbox.oldest_pending_seconds`
 

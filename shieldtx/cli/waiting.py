@@ -34,7 +34,7 @@ Topic = Annotated[str | None, typer.Option("--topic", help="Only this logical to
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many of each kind.")]
 Who = Annotated[
     str | None,
-    typer.Option("--who", help="In whose name, for the audit.", show_default="user@host"),
+    typer.Option("--who", help="User recorded in the audit log.", show_default="user@host"),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
@@ -65,7 +65,7 @@ def rows_of(store: SqlDeadLetters, ref: str) -> Sequence[DeadLetter]:
     try:
         event_id = UUID(ref)
     except ValueError:
-        raise ConfigurationError(f"{ref!r} is no event id; see `shieldtx dead list`") from None
+        raise ConfigurationError(f"{ref!r} is not an event id; see `shieldtx dead list`") from None
     found = store.find(event_id)
     if not found:
         raise ConfigurationError(f"there is no event {event_id} in this database")

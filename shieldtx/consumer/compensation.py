@@ -91,7 +91,7 @@ class Compensation:
                 self._fence(session, attempt)
                 return False
             if original.envelope.causation_id == attempt.envelope.id:
-                # A tombstone of its own: it was DEAD, and a person replays it.
+                # A tombstone of its own: it was DEAD, and an operator replays it.
                 self._refuse_late(attempt)
             if original.compensated or original.status in _NOT_APPLIED:
                 return False
@@ -237,7 +237,7 @@ class Compensation:
             return None
         age = age_of(event_id, self._wall_clock())
         if age is None:
-            return "may be of any age (its id is no UUIDv7)"
+            return "may be of any age (its id is not a UUIDv7)"
         return f"is {age.days} days old" if age > kept_for * SURE else None
 
 

@@ -98,7 +98,7 @@ def _problem(function: object, call: str, *, accepts_async: bool) -> str:
     if inspect.iscoroutinefunction(code) and not accepts_async:
         return (
             "is a coroutine function: shieldtx calls it without awaiting it, so it would do "
-            "nothing. Give a plain `def`; inside it, asyncio.run(...) runs a coroutine to its end"
+            "nothing. Give a plain `def`; asyncio.run(...) inside it runs a coroutine"
         )
     if inspect.isasyncgenfunction(code) or inspect.isgeneratorfunction(code):
         return (

@@ -259,7 +259,7 @@ def _check_kinds(event: Event) -> None:
         if not isinstance(value, type_):
             raise EventRefused(name, f"must be {wanted}, not {type(value).__name__}")
     if event.id.version != _UUID_VERSION:
-        raise EventRefused("id", f"{event.id} is no UUIDv7; leave it out, or use new_event_id()")
+        raise EventRefused("id", f"{event.id} is not a UUIDv7; leave it out, or use new_event_id()")
 
 
 def _check_text(field_name: str, text: str, limit: int) -> None:

@@ -224,7 +224,7 @@ def _problem(part: Any) -> str | None:
 def _unwritten(part: Any, error: Exception) -> str:
     """Say what cannot be written by its type: what is raised of it may have its value."""
     if isinstance(part, bytes):
-        return "holds bytes that are no text in UTF-8"
+        return "holds bytes that are not UTF-8 text"
     if isinstance(part, int):
         return "has more digits than Python writes"
     by = error.__cause__ or error
@@ -237,13 +237,13 @@ def _text_problem(part: Any) -> str | None:
     if "\x00" in part:
         return "holds a NUL character, which PostgreSQL cannot store"
     if not part.isascii() and any("\ud800" <= c <= "\udfff" for c in part):
-        return "holds a lone surrogate, which is no text in UTF-8"
+        return "holds a lone surrogate, which is not UTF-8 text"
     return None
 
 
 def _number_problem(part: Any) -> str | None:
     if isinstance(part, float) and not math.isfinite(part):
-        return f"{part} is no JSON number"
+        return f"{part} is not a JSON number"
     return None
 
 

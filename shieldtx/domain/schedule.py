@@ -33,7 +33,7 @@ def delay_of_level(level: object) -> timedelta:
     """Return the delay of a level, 1 to 18; raises EventRefused for anything else."""
     # True is an int, and no level.
     if not isinstance(level, int) or isinstance(level, bool) or not 1 <= level <= len(LEVELS):
-        raise EventRefused("level", f"{level!r} is no level: they are 1 to {len(LEVELS)}")
+        raise EventRefused("level", f"{level!r} is not a level: levels are 1 to {len(LEVELS)}")
     return LEVELS[level - 1]
 
 
@@ -59,7 +59,7 @@ def due(
 
 def _check_delay(delay: object) -> None:
     if not isinstance(delay, timedelta):
-        raise EventRefused("delay", f"a {type(delay).__name__} is no timedelta")
+        raise EventRefused("delay", f"a {type(delay).__name__} is not a timedelta")
     if delay < timedelta(0):
         raise EventRefused("delay", f"{delay} is in the past")
     try:
@@ -72,7 +72,7 @@ def _check_delay(delay: object) -> None:
 
 def _check_time(at: object) -> None:
     if not isinstance(at, datetime):
-        raise EventRefused("at", f"a {type(at).__name__} is no datetime")
+        raise EventRefused("at", f"a {type(at).__name__} is not a datetime")
     if at.utcoffset() is None:
         raise EventRefused("at", f"{at} has no time zone; use an aware datetime")
     try:

@@ -66,14 +66,14 @@ class OutboxStatus(StrEnum):
 
     FAILED = "FAILED"
     """Never to be delivered: rejected for ever or out of attempts; the local rollback ran in the
-    same transaction. Kept until a person replays or discards it."""
+    same transaction. Kept until an operator replays or discards it."""
 
     DISCARDED = "DISCARDED"
     """Never to be sent: its local transaction rolled back, it was cancelled before it was due, or
-    it had FAILED and a person discarded it. Purged when its retention is over."""
+    it had FAILED and an operator discarded it. Purged when its retention is over."""
 
     UNRESOLVED = "UNRESOLVED"
-    """A half message whose end nobody could tell; kept until a person decides."""
+    """A half message whose end nobody could tell; kept until an operator decides."""
 
 
 class InboxStatus(StrEnum):
@@ -95,11 +95,11 @@ class InboxStatus(StrEnum):
     its retention."""
 
     DEAD = "DEAD"
-    """A compensation that failed for good. Kept until a person replays or discards it."""
+    """A compensation that failed for good. Kept until an operator replays or discards it."""
 
     DISCARDED = "DISCARDED"
-    """A DEAD compensation that a person discarded: the effect of its event stays. Purged after its
-    retention."""
+    """A DEAD compensation that an operator discarded: the effect of its event stays. Purged after
+    its retention."""
 
     FENCED = "FENCED"
     """A tombstone: the rollback came before its event, which is refused when it comes. Purged after
@@ -176,15 +176,15 @@ OUTBOX: Lifecycle[OutboxStatus] = Lifecycle(
         (_O.HALF, _O.INIT, "local transaction committed"),
         (_O.HALF, _O.DISCARDED, "local transaction rolled back"),
         (_O.HALF, _O.UNRESOLVED, "checks used up or too old"),
-        (_O.UNRESOLVED, _O.INIT, "a person commits"),
-        (_O.UNRESOLVED, _O.DISCARDED, "a person rolls back"),
+        (_O.UNRESOLVED, _O.INIT, "an operator commits"),
+        (_O.UNRESOLVED, _O.DISCARDED, "an operator rolls back"),
         (_O.INIT, _O.PROCESSING, "a relay claims"),
         (_O.PROCESSING, _O.PROCESSED, "broker acknowledged"),
         (_O.PROCESSING, _O.INIT, "retry later, or released"),
         (_O.PROCESSING, _O.PROCESSING, "lease ran out, taken over"),
         (_O.PROCESSING, _O.FAILED, "rejected for ever, or attempts used up"),
-        (_O.FAILED, _O.INIT, "a person replays"),
-        (_O.FAILED, _O.DISCARDED, "a person discards"),
+        (_O.FAILED, _O.INIT, "an operator replays"),
+        (_O.FAILED, _O.DISCARDED, "an operator discards"),
         (_O.PROCESSED, _O.INIT, "a repair publishes it again"),
         (_O.INIT, _O.DISCARDED, "cancelled before it is due"),
     ),
@@ -203,8 +203,8 @@ INBOX: Lifecycle[InboxStatus] = Lifecycle(
         (_I.PROCESSING, _I.PROCESSING, "next attempt"),
         (_I.PROCESSING, _I.MAX_RECONSUMED, "gave up, ROLLBACK event written"),
         (_I.PROCESSING, _I.DEAD, "compensation gave up"),
-        (_I.DEAD, _I.PROCESSING, "a person replays"),
-        (_I.DEAD, _I.DISCARDED, "a person discards"),
+        (_I.DEAD, _I.PROCESSING, "an operator replays"),
+        (_I.DEAD, _I.DISCARDED, "an operator discards"),
         (None, _I.FENCED, "its rollback came first"),
     ),
     settled=frozenset({_I.PROCESSED, _I.MAX_RECONSUMED, _I.DEAD, _I.DISCARDED, _I.FENCED}),

@@ -98,7 +98,7 @@ def _own_root() -> Path:
     root.mkdir(exist_ok=True)
     status = root.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise EmbeddedError(f"{root} belongs to somebody else: remove it, or set TMPDIR")
+        raise EmbeddedError(f"{root} belongs to another user: remove it, or set TMPDIR")
     root.chmod(0o755)
     return root
 

@@ -49,7 +49,7 @@ def require_java(minimum: int = 17) -> Path:
     java = _find_java(minimum)
     found = java_version(java)
     if found is None or found < minimum:
-        what = "does not tell its version" if found is None else f"is Java {found}"
+        what = "does not print its version" if found is None else f"is Java {found}"
         raise RequirementMissing(f"{java} {what}: {_install_java(minimum)}")
     return java
 

@@ -37,12 +37,12 @@ _SHARES = (
 _ENDED = "the session's transaction has ended or failed: guard it before its commit"
 _REFUSED = (
     "this transaction could not be guarded, and the error of that was swallowed: it cannot be "
-    "committed, since nobody could tell that it was. Roll it back, and let the error out"
+    "committed, since the commit could not be verified. Roll it back, and let the error out"
 )
 _GONE = (
     "the barrier is not in this transaction any more: the driver's connection, a block of it or a "
-    "ROLLBACK TO has ended it, or a part of it. It is not committed, since nobody could tell that "
-    "it was: use session.commit(), rollback() and begin_nested()"
+    "ROLLBACK TO has ended it, or a part of it. It is not committed, since the commit could not be "
+    "verified: use session.commit(), rollback() and begin_nested()"
 )
 
 

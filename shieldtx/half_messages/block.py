@@ -226,12 +226,13 @@ class HalfMessageBlock:
         try:
             self._messages.end_each(told)
         except IllegalTransition as conflict:
-            log.error("%s said %s too late: %s", self, outcome, conflict)  # noqa: TRY400  it is raised
+            rejected = "%s: outcome %s rejected, the message is already resolved: %s"
+            log.error(rejected, self, outcome, conflict)  # noqa: TRY400  it is raised
             if error is None:
                 raise
         except Exception as lost:
             log.warning(
-                "the word %s of %s was lost: it will be checked",
+                "could not record the outcome %s of %s; check-back will resolve it",
                 outcome,
                 self,
                 exc_info=loggable(lost),

@@ -158,11 +158,11 @@ class CheckBack:
             # Only the type: the value may be a row, and this is logged and stored.
             told = f"the checker returned a value of type {type(outcome).__name__}, {_ALLOWED}"
             return CheckResult(check, LocalOutcome.UNKNOWN, told)
-        return CheckResult(check, outcome, f"the checker said {outcome}")
+        return CheckResult(check, outcome, f"the checker returned {outcome}")
 
 
 class Parking:
-    """Leaves half messages to a person whose checks, or whose time, are used up."""
+    """Leaves half messages to an operator whose checks, or whose time, are used up."""
 
     def __init__(self, *, store: HalfMessageStore, batch_size: int = 100) -> None:
         self._store = store
@@ -173,8 +173,8 @@ class Parking:
         parked = self._store.park(limit=self._batch_size)
         for envelope in parked:
             log.error(
-                "half message %s %s is UNRESOLVED: nobody could tell how its local transaction "
-                "ended, a person decides: `shieldtx half show %s`",
+                "half message %s %s is UNRESOLVED: the outcome of its local transaction "
+                "is unknown, an operator decides: `shieldtx half show %s`",
                 envelope.type,
                 envelope.id,
                 envelope.id,

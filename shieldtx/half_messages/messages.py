@@ -131,7 +131,7 @@ class HalfMessages:
         """Commit or roll back half messages: all in one transaction, in this order.
 
         Again is no error. Raises IllegalTransition, having ended the others, for those that ended
-        otherwise before, that wait for a person, or that are not there.
+        otherwise before, that wait for an operator, or that are not there.
         """
         before = self._store.resolve(event_ids, outcome)
         if outcome is LocalOutcome.COMMIT and OutboxStatus.HALF in before.values():
@@ -248,12 +248,12 @@ def contradiction(event_id: UUID, *, said: LocalOutcome, found: LocalOutcome) ->
     if found is LocalOutcome.COMMIT:
         return (
             f"by its barrier, the local transaction of half message {event_id} committed, so that "
-            "the message is sent: say ROLLBACK only before the commit, and let no error of "
-            "`rollback_on` be raised behind it"
+            "the message is sent: call ROLLBACK only before the commit, and let no error of "
+            "`rollback_on` be raised after it"
         )
     return (
         f"by its barrier, the local transaction of half message {event_id} did not commit, so that "
-        "the message is discarded. Either it rolled back: say so where that is meant, with "
+        "the message is discarded. Either it rolled back: return that where it is meant, with "
         "tx.rollback() or by returning LocalOutcome.ROLLBACK. Or its commit() was not called. Or "
         "an error of the database was swallowed: let the error out, or try the statement in "
         "session.begin_nested(). Or it was not guarded: call guard(session) in each local "
@@ -275,7 +275,7 @@ def _problem(event_id: UUID, before: OutboxStatus | None, outcome: LocalOutcome)
     if before is None:
         return f"there is no half message {event_id}"
     if before is OutboxStatus.UNRESOLVED:
-        return f"half message {event_id} waits for a person: `shieldtx half show {event_id}`"
+        return f"half message {event_id} waits for an operator: `shieldtx half show {event_id}`"
     if before is OutboxStatus.HALF or before in _ENDS[outcome]:
         return None
     return f"half message {event_id} cannot {outcome}: it is {before} by an earlier word or check"

@@ -174,7 +174,7 @@ class Hooks:
             except Exception as error:
                 if self._lines.admits((id(hook), type(error))):
                     log.exception(
-                        "the hook %s failed on event %s; it harms nobody else, and is not logged "
+                        "the hook %s failed on event %s; processing is unaffected. Not logged "
                         "again for this kind of error within %.0f s",
                         name_of(hook),
                         context.event_id,

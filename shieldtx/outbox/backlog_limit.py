@@ -97,7 +97,7 @@ class BacklogLimiter:
                 declared.topic,
                 backlog,
                 limit,
-                "refused" if is_refused else "written all the same",
+                "refused" if is_refused else "written anyway",
             )
         if is_refused:
             raise BacklogExceeded(declared.topic, backlog, limit)

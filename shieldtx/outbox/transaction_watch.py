@@ -29,8 +29,8 @@ _GONE = (
     "back, and use session.commit(), rollback() and begin_nested(), which take the events along"
 )
 _UNHEARD = (
-    "the events would be added in a block of the driver's connection, whose end an AsyncSession "
-    "does not hear of: begin it with session.begin_nested()"
+    "the events would be added in a block of the driver's connection, whose outcome an "
+    "AsyncSession does not observe: begin it with session.begin_nested()"
 )
 
 

@@ -54,7 +54,7 @@ class ChangeResult(StrEnum):
     """It was cancelled, or discarded, before."""
 
     FAILED = "failed"
-    """It could not be published, and waits for a person."""
+    """It could not be published, and waits for an operator."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

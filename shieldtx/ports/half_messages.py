@@ -66,9 +66,9 @@ class CheckSchedule:
     longest: timedelta = timedelta(hours=1)
     """Up to which it grows."""
     most: int = 15
-    """Checks; when they are used up, a person decides."""
+    """Checks; when they are used up, an operator decides."""
     max_age: timedelta = timedelta(hours=72)
-    """After which a person decides, however many checks there were."""
+    """After which an operator decides, however many checks there were."""
 
     def pauses(self) -> list[timedelta]:
         """Return how long to wait after each check for the next one."""
@@ -125,7 +125,7 @@ class HalfMessageStore(Protocol):
         ...
 
     def park(self, *, limit: int) -> Sequence[Envelope]:
-        """Leave up to `limit` messages to a person whose checks or time are used up."""
+        """Leave up to `limit` messages to an operator whose checks or time are used up."""
         ...
 
 

@@ -36,7 +36,7 @@ class IncomingEvent(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parked:
-    """A record that cannot become an inbox row, kept whole for a person, with the reason."""
+    """A record that cannot become an inbox row, kept whole for an operator, with the reason."""
 
     record: ReceivedRecord
     reason: str

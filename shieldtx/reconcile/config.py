@@ -98,7 +98,7 @@ def read_configuration(path: Path, environment: Mapping[str, str]) -> Configurat
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} is no TOML: {error}") from None
+        raise ConfigurationError(f"{path} is not TOML: {error}") from None
     except ValidationError as error:
         raise ConfigurationError(f"{path}: {_problems(error)}") from None
     variables = _Variables(path=path, environment=environment)
@@ -168,7 +168,7 @@ def _groups(place: str, given: tuple[_Group, ...], path: Path) -> list[ExpectedG
         if group.upstreams and not group.receives:
             raise ConfigurationError(
                 f"{path}: {place}.groups: {group.name} has `from` and does not `receive` anything: "
-                "what it `compensates` are events of its own service, whoever gave them up"
+                "what it `compensates` are events of its own service, given up by any service"
             )
         _check_compensated(place, group, path)
         for kind, topics in (

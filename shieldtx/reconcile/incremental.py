@@ -28,7 +28,7 @@ class Mode(StrEnum):
 
 FOUND_AGAIN: Final = frozenset({Verdict.STUCK, Verdict.PARKED})
 """Mismatches that an incremental run finds however old they are: their rows are open, or have the
-status of those that wait for a person."""
+status of those that wait for an operator."""
 
 
 def selection_since(watermarks: Mapping[str, datetime] | None) -> Selection:

@@ -134,11 +134,12 @@ def _sentence(each: Followed, left: Sequence[str], moved: Sequence[str]) -> str:
     """Say that a type has moved, and what to do if it has, and if it has not."""
     old, new = ", ".join(left), ", ".join(moved)
     return (
-        f"{each.event_type} of {each.upstream} is sent on {new} now, and not on {old} of late: "
+        f"{each.event_type} of {each.upstream} is sent on {new} now, and no longer on {old}: "
         f"group {each.group} of {each.service} has received it on {old}, and never on {new}. If "
-        f"the type has moved, let the group read {new}; if it is sent on each of these topics for "
-        f"good, for different groups, list {', '.join([*left, *moved])} in `parallel_topics` of "
-        f"{each.upstream}; if the group should not receive the type any more, list "
+        f"the type has moved, let the group read {new}; if it is sent on each of these topics "
+        f"permanently, for different groups, list {', '.join([*left, *moved])} in "
+        f"`parallel_topics` of {each.upstream}; if the group should not receive the type any "
+        "more, list "
         f'"{each.group}: {each.event_type}" in `former_groups` of {each.service}; or name the '
         f"groups of {each.service}"
     )

@@ -160,7 +160,7 @@ PAIRS = RuleSet(
             upstream_status=_SENT,
             downstream_status=(InboxStatus.DEAD,),
         ),
-        # It waits for a person longer than the upstream keeps the rollback.
+        # It waits for an operator longer than the upstream keeps the rollback.
         _rule(
             _V.PARKED,
             kind=_ROLLBACK,

@@ -19,7 +19,7 @@ class Weight(StrEnum):
     """Too young or too old to say. Listed."""
 
     MISMATCH = "MISMATCH"
-    """Something is wrong or waits for a person. Listed, and the run's exit status says so."""
+    """Something is wrong or waits for an operator. Listed, and the run's exit status says so."""
 
 
 class Verdict(StrEnum):
@@ -58,7 +58,7 @@ class Verdict(StrEnum):
     DISCARDED = (
         "DISCARDED",
         Weight.NOTE,
-        "An operator discarded the rollback: the effect of its event stays, and nothing is owed.",
+        "An operator discarded the rollback: the effect of its event stays; nothing is missing.",
         "Nothing: shield_audit of the service that discarded it has who did it and why.",
     )
     IN_FLIGHT = (
@@ -89,8 +89,8 @@ class Verdict(StrEnum):
         "PARKED",
         Weight.MISMATCH,
         (
-            "Delivery or compensation failed for good (FAILED, DEAD), or nobody can tell the end "
-            "of a half message (UNRESOLVED): it waits for a person."
+            "Delivery or compensation failed permanently (FAILED, DEAD), or the outcome "
+            "of a half message is unknown (UNRESOLVED): it waits for an operator."
         ),
         (
             "Read its last error with `shieldtx dead show`, repair the cause, and replay it, "
@@ -131,7 +131,7 @@ class Verdict(StrEnum):
         Weight.MISMATCH,
         "Both sides have the event, with statuses that exclude each other.",
         (
-            "It was delivered all the same. FAILED: where `shieldtx dead show` says that it may "
+            "It was delivered anyway. FAILED: where `shieldtx dead show` reports that it may "
             "have been delivered, it is a rollback, or its type has no local rollback, both sides "
             "have kept their part: undo nothing. `shieldtx dead replay` it, if it was written more "
             "recently than the shortest retention of all services and was not taken back: its "
@@ -158,7 +158,7 @@ class Verdict(StrEnum):
         Weight.MISMATCH,
         (
             "The group's effect is committed and not compensated, and its service has taken the "
-            "event back all the same; or the group had compensated the event before its effect."
+            "event back nevertheless; or the group had compensated the event before its effect."
         ),
         "Undo the effect downstream, or the compensation upstream: both cannot be right.",
     )
@@ -166,7 +166,7 @@ class Verdict(StrEnum):
         "NEITHER_EFFECT_NOR_COMPENSATION",
         Weight.MISMATCH,
         "The group gave the event up, but no rollback of it is in that service's outbox.",
-        "`shieldtx reconcile repair` raises the rollback that is owed: nothing else will.",
+        "`shieldtx reconcile repair` raises the missing rollback: nothing else will.",
     )
     ROLLBACK_NOT_COMPENSATED = (
         "ROLLBACK_NOT_COMPENSATED",
@@ -195,7 +195,7 @@ class Verdict(StrEnum):
     ABSENT_FROM_TOPIC = (
         "ABSENT_FROM_TOPIC",
         Weight.MISMATCH,
-        "The outbox says that the broker acknowledged the event, and the topic has no record.",
+        "The outbox shows that the broker acknowledged the event, and the topic has no record.",
         (
             "Ask whether the broker lost or deleted records. Groups that lack it are listed by "
             "themselves; for others, the repair publishes it again if this verdict is named."

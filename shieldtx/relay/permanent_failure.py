@@ -51,7 +51,7 @@ class PermanentFailures:
             undo = None
             reason += (
                 "; an earlier attempt was never confirmed, so the event may have been delivered: "
-                "the local rollback was withheld for a person to decide"
+                "the local rollback was withheld for an operator to decide"
             )
         try:
             kept = self._store.fail(

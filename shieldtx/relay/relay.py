@@ -34,7 +34,7 @@ CLAIMS_AT_A_TIME = 2
 
 RENEWALS_PER_LEASE = 4
 
-_SHARDS_LEAVE = "held back: the relay gives its shards away"
+_SHARDS_LEAVE = "deferred: the relay releases its shards"
 
 
 class Relay:

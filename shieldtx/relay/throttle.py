@@ -48,7 +48,7 @@ class CircuitBreaker:
         self._open_until = self._clock() + (pause or self._pause.longest).total_seconds()
         reason = outcome.outage_reasons[0]
         log.warning(
-            "broker unavailable, %d events given back: %s", len(outcome.outage_reasons), reason
+            "broker unavailable, %d events released: %s", len(outcome.outage_reasons), reason
         )
         return reason
 

@@ -29,13 +29,13 @@ def run_by_crontab(line: str, run: Callable[[], None]) -> int:
 
     In this thread, so that SIGTERM, SIGINT or SIGHUP breaks off a call in the middle, `finally`
     blocks included. An error is logged, and the next time comes all the same. A time that comes
-    while a call still runs is left out. Raises ConfigurationError for what is no crontab line.
+    while a call still runs is left out. Raises ConfigurationError for what is not a crontab line.
     """
     try:
         trigger = CronTrigger.from_crontab(line)
     except ValueError as error:
         raise ConfigurationError(
-            f"{line!r} is no crontab line: {error}; as in '0 2 * * *', every night at two"
+            f"{line!r} is not a crontab line: {error}; as in '0 2 * * *', every night at two"
         ) from None
     return run_by(trigger, run)
 

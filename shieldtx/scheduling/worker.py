@@ -286,7 +286,7 @@ class Worker:
         except BaseException as error:
             told = loggable(error)
             log.exception(
-                "%s could not let go of everything; its leases will run out",
+                "%s could not release everything; its leases will expire",
                 self._name,
                 exc_info=told,
             )

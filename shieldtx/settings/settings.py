@@ -46,172 +46,201 @@ class Settings(BaseSettings):
     )
     database_pooler: Pooler = Field(
         default=Pooler.NONE,
-        description="transaction: the URL leads to PgBouncer in transaction mode",
+        description="`transaction` if the URL connects through PgBouncer in transaction mode",
     )
     shards: int | None = Field(
         default=None,
         ge=1,
         le=MAX_SHARDS,
-        description=f"number of shards of new tables (unset: {DEFAULT_SHARDS}); "
-        "existing tables have their own number, and another one here is an error",
+        description=f"number of shards of new tables (default {DEFAULT_SHARDS}); for existing "
+        "tables, a different number is an error",
     )
 
-    kafka_bootstrap: str = Field(default="127.0.0.1:9092", description="host:port, ...")
+    kafka_bootstrap: str = Field(
+        default="127.0.0.1:9092",
+        description="addresses of the Kafka brokers, as host:port,host:port",
+    )
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        default="PLAINTEXT", description="how the brokers are spoken to"
+        default="PLAINTEXT", description="security protocol of the connections to Kafka"
     )
     kafka_sasl_mechanism: str | None = Field(
-        default=None, description="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
+        default=None, description="SASL mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
     )
-    kafka_sasl_username: str | None = Field(default=None, description="who to log in as")
-    kafka_sasl_password: SecretStr | None = Field(default=None, description="never printed")
+    kafka_sasl_username: str | None = Field(default=None, description="SASL user name")
+    kafka_sasl_password: SecretStr | None = Field(
+        default=None, description="SASL password; never printed"
+    )
     kafka_ssl_cafile: str | None = Field(
-        default=None, description="file of the certificates to trust; the system's by default"
+        default=None, description="file of trusted CA certificates (default: the system's)"
     )
     kafka_producer: Literal["kafka-python", "confluent-kafka"] = Field(
-        default="kafka-python", description="the relay's client; the faster second is an extra"
+        default="kafka-python",
+        description="Kafka client of the relay; confluent-kafka is faster and an extra to install",
     )
     signing_key: SigningKeys = Field(
         default=None,
-        description="rollbacks are signed with it and refused without it; for a change, the new "
-        "key first and the old one after a comma",
+        description="key that signs rollback events; consumers refuse unsigned ones. To rotate: "
+        "new key, comma, old key",
     )
     topic_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,40}$")] = Field(
-        default="", description="in front of every topic's name"
+        default="", description="prefix of every topic name"
     )
     kafka_group_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,40}$")] = Field(
         default="",
-        description="in front of every consumer group's id at Kafka, where several environments "
-        "share a cluster; a change lets groups begin with the oldest record",
+        description="prefix of every Kafka consumer group id, for environments that share a "
+        "cluster; after a change, groups start at the oldest record",
     )
     topic_partitions: int = Field(
-        default=8, ge=1, le=10_000, description="of topics that shieldtx creates"
+        default=8, ge=1, le=10_000, description="partitions of topics that shieldtx creates"
     )
     topic_replication: int = Field(
-        default=1, ge=1, le=100, description="of topics that shieldtx creates"
+        default=1, ge=1, le=100, description="replication factor of topics that shieldtx creates"
     )
 
     backlog_limit: int | None = Field(
         default=None,
         ge=1,
         le=MOST_BACKLOG,
-        description="events of a topic that may wait to be sent; of types with none of their own",
+        description="maximum events of a topic that wait to be sent, for event types without their "
+        "own limit (default: no limit)",
     )
     on_backlog: OnBacklog = Field(
         default=OnBacklog.REFUSE,
-        description="what becomes of more: refuse (BacklogExceeded), warn or ignore",
+        description="action above the backlog limit: refuse (BacklogExceeded), warn or ignore",
     )
 
     relay_batch_size: int = Field(
-        default=1000, ge=1, le=10_000, description="events that a relay claims at a time"
+        default=1000, ge=1, le=10_000, description="maximum events that a relay claims at a time"
     )
     relay_batch_bytes: int = Field(
         default=BATCH_BYTES,
         ge=1,
-        description="of payloads that a relay holds, those claimed ahead too; at least one event",
+        description="maximum bytes of payloads in a relay's memory, including prefetched events; "
+        "one event is always allowed",
     )
     relay_poll_interval: Seconds = Field(
-        default=timedelta(seconds=1), description="between two looks at the outbox without a hint"
+        default=timedelta(seconds=1),
+        description="interval between polls of the outbox without a notification",
     )
     relay_lease: Seconds = Field(
-        default=timedelta(seconds=30), description="how soon a dead relay's shards are taken over"
+        default=timedelta(seconds=30),
+        description="lease of a relay on its shards; other relays take over after it",
     )
     relay_send_timeout: Seconds = Field(
-        default=timedelta(seconds=10), description="for the acknowledgement of a whole batch"
+        default=timedelta(seconds=10),
+        description="timeout for the acknowledgement of a whole batch",
     )
     relay_wakeup: bool = Field(
-        default=True, description="NOTIFY after a commit wakes the relay (PostgreSQL only)"
+        default=True, description="wake the relay by NOTIFY after each commit (PostgreSQL only)"
     )
     consumer_batch_size: int = Field(
-        default=500, ge=1, le=10_000, description="records that a consumer reads at a time"
+        default=500, ge=1, le=10_000, description="maximum records that a consumer reads at a time"
     )
     consumer_batch_bytes: int = Field(
         default=BATCH_BYTES,
         ge=1,
-        description="of records, in two reads, or of due rows that a consumer holds; at least one",
+        description="maximum bytes of records or due rows in a consumer's memory; one is always "
+        "allowed",
     )
     consumer_pending_limit: int = Field(
         default=5000,
         ge=1,
-        description="unfinished events of a partition from which on it is not polled",
+        description="unfinished events of a partition at which the consumer pauses it",
     )
     half_immunity: Seconds = Field(
-        default=timedelta(seconds=6), description="of a half message before its first check"
+        default=timedelta(seconds=6),
+        description="age of a half message before its first check-back",
     )
     half_check_interval: Seconds = Field(
-        default=timedelta(seconds=30), description="between the first two checks of a half message"
+        default=timedelta(seconds=30),
+        description="interval between the first two check-backs of a half message",
     )
     half_check_growth: float = Field(
-        default=1.0, ge=1, le=10, description="factor of that interval from check to check"
+        default=1.0,
+        ge=1,
+        le=10,
+        description="factor by which the check-back interval grows each time",
     )
     half_check_longest: Seconds = Field(
-        default=timedelta(hours=1), description="up to which that interval grows"
+        default=timedelta(hours=1), description="maximum check-back interval"
     )
     half_check_timeout: Seconds = Field(
-        default=timedelta(seconds=10), description="for the answer of one check"
+        default=timedelta(seconds=10), description="timeout of one check-back"
     )
     half_check_threads: int = Field(
-        default=1, ge=1, le=64, description="in which a relay calls the checker of one event type"
+        default=1,
+        ge=1,
+        le=64,
+        description="threads in which a relay calls the checker of one event type",
     )
     half_checks: int = Field(
-        default=15, ge=1, le=1000, description="of a half message; then a person decides"
+        default=15,
+        ge=1,
+        le=1000,
+        description="maximum check-backs per half message; then it becomes UNRESOLVED",
     )
     half_max_age: Seconds = Field(
-        default=timedelta(hours=72), description="of a half message; then a person decides"
+        default=timedelta(hours=72),
+        description="maximum age of a half message; then it becomes UNRESOLVED",
     )
     barrier_patience: Seconds = Field(
         default=timedelta(seconds=5),
-        description="how long a check waits for a local transaction that is in flight",
+        description="how long a check-back waits for a local transaction in progress",
     )
     stop_timeout: Seconds = Field(
-        default=timedelta(seconds=20), description="for a graceful stop after SIGTERM"
+        default=timedelta(seconds=20), description="timeout of a graceful stop after SIGTERM"
     )
     watchdog: Seconds = Field(
         default=timedelta(minutes=5),
-        description="a pass longer than this ends the process; a consumer's is never below its "
-        "handlers' longest lease",
+        description="maximum duration of a pass; then the process exits. For consumers at least "
+        "the longest lease of their handlers",
     )
     failure_limit: SecondsOrNever = Field(
         default=timedelta(minutes=10),
-        description="a worker without one good pass for this long ends with exit status 75; 0 for "
-        "never. An unreachable broker does not count",
+        description="a worker without a successful pass for this long exits with status 75; 0 "
+        "disables it. An unreachable broker does not count as a failure",
     )
 
     retention_outbox: Seconds = Field(
         default=timedelta(days=7),
-        description="of settled events; above the longest time that a consumer's retries take",
+        description="how long settled outbox rows are kept; set it above the longest retry time of "
+        "any consumer",
     )
     retention_inbox: Seconds = Field(
-        default=timedelta(days=14), description="at least the topics' retention plus redelivery"
+        default=timedelta(days=14),
+        description="how long settled inbox rows are kept; at least the topic retention plus "
+        "redelivery",
     )
     retention_barrier: Seconds = Field(
         default=timedelta(days=7),
-        description="of the barrier's rows; above the age and the length of local transactions",
+        description="how long barrier rows are kept; set it above the maximum age of half messages "
+        "and the longest local transaction",
     )
     retention_parked: SecondsOrNever = Field(
         default=timedelta(0),
-        description="of parked records that wait for an operator; 0 for ever. Discarded ones stay "
-        "for SHIELDTX_RETENTION_INBOX",
+        description="how long parked records wait for an operator; 0 keeps them for ever. "
+        "Discarded records stay for SHIELDTX_RETENTION_INBOX",
     )
     retention_audit: SecondsOrNever = Field(
-        default=timedelta(days=365), description="of the audit of operators' actions; 0 for ever"
+        default=timedelta(days=365),
+        description="how long the audit log of operators is kept; 0 keeps it for ever",
     )
     trace: bool = Field(
         default=False,
-        description="keep when each attempt was made and how it ended, for `shieldtx trace`",
+        description="record time and outcome of each attempt, for `shieldtx trace`",
     )
     trace_rows: int = Field(
-        default=1_000_000, ge=1, description="of the trace that are kept; older ones are purged"
+        default=1_000_000, ge=1, description="maximum rows of the trace; older rows are purged"
     )
     retention_trace: Seconds = Field(
-        default=timedelta(days=3), description="of the trace, in which attempts are kept"
+        default=timedelta(days=3), description="how long trace rows are kept"
     )
     max_payload_bytes: int = Field(
         default=1_000_000,
         ge=1,
         le=MAX_PAYLOAD_BYTES,
-        description="of a payload as JSON; larger ones are refused. Above the default, raise "
-        "`max.message.bytes` of the topics too",
+        description="maximum bytes of a payload as JSON; larger payloads are refused. Above the "
+        "default, raise `max.message.bytes` of the topics too",
     )
 
     @model_validator(mode="after")

@@ -21,8 +21,8 @@ from shieldtx.store.tables import Tables
 from shieldtx.store.transaction_marks import SqlTransactionMarks
 
 _IN_A_BLOCK = (
-    "the barrier would be in a block of the driver's connection, whose end the session does not "
-    "hear of, and be gone when that alone is rolled back: guard the transaction outside of it"
+    "the barrier would be in a block of the driver's connection, whose outcome the session does "
+    "not observe, and be lost when that alone is rolled back: guard the transaction outside of it"
 )
 _IN_A_PIPELINE = (
     "the connection is in a pipeline of its driver, whose answers come too late to know whether "
@@ -87,7 +87,7 @@ class SqlBarrier:
             ids = ", ".join(map(str, event_ids))
             raise LateTransaction(
                 f"one of the half messages {ids} has been resolved already: a check found no local "
-                "transaction, or this one was entered twice. Roll it back, and begin anew with a "
+                "transaction, or this one was entered twice. Roll it back, and begin again with a "
                 "new half message"
             ) from error
 

@@ -116,7 +116,7 @@ class BlockedRows:
             pause = max(SCAN_INTERVAL_S, SHARE * (self._clock() - began))
             self._next_scan = began + pause
             log.warning(
-                "rows behind held keys were not moved, which slows claims; next try in %.0f s",
+                "rows of blocked keys were not moved, which slows claims; next try in %.0f s",
                 pause,
                 exc_info=loggable(error),
             )

@@ -115,8 +115,8 @@ class SqlHalfMessageAdmin:
                 status = now.get(message.envelope.id)
                 if status is not message.status or status not in OPEN:
                     raise IllegalTransition(
-                        f"{message} is {status or 'gone'}: a person decides about UNRESOLVED and "
-                        "HALF ones, see `shieldtx half list`"
+                        f"{message} is {status or 'gone'}: an operator decides about UNRESOLVED "
+                        "and HALF ones, see `shieldtx half list`"
                     )
                 self._outcomes.write(connection, [message.envelope.id], status, outcome)
                 self._note(connection, message, outcome, who)
@@ -143,7 +143,7 @@ class SqlHalfMessageAdmin:
             raise IllegalTransition(f"{message}: {_COMMITTED_NONE if is_commit else _IN_FLIGHT}")
         if ended is not outcome:
             raise IllegalTransition(
-                f"{message}: the barrier says that its local transaction ended with {ended}: "
+                f"{message}: the barrier shows that its local transaction ended with {ended}: "
                 f"`shieldtx half {ended.lower()}` decides so"
             )
 

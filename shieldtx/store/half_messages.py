@@ -210,4 +210,4 @@ def _reason(checks: int, said: str | None, plan: CheckSchedule) -> str:
         if checks >= plan.most
         else f"older than {plan.max_age}, after {checks} checks"
     )
-    return f"{used_up}; the last one said: {said}" if said else f"{used_up}; none was answered"
+    return f"{used_up}; the last one returned: {said}" if said else f"{used_up}; none was answered"

@@ -63,7 +63,7 @@ def receive_in_halves(
     raise ShieldTxError(
         f"the record {_place(record)} ({record.size} bytes) cannot be stored: "
         f"{refusal_of(reason)}; its partition waits until the database takes it, or the group's "
-        "offset is set behind it"
+        "offset is set after it"
     ) from reason
 
 

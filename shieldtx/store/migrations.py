@@ -41,7 +41,7 @@ def schema_name(value: str | None, *, setting: str = "schema") -> str | None:
     if value is None or (_PLAIN_NAME.fullmatch(value) and not value.startswith("pg_")):
         return value
     raise ConfigurationError(
-        f"{setting}: {value!r} is no name for a schema; use lower-case letters, digits and _, "
+        f"{setting}: {value!r} is not a name for a schema; use lower-case letters, digits and _, "
         "63 at most, not a digit first, and not pg_ first"
     )
 
@@ -67,7 +67,7 @@ class Migrations:
         if self._dialect.is_autocommit(self._connection):
             raise TransactionRefused(
                 "the connection is in AUTOCOMMIT, so a migration that fails would leave half of "
-                "its changes behind; use a connection with transactions"
+                "its changes in place; use a connection with transactions"
             )
         # Not for long: CREATE INDEX CONCURRENTLY of the other may wait for this transaction.
         deadline = time.monotonic() + _PATIENCE_S

@@ -35,7 +35,7 @@ MOST_SCOPES: Final = 20
 NO_BASIS: Final = "{}"
 ABANDONED: Final = "ABANDONED"
 """The outcome of a run whose process died."""
-_DIED: Final = "it was not heard of any more, and another run began"
+_DIED: Final = "it did not renew its lease, and another run began"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,7 +130,7 @@ class SqlReconciliationRuns:
         if other is None:
             raise AlreadyRunning("another run of this configuration has just ended: try again")
         raise AlreadyRunning(
-            f"run {other.run_id} of this configuration is at work: {other.who} began it at "
+            f"run {other.run_id} of this configuration is running: {other.who} started it at "
             f"{other.started_at:%Y-%m-%d %H:%M:%S} UTC; wait for its end, or, if it died, until "
             "its lease has run out"
         )
@@ -157,7 +157,7 @@ class SqlReconciliationRuns:
                 except DBAPIError as error:
                     # It may come back before the lease is over.
                     reason = message_of(error)
-                    log.warning("run %s could not say that it is at work: %s", run_id, reason)
+                    log.warning("run %s could not renew its lease: %s", run_id, reason)
 
         thread = threading.Thread(target=hold, name=f"reconcile {run_id}", daemon=True)
         thread.start()
@@ -263,7 +263,7 @@ class SqlReconciliationRuns:
 
 def _lost(run_id: str) -> str:
     return (
-        f"run {run_id} was given up meanwhile: nothing was heard of it for a whole lease, and "
+        f"run {run_id} was given up meanwhile: it did not renew its lease, and "
         "another run began; what it found counts for nothing, run it again"
     )
 

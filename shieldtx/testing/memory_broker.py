@@ -153,7 +153,7 @@ class MemoryPublisher:
             if delivery is None:
                 delivery = self._deliver(record)
                 if delivery.outcome is DeliveryOutcome.REJECTED and record.key is not None:
-                    reason = "held back: an earlier record of its key was rejected"
+                    reason = "deferred: an earlier record of its key was rejected"
                     held[key] = Delivery(outcome=DeliveryOutcome.DEFERRED, reason=reason)
                 elif delivery.outcome is DeliveryOutcome.REFUSED:
                     held[record.topic] = delivery

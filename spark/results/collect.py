@@ -31,7 +31,7 @@ class Tally:
     verdict: Verdict
     rows: int
     unlisted: int = 0
-    """Of these, how many wait for a person and would not be found by a further run."""
+    """Of these, how many wait for an operator and would not be found by a further run."""
     ambiguous: int = 0
     """Of these, of how many a missing row or record may have been removed by age, or never was."""
     unknown: int = 0
@@ -70,7 +70,7 @@ def unlisted_in(tallies: Iterable[Tally]) -> Iterable[str]:
     for pair, rows in found.items():
         if rows:
             yield (
-                f"{rows:,} rows between {pair.upstream} and {pair.downstream} wait for a person "
+                f"{rows:,} rows between {pair.upstream} and {pair.downstream} wait for an operator "
                 "and have no last_error, by which a further run finds those: it would pass over "
                 "them; set it, or settle them"
             )
@@ -146,7 +146,7 @@ def _without_row(pair: Pair, rows: int) -> str:
 
 def _record_without_row(pair: Pair, rows: int) -> str:
     return (
-        f"{rows:,} records on {pair.group} ({pair.kind}) say that their events were written by "
+        f"{rows:,} records on {pair.group} ({pair.kind}) show that their events were written by "
         f"{pair.upstream} before the rows that are kept, and were sent since; they have no row in "
         f"the outbox of {pair.upstream}: the rows were lost, or others sent the records. They are "
         "the rows of this topic under rows/ that are `ambiguous`: find out who sent them"

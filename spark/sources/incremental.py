@@ -8,7 +8,7 @@ from shieldtx.reconcile.request import Selection
 
 from .row_filters import EVERYTHING, Read, literal_time
 
-# In the words of the indexes, one for each of these: what is open, what waits for a person (and
+# In the words of the indexes, one for each of these: what is open, what waits for an operator (and
 # stays in the report until somebody has seen to it), what has settled since.
 OPEN_IN_OUTBOX = (
     "(o.settled_at IS NULL AND NOT o.waiting AND NOT o.holds_key)",
@@ -22,7 +22,7 @@ OF_OPERATORS_IN_OUTBOX = (
     "(o.settled_at IS NOT NULL AND o.last_error IS NOT NULL"
     " AND o.status IN ('FAILED', 'UNRESOLVED'))"
 )
-"""What waits for a person, `o`; in the words of its index."""
+"""What waits for an operator, `o`; in the words of its index."""
 OF_OPERATORS_IN_INBOX = (
     "(i.settled_at IS NOT NULL AND i.last_error IS NOT NULL"
     " AND i.tx_kind = 'ROLLBACK' AND i.status = 'DEAD')"

@@ -232,4 +232,4 @@ def _uuid(text: str) -> str:
         with suppress(ValueError):
             if len(bytes.fromhex(text.replace("-", ""))) == _UUID_BYTES:
                 return text.lower()
-    raise Unfit("an id is no UUID")
+    raise Unfit("an id is not a UUID")

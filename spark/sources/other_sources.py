@@ -46,8 +46,8 @@ def other_sources(servers: Servers, seen: Mapping[str, Collection[str]] | None) 
                 left_out.append(f"{what}, which takes no part in this")
             else:
                 obstacles.append(
-                    f"{what}, which is none of these services, so that nobody judges them: name it "
-                    "as the `source` of a service, or among `other_sources` if it takes no part"
+                    f"{what}, which is none of these services, so that they are not judged: name "
+                    "it as the `source` of a service, or among `other_sources` if it takes no part"
                 )
     return OtherSources(left_out=tuple(left_out), obstacles=tuple(obstacles))
 

@@ -54,7 +54,7 @@ IS_OF_THESE_DOWNSTREAM = (
 )
 """Whether services named wrote an inbox row, and the event that it takes back: these are judged."""
 
-# Unlisted: what waits for a person and has no error, which is not in the index of those. Due: a
+# Unlisted: what waits for an operator and has no error, which is not in the index of those. Due: a
 # settled row has kept how it waited, and when a chosen delay ended.
 _OUTBOX = """
     SELECT o.event_id, o.seq, o.source AS upstream, o.tx_kind AS kind, o.causation_source,

@@ -227,7 +227,7 @@ class Servers:
             time.sleep(_REPLICA_PAUSE_S)
         return (
             f"the replica of {service.name} lacks what the primary wrote {_REPLICA_S:.0f} s ago: "
-            "mend the replication, or read from the primary"
+            "repair the replication, or read from the primary"
         )
 
     def _other_than_primary(self, service: ServiceDatabase, replica_url: str) -> str:

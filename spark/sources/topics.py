@@ -258,7 +258,7 @@ def _read_once(records: DataFrame) -> DataFrame:
 def _left_out(contents: Contents, records: DataFrame, names: Collection[str]) -> Iterable[str]:
     """Say what was seen that is no event of these services."""
     for (topic, kind, problem), number in sorted(contents.unfit.items()):
-        yield f"{number} records of {topic} ({kind}) are no events: {problem}"
+        yield f"{number} records of {topic} ({kind}) are not events: {problem}"
     if not contents.foreign:
         return
     # Foreign texts may be long, and many.

@@ -77,12 +77,12 @@ def test_a_failed_event_is_listed_shown_and_replayed(shop: Shop) -> None:
     shop.orders.execute('UPDATE shield_outbox SET payload = \'{"number": 1, "quantity": 1}\'')
     replayed = shop.orders.run("dead", "replay", event_id, "--yes", app=False)
     assert replayed.status == 0
-    assert replayed.out == f"event {event_id} in the outbox is in line again\n"
+    assert replayed.out == f"event {event_id} in the outbox is queued again\n"
     assert "its local rollback, if it has one, has run already" in replayed.err
 
     assert shop.orders.ok("relay", "--once", "--json").data["published"] == 1
     assert shop.orders.ok("dead", "list", "--json").data == []
-    assert shop.orders.ok("dead", "list").out == "nothing waits for a person\n"
+    assert shop.orders.ok("dead", "list").out == "no dead letters\n"
 
 
 def test_a_payload_is_masked_until_asked_for(shop: Shop) -> None:
@@ -106,7 +106,9 @@ def test_a_failed_event_is_replayed_only_after_a_yes(shop: Shop) -> None:
     for answer in ("n\n", ""):
         result = shop.orders.run("dead", "replay", event_id, answer=answer)
         assert result.status == 1
-        assert result.err.endswith("Replay? [y/N] nothing was replayed (scripts say --yes)\n")
+        assert result.err.endswith(
+            "Replay? [y/N] Aborted: nothing was replayed (use --yes to skip the prompt)\n"
+        )
         assert result.out == ""
     assert shop.orders.outbox() == {"FAILED": 1}
     assert shop.orders.rows("SELECT * FROM shield_audit") == []
@@ -200,7 +202,7 @@ def test_what_is_not_there_is_one_line(shop: Shop) -> None:
     event_id = str(shop.orders.one("SELECT event_id FROM shield_outbox"))
     for words, problem in (
         (["show", str(uuid4())], "there is no event "),
-        (["show", "nonsense"], "'nonsense' is no event id; see `shieldtx dead list`"),
+        (["show", "nonsense"], "'nonsense' is not an event id; see `shieldtx dead list`"),
         (["show", "a/b"], "'a/b': write it as GROUP/TOPIC/PARTITION/OFFSET"),
         (["show", "a/b/c/d"], "'a/b/c/d': write it as GROUP/TOPIC/PARTITION/OFFSET"),
         (["show", "a/b/1/2"], "there is no parked record a/b/1/2 in this database"),

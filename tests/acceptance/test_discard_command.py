@@ -26,7 +26,7 @@ def test_a_discard_needs_a_reason_and_rows(shop: Shop) -> None:
         ([*WHY], "name rows by their ids, or choose them by --status, --group and --topic"),
         (["a/b/1/2", "--status", "DEAD", *WHY], "name rows by their ids, or choose them"),
         (["a/b/1/2", *WHY], "there is no parked record a/b/1/2"),
-        (["nonsense", *WHY], "'nonsense' is no event id"),
+        (["nonsense", *WHY], "'nonsense' is not an event id"),
     ):
         result = shop.orders.run("dead", "discard", *words, "--yes")
         assert (result.status, result.out) == (2, ""), words
@@ -42,7 +42,7 @@ def test_a_failed_event_is_discarded_only_after_a_yes(shop: Shop) -> None:
     assert f"warning: event {event_id} in the outbox (orders.placed) is FAILED; no" in refused.err
     assert "its local rollback, if it has one, has run already" in refused.err
     assert refused.err.endswith(
-        "Discard 1 for good? [y/N] nothing was discarded (scripts say --yes)\n"
+        "Discard 1 for good? [y/N] Aborted: nothing was discarded (use --yes to skip the prompt)\n"
     )
     assert shop.orders.outbox() == {"FAILED": 1}
     assert shop.orders.rows("SELECT * FROM shield_audit") == []
@@ -53,7 +53,7 @@ def test_a_failed_event_is_discarded_only_after_a_yes(shop: Shop) -> None:
         f"event {event_id} in the outbox is discarded\ndiscarded: 1, left as they are: 0\n"
     )
     assert shop.orders.outbox() == {"DISCARDED": 1}
-    assert shop.orders.ok("dead", "list").out == "nothing waits for a person\n"
+    assert shop.orders.ok("dead", "list").out == "no dead letters\n"
     states = shop.orders.ok("status", "--json").data["outbox"]["states"]
     assert (states["FAILED"]["rows"], states["DISCARDED"]["rows"]) == (0, 1)
 

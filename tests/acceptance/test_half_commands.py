@@ -85,7 +85,10 @@ def test_what_nobody_can_tell_is_listed_shown_and_committed(shop: Shop) -> None:
     for answer in ("n\n", ""):
         refused = shop.orders.run("half", "commit", event_id, answer=answer)
         assert refused.status == 1
-        assert refused.err.endswith("Commit? [y/N] nothing was decided (scripts say --yes)\n")
+        assert refused.err.endswith(
+            "Commit? [y/N] Aborted: nothing was committed or rolled back "
+            "(use --yes to skip the prompt)\n"
+        )
     assert shop.orders.rows("SELECT * FROM shield_audit") == []
 
     decided = shop.orders.run("half", "commit", event_id, answer="y\n")
@@ -118,7 +121,7 @@ def test_what_has_ended_is_decided(shop: Shop, way: str) -> None:
     shop.orders.ok("half", "commit", event_id, "--yes")
     result = shop.orders.run("half", way, event_id, "--yes")
     assert (result.status, result.out) == (1, "")
-    assert f"error: half message {event_id} is INIT: a person decides" in result.err
+    assert f"error: half message {event_id} is INIT: an operator decides" in result.err
 
 
 def test_what_is_not_there_is_one_line(shop: Shop) -> None:
@@ -127,7 +130,7 @@ def test_what_is_not_there_is_one_line(shop: Shop) -> None:
     ordinary = str(shop.orders.one("SELECT event_id FROM shield_outbox"))
     for words, problem in (
         (["show", str(uuid4())], "there is no half message "),
-        (["show", "nonsense"], "'nonsense' is no event id; see `shieldtx half list`"),
+        (["show", "nonsense"], "'nonsense' is not an event id; see `shieldtx half list`"),
         (["commit", ordinary, "--yes"], f"there is no half message {ordinary} in this database"),
     ):
         result = shop.orders.run("half", *words)

@@ -135,7 +135,7 @@ def test_tables_of_another_version_are_refused_before_anything_is_compared(
         ('[services.orders]\nurl = "GOOD"\ncolour = "red"', "colour: there is no such key"),
         ('margin = "soon"', "margin: "),
         ("services = {}", "services: "),
-        ("this is no TOML", "is no TOML"),
+        ("this is not TOML", "is not TOML"),
     ],
 )
 def test_what_cannot_be_understood_is_one_line_without_passwords(

@@ -211,7 +211,7 @@ def invent_a_record(world: World) -> None:
             in_stock("UPDATE reservation SET number = 3 - number WHERE household_id = 1"),
             ["orders that overtook another one of their household: 1"],
         ),
-        (invent_a_record, ["orders that nobody had placed: 1"]),
+        (invent_a_record, ["orders that were never placed: 1"]),
         (
             in_orders("UPDATE account SET owed_cents = owed_cents + 1 WHERE household_id = 2"),
             ["accounts that do not balance: 1"],

@@ -103,7 +103,7 @@ def test_what_is_no_event_or_unknown_is_one_line(shop: Shop, tmp_path: Path) -> 
     unknown, path = str(uuid4()), config(tmp_path)
     unset = "services.orders.url: the environment variable ORDERS_URL is not set"
     for words, said in (
-        (("trace", "4711"), "error: '4711' is no event id; they look like 0193"),
+        (("trace", "4711"), "error: '4711' is not an event id; they look like 0193"),
         (("trace", unknown), f"error: there is no event {unknown} in the database of orders\n"),
         (("trace", unknown, "--config", str(path)), f"error: {path}: {unset}\n"),
     ):

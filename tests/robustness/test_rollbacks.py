@@ -1,4 +1,4 @@
-"""Rollbacks that nobody honest writes: they end where a person sees them, and hold up nobody."""
+"""Rollbacks that nobody honest writes: they end where an operator sees them, and hold up nobody."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_a_topic_that_is_renamed_beside_another_one_of_the_group_is_no_clean_run
 
         assert night.outcome is NOT_JUDGED
         mine = [problem for problem in night.problems if "group mail of stock" in problem]
-        assert ["orders.us2 now, and not on orders.us of late" in each for each in mine] == [True]
+        assert ["orders.us2 now, and no longer on orders.us" in each for each in mine] == [True]
 
 
 def test_a_topic_that_is_idle_beside_another_one_is_settled_as_a_parallel_one(
@@ -175,7 +175,7 @@ def test_a_topic_that_is_idle_beside_another_one_is_settled_as_a_parallel_one(
     event = orders.write(age=DAY, **MOVED)
     stock.receive(event, group="eu", source="orders", age=DAY, **MOVED)
     (problem,) = told(parallel, there)
-    assert "is sent on orders.v2 now, and not on orders.us of late" in problem
+    assert "is sent on orders.v2 now, and no longer on orders.us" in problem
 
 
 def test_a_group_that_the_file_leaves_out_is_told_of_until_it_is_a_former_one(

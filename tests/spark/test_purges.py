@@ -39,7 +39,7 @@ def delivered(orders: Service, stock: Service, *ages: float) -> None:
 def test_what_was_sent_twice_and_is_not_received_is_told_until_it_is_too_old(
     nights, orders, stock, push_down
 ):
-    """A person replays an old event whose sends had no answer: no row shows who has had it."""
+    """An operator replays an old event whose sends had no answer: no row shows who has had it."""
     delivered(orders, stock, 3 * DAY, 60)
     services = of_a_week(orders, stock)
     assert nights.run(*services).outcome is RunOutcome.CLEAN

@@ -101,7 +101,7 @@ class Membership:
         elif self._joining_since is None:
             self._joining_since = now
         elif now - self._joining_since > self._join_timeout:
-            log.warning("not in the consumer group after %.0f s: joining anew", self._join_timeout)
+            log.warning("not in the consumer group after %.0f s: joining again", self._join_timeout)
             self.drop()
 
     def check_reachable(self) -> None:

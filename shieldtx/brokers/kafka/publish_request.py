@@ -133,7 +133,7 @@ class PublishRequest:
 
     def _without_end(self, index: int) -> Delivery:
         if self._is_held_back(index):
-            reason = "held back: an earlier record of its key was rejected"
+            reason = "deferred: an earlier record of its key was rejected"
             return Delivery(outcome=DeliveryOutcome.DEFERRED, reason=reason)
         if self._deferred and not self.stopped:
             return Delivery(outcome=DeliveryOutcome.DEFERRED, reason=self._deferred)

@@ -157,7 +157,7 @@ class KafkaPublisher:
         while waiting := call.still_open(indexes):
             sent, condemned = self._send_round(call, waiting)
             if pause := self._note_pressure().pause:
-                call.defer_rest(f"held back: the broker asks for a pause of {pause:.3g} s")
+                call.defer_rest(f"deferred: the broker asks for a pause of {pause:.3g} s")
             if condemned:
                 # Fatal for the client, which fails all that it holds with the same error: other
                 # batches and other topics too.

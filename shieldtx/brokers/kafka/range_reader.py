@@ -141,5 +141,5 @@ class RangeReader:
         raise BrokerError(
             f"Kafka at {self._connection.bootstrap_servers}: {place.topic} has no offset {position}"
             " any more in its partition "
-            f"{place.partition}: the topic was made anew, or lost its end, while it was read"
+            f"{place.partition}: the topic was recreated or truncated while it was read"
         )

@@ -145,7 +145,7 @@ class KafkaSubscriber:
         anew = self._identities.recreated(self._member.network.cluster)
         places = [place for place in consumer.assignment() or () if place.topic in anew]
         if places:
-            log.warning("%s made anew: read from the beginning", ", ".join(sorted(anew)))
+            log.warning("%s recreated: reading from the beginning", ", ".join(sorted(anew)))
             consumer.seek_to_beginning(*places)
         return {place: found for place, found in fetched.items() if place.topic not in anew}
 

@@ -139,7 +139,7 @@ class TopicOffsetReader:
                 partition, offset = min(open_.items())
                 raise BrokerError(
                     f"partition {partition} of {topic} holds an open transaction of another "
-                    f"producer, since offset {offset}: no consumer receives what is behind it. "
+                    f"producer, since offset {offset}: no consumer receives later records. "
                     "`kafka-transactions.sh find-hanging` finds it, `abort` ends it"
                 )
             time.sleep(_LOOK_S)

@@ -22,7 +22,7 @@ class RepairContext:
     policy: Policy
     run_id: str
     who: str
-    """In whose name, for the audit."""
+    """User recorded in the audit log."""
     dry_run: bool
     """Whether nothing is written."""
     limits: Limits

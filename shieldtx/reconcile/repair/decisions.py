@@ -1,4 +1,4 @@
-"""Which rows of a run are mended, and how; the others are said to be a person's work.
+"""Which rows of a run are mended, and how; the others are said to be an operator's work.
 
 What is done to a row is decided here, from the row as the run saw it alone. What else there is to
 know, and whether it still is so, the databases say when they are asked to do it (see `repair`).
@@ -47,7 +47,7 @@ class Policy:
     services: frozenset[str]
     """Those whose databases are known."""
     named: frozenset[Verdict] = frozenset()
-    """What a person asked for by name."""
+    """What an operator asked for by name."""
     out_of_order: bool = False
     """An operator said that groups can take events after later ones of their keys."""
     for_others: Mapping[str, Others] = field(default_factory=dict)
@@ -120,7 +120,7 @@ TAKEN_BACK: Final = (
     "after that"
 )
 DISCARDED: Final = (
-    "a person has discarded its record in a group that would get it (`shieldtx dead discard`): "
+    "an operator has discarded its record in a group that would get it (`shieldtx dead discard`): "
     "`shield_audit` of that service has who did it and why; if that was wrong, make up for it by "
     "hand"
 )
@@ -134,7 +134,7 @@ LACKS_EARLIER: Final = (
     "make sure that the group can take that, and repair with `--out-of-order`"
 )
 WAITS_FOR_EARLIER: Final = (
-    "the group has not received an earlier event of its key, which is in line, on its way, or left "
+    "the group has not received an earlier event of its key, which is queued, on its way, or left "
     "to an operator by this repair: repair the same run again when the group has received that "
     "one, or make sure that the group can take that, and repair with `--out-of-order`"
 )
@@ -146,8 +146,8 @@ AMONG_OTHERS: Final = (
 )
 UNDONE_LOCALLY: Final = (
     "its local rollback, if its type has one, has run: its service has undone its own part, and a "
-    "group would apply it all the same; read it with `shieldtx dead show`, and where the data of "
-    "its service say that it should be sent, replay it with `shieldtx dead replay` and its id"
+    "group would apply it anyway; read it with `shieldtx dead show`, and where the data of "
+    "its service require that it is sent, replay it with `shieldtx dead replay` and its id"
 )
 AFTER_LATER_ONES: Final = (
     "later events of its key were sent, or are to be sent: its effect would come after theirs; "
@@ -159,8 +159,8 @@ BUSINESS_KEY: Final = (
     "service, and find out why there are two"
 )
 NOT_STORED: Final = (
-    "the database of the group refuses it: the log says why; the group cannot receive it before "
-    "that is put right"
+    "the database of the group refuses it: the log has the reason; the group cannot receive it "
+    "before that is put right"
 )
 NAMED: Final[Mapping[Verdict, str]] = {
     Verdict.PARKED: (
@@ -169,17 +169,18 @@ NAMED: Final[Mapping[Verdict, str]] = {
         "replays what is older than a retention, which a group may apply twice, or was taken back"
     ),
     Verdict.ABSENT_FROM_TOPIC: (
-        "groups that lack it are listed by themselves, as MISSING_DOWNSTREAM; for whoever else "
-        "reads the topic, `--verdict ABSENT_FROM_TOPIC` publishes it again"
+        "groups that lack it are listed by themselves, as MISSING_DOWNSTREAM; for any other "
+        "service that reads the topic, `--verdict ABSENT_FROM_TOPIC` publishes it again"
     ),
 }
-"""What is repaired when a person asks for it by name, and why it is not otherwise."""
-_UNRESOLVED: Final = "nobody can tell the end of this half message: commit it or roll it back"
+"""What is repaired when an operator asks for it by name, and why it is not otherwise."""
+_UNRESOLVED: Final = "the outcome of this half message is unknown: commit it or roll it back"
 _NOBODY_THERE: Final = "no group receives it, so another copy would not help: start one"
 _NOT_LEFT: Final = (
-    "nobody has it in hand, so there is nothing to release: look whether relay and consumers run"
+    "no process holds a lease on it, so there is nothing to release: see whether relay and "
+    "consumers run"
 )
-_HALF: Final = "a half message waits for the word of its application, or for its checks"
+_HALF: Final = "a half message waits for its application to commit or roll back, or for check-back"
 
 
 def _missing(row: ListedRow, policy: Policy) -> AnyStep | Refusal:

@@ -30,7 +30,7 @@ class Progress:
             self._published.add(_named(event_id, source))
 
     def has_published(self, source: str, event_id: UUID) -> bool:
-        """Whether an event is in line again."""
+        """Whether an event is queued again."""
         return _named(event_id, source) in self._published
 
     def pretend_to_raise(self, by: str, rows: Iterable[RowSeen]) -> None:

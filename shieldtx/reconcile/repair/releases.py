@@ -22,8 +22,8 @@ from shieldtx.reconcile.verdicts import Verdict
 _ACTION: Final = RepairAction.RELEASE_EVENT
 _UNTIL_A_RELAY_RUNS: Final = (
     "it is not released, but a relay sends it as soon as one runs: before you start one, read "
-    "`shieldtx trace` with its id, and where groups must not get another copy, settle the row as "
-    '"An event that is not released" in docs/reconciliation.md says'
+    "`shieldtx trace` with its id, and where groups must not get another copy, settle the row by "
+    '"An event that is not released" in docs/reconciliation.md'
 )
 
 

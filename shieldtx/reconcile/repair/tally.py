@@ -16,7 +16,7 @@ class RepairReport:
 
     repaired: Mapping[tuple[Verdict, RepairAction], Repaired]
     refused: Mapping[tuple[Verdict, str], int]
-    """How many rows of a verdict are left to a person, by reason."""
+    """How many rows of a verdict are left to an operator, by reason."""
     handed_over: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """How many events were handed over, by service and group."""
 
@@ -42,7 +42,7 @@ class Tally:
             self.handed_over[to] += rows
 
     def refuse(self, verdict: Verdict, reason: str, rows: int = 1) -> None:
-        """Count rows that are left to a person."""
+        """Count rows that are left to an operator."""
         if rows:
             self.refused[verdict, reason] += rows
 

@@ -92,7 +92,7 @@ def selected(selection: Selection) -> str:
         return f"Only events written {window}."
     if selection.moved_since:
         return (
-            "What has moved since the last good run, and all that is open or waits for a person: "
+            "What has moved since the last good run, and what is open or waits for an operator: "
             + "; ".join(
                 f"{service} since {moment(when)}"
                 for service, when in sorted(selection.moved_since.items())

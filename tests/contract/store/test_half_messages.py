@@ -455,7 +455,7 @@ def test_the_event_types_are_those_of_messages_that_are_half(stores: Stores) -> 
     assert stores.half.half_types([other]) == {other: "others.happened"}
 
 
-# --- a person -------------------------------------------------------------------------------------
+# --- an operator ----------------------------------------------------------------------------------
 
 
 def use_up(stores: Stores, event_id: UUID) -> None:

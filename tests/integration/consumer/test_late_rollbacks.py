@@ -209,7 +209,7 @@ def test_a_rollback_of_a_purged_event_is_dead_with_its_reason(undoing: Undoing) 
 
 
 def test_of_two_events_of_one_id_from_two_sources_none_is_forgotten(undoing: Undoing) -> None:
-    """The second cannot be taken back under the same id: a person learns of it."""
+    """The second cannot be taken back under the same id: an operator learns of it."""
     undoing.group.handles(TYPE)(effect("shipped"))
     one = _envelope("orders")
     other = _envelope("shops", id=one.id)

@@ -66,7 +66,7 @@ class Shop:
         drain(self.upstream)
 
     def parked(self) -> list[tuple[str, bytes]]:
-        """The reasons and the bodies of what orders put aside for a person."""
+        """The reasons and the bodies of what orders put aside for an operator."""
         rows = self.orders.rows("SELECT reason, record_value FROM shield_parked ORDER BY parked_at")
         return [(reason, bytes(value)) for reason, value in rows]
 

@@ -226,7 +226,7 @@ def test_a_commit_call_that_contradicts_a_check_is_an_error(orders):
 
 
 def test_a_commit_call_after_all_checks_waits_for_the_operator(orders):
-    with pytest.raises(IllegalTransition, match="waits for a person"), orders.app.half(PLACED):
+    with pytest.raises(IllegalTransition, match="waits for an operator"), orders.app.half(PLACED):
         let_time_run_out(orders)
     assert orders.outbox() == {"UNRESOLVED": 1}
 
@@ -1308,7 +1308,7 @@ def test_an_outcome_that_comes_after_the_parking_is_refused(orders, ledger, guar
             orders.app.guard(local, event_id)
     let_time_run_out(orders)
     for end in (orders.app.half_commit, orders.app.half_rollback):
-        with pytest.raises(IllegalTransition, match="waits for a person"):
+        with pytest.raises(IllegalTransition, match="waits for an operator"):
             end(event_id)
     assert status(orders, event_id) == "UNRESOLVED"
 

@@ -34,7 +34,7 @@ HOUR = timedelta(hours=1)
 
 
 class Operator:
-    """A person with a configuration of both services, and with runs to look at."""
+    """An operator with a configuration of both services, and with runs to look at."""
 
     def __init__(self, pair: Pair, folder: Path) -> None:
         self.pair = pair

@@ -1,4 +1,4 @@
-"""What a repair leaves to a person although it could send it: real databases, relays, consumers."""
+"""What a repair leaves to an operator though it could send it: real databases and workers."""
 
 from __future__ import annotations
 
@@ -333,7 +333,7 @@ def test_a_rollback_is_published_again_whatever_the_group_has_received(pair: Pai
     assert report.repaired == {(MISSING, RepairAction.PUBLISH_AGAIN): Repaired(done=1)}
 
 
-# --- what a person has discarded ------------------------------------------------------------------
+# --- what an operator has discarded ---------------------------------------------------------------
 
 
 def park(pair: Pair, number: int, group: str = "stock") -> list[ParkedRecord]:

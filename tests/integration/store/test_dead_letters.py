@@ -1,4 +1,4 @@
-"""A person finds what failed for good, and replays it, on the record."""
+"""An operator finds what failed for good, and replays it, on the record."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_an_operator_can_replay_exactly_what_the_lifecycles_allow() -> None:
         transition.source: transition.target
         for lifecycle in (OUTBOX, INBOX)
         for transition in lifecycle.transitions
-        if transition.cause == "a person replays"
+        if transition.cause == "an operator replays"
     }
     assert by_hand == REPLAY
 
@@ -317,12 +317,12 @@ def test_parked_records_are_listed_and_found_as_they_came(service: Service) -> N
         value=b"not json",
         headers=(("ce_id", b"\xfe"), ("empty", None)),
     )
-    service.inbox.receive("orders", [], [Parked(record=record, reason="value: is no JSON")])
+    service.inbox.receive("orders", [], [Parked(record=record, reason="value: is not JSON")])
 
     (parked,) = service.letters.parked(limit=10)
 
     assert (parked.group, parked.record) == ("orders", record)
-    assert parked.reason == "value: is no JSON"
+    assert parked.reason == "value: is not JSON"
     address = {"topic": record.topic, "partition": 2, "offset": 7}
     assert service.letters.find_parked(group="orders", **address) == [parked]
     assert service.letters.find_parked(group="mail", **address) == []

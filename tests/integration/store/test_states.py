@@ -159,7 +159,7 @@ def park(row: Row) -> None:
 
 
 def decide(outcome: LocalOutcome) -> Callable[[Row], object]:
-    """A person who has seen the row as it is."""
+    """An operator who has seen the row as it is."""
 
     def act(row: Row) -> None:
         admin = SqlHalfMessageAdmin(row.shop.engine, row.shop.tables)
@@ -269,13 +269,13 @@ OUTBOX_MOVERS = {
     "park": Mover(
         target=O.UNRESOLVED, sources={O.HALF}, act=park, columns=CHECKED | {"checks": 15}
     ),
-    "commit by a person": Mover(
+    "commit by an operator": Mover(
         target=O.INIT,
         sources={O.HALF, O.UNRESOLVED},
         act=decide(LocalOutcome.COMMIT),
         columns=CHECKED,
     ),
-    "rollback by a person": Mover(
+    "rollback by an operator": Mover(
         target=O.DISCARDED,
         sources={O.HALF, O.UNRESOLVED},
         act=decide(LocalOutcome.ROLLBACK),

@@ -1,4 +1,4 @@
-"""The status of any tables: no count says more than it knows, or hides what waits for a person."""
+"""The status of any tables: each count is right, and shows what waits for an operator."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def old_and_changed(w: World) -> None:
 
 
 def old_and_parked(w: World) -> None:
-    """What waits for a person is never purged, and its group may have an older row."""
+    """What waits for an operator is never purged, and its group may have an older row."""
     type_, group = some(w)
     w.rest(w.event(type_, O.FAILED, age=50 * DAY), verdict=V.PARKED)
     arrived = w.event(type_, O.FAILED, age=50 * DAY)

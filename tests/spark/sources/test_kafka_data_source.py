@@ -196,7 +196,7 @@ def test_foreign_records_are_told_apart_and_stop_nothing(spark, topic):
     assert [row.problem for row in rows] == [
         "ce_txkind is missing or does not fit the topic",
         "ce_id is missing",
-        "an id is no UUID",
+        "an id is not a UUID",
         "ce_source is not UTF-8",
         "ce_source is missing",
         "ce_source holds a NUL character",

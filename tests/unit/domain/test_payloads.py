@@ -165,8 +165,8 @@ def test_what_does_not_fit_its_declared_type_is_refused_by_its_field(type_, payl
 @pytest.mark.parametrize(
     ("payload", "field", "problem"),
     [
-        ({"a": [1, math.nan]}, "payload[key][1]", "no JSON number"),
-        ({"a": -math.inf}, "payload[key]", "no JSON number"),
+        ({"a": [1, math.nan]}, "payload[key][1]", "not a JSON number"),
+        ({"a": -math.inf}, "payload[key]", "not a JSON number"),
         ({"a": {"b": "x\x00"}}, "payload[key][key]", "NUL"),
         ({"a": {"b\x00": 1}}, "payload[key]", "a key holds a NUL"),
         ({"a": ("\ud83d",)}, "payload[key][0]", "lone surrogate"),

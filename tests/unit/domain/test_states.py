@@ -96,7 +96,7 @@ def test_an_update_may_be_meant_for_some_of_the_sources_but_never_for_none():
 @BOTH
 def test_only_an_operator_or_a_repair_moves_a_settled_row(lifecycle, arrows, statuses):
     leaving = {t.cause for t in lifecycle.transitions if t.source in lifecycle.settled}
-    assert all(cause.startswith(("a person", "a repair")) for cause in leaving)
+    assert all(cause.startswith(("an operator", "a repair")) for cause in leaving)
 
 
 @BOTH

@@ -308,7 +308,7 @@ def test_a_due_time_that_is_missing_in_the_payload_is_not_taken_for_now(
     [
         ({"delay": timedelta(1), "level": 3}, "give one of delay, level"),
         ({"delay": "wait", "at": "due"}, "give one of delay, at"),
-        ({"level": 19}, "19 is no level"),
+        ({"level": 19}, "19 is not a level"),
         ({"delay": timedelta(-1)}, "in the past"),
         ({"at": datetime(2030, 1, 1)}, "no time zone"),  # noqa: DTZ001  what is refused
     ],

@@ -160,7 +160,7 @@ def test_no_secret_is_shown_by_what_was_read(read) -> None:
         ),
         ('margin = "PT"\n[services.a]\nurl = "ORDERS_URL"', "margin: "),
         ('[topics]\n[services.a]\nurl = "ORDERS_URL"', "topics.bootstrap: Field required"),
-        ("[services.a", "is no TOML"),
+        ("[services.a", "is not TOML"),
     ],
 )
 def test_an_error_names_its_place(read, text: str, problem: str) -> None:

@@ -72,7 +72,7 @@ MOVED = [received("reserve", "old"), received("reserve", "new"), received("mail"
 def test_a_type_that_has_moved_to_a_topic_that_a_group_does_not_read_is_told(between):
     (problem,) = told(MOVED, between)
 
-    assert problem.startswith("placed of orders is sent on new now, and not on old of late: group")
+    assert problem.startswith("placed of orders is sent on new now, and no longer on old: group")
     assert "list old, new in `parallel_topics` of orders" in problem
     assert '"mail: placed" in `former_groups` of stock' in problem
 
@@ -118,7 +118,7 @@ def test_a_type_that_has_moved_from_one_of_the_topics_of_a_group_is_told(between
 
     (problem,) = moved_types(of, between, before=NOW - timedelta(minutes=15))
 
-    assert problem.startswith("placed of orders is sent on new now, and not on old of late: group")
+    assert problem.startswith("placed of orders is sent on new now, and no longer on old: group")
     assert "mail of stock has received it on old, and never on new." in problem
     assert "list old, new in `parallel_topics` of orders" in problem
 
@@ -156,7 +156,7 @@ def test_a_type_that_goes_on_on_one_of_the_topics_of_a_group_has_not_moved(betwe
 def test_a_type_that_has_left_all_topics_of_a_group_is_told_once(between, left):
     (problem,) = told(BOTH, between)
 
-    assert f"is sent on new now, and not on {left} of late" in problem
+    assert f"is sent on new now, and no longer on {left}" in problem
 
 
 def test_of_each_topic_that_was_left_it_is_told_where_its_type_may_have_gone():
@@ -167,8 +167,8 @@ def test_of_each_topic_that_was_left_it_is_told_where_its_type_may_have_gone():
     problems = list(moved_types(followed(past), between, before=NOW - timedelta(minutes=15)))
 
     assert [problem.partition(":")[0] for problem in problems] == [
-        "placed of orders is sent on new now, and not on old of late",
-        "placed of orders is sent on other now, and not on old, third of late",
+        "placed of orders is sent on new now, and no longer on old",
+        "placed of orders is sent on other now, and no longer on old, third",
     ]
 
 

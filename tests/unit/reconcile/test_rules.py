@@ -145,7 +145,7 @@ def test_a_row_of_which_a_fact_is_not_known_cannot_be_judged(name):
 
 
 def test_before_the_watermark_nothing_is_a_mismatch_but_what_time_cannot_mend():
-    """A payload, a given-up row's attempts, an effect and a row parked for a person stay."""
+    """A payload, a given-up row's attempts, an effect and a row parked for an operator stay."""
     young = [(book, facts) for book, facts in EVERY if not facts[F.QUIET]]
     accused = {book.judge(facts) for book, facts in young if book.judge(facts).is_mismatch}
     assert accused == {

@@ -423,7 +423,7 @@ def test_a_close_that_fails_is_no_graceful_end(bench: Bench, caplog):
     bench.close = fail
     bench.job("poll", bench.stop)
     assert bench.run() == EXIT_NOT_GRACEFUL
-    assert "could not let go of everything" in caplog.text
+    assert "could not release everything" in caplog.text
 
 
 def test_a_tick_that_comes_after_the_end_neither_runs_nor_waits(bench: Bench):

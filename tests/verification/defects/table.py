@@ -170,7 +170,7 @@ DEFECTS = (
     ),
     Defect(
         id="C19",
-        what="a person's rollback of a half message leaves its barrier open",
+        what="an operator's rollback of a half message leaves its barrier open",
         caught=_property(f"{_HALF}_decision_that_does_not_shut_the_barrier"),
     ),
     Defect(

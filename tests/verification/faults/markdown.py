@@ -115,7 +115,7 @@ def _histories(report: Mapping[str, Any]) -> list[str]:
     if (of := report.get("repairs")) is not None:
         lines.append(
             f"Repaired nights: {of['repairs']:,}, ended at {of['deaths']:,} steps and begun again; "
-            f"of {of['found']:,} mismatches {of['left']:,} left to a person; {of['wrong']} with "
+            f"of {of['found']:,} mismatches {of['left']:,} left to an operator; {of['wrong']} with "
             "something wrong."
         )
     return lines + _caught(report, "repairs")

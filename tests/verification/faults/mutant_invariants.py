@@ -35,8 +35,8 @@ NO_ROWS_IN_REASONS = "no rows in reasons"
 """The invariant that the reason of a failure does not quote what a table holds."""
 
 LEASE_KEPT, EACH_PARKED, OUT_OF_LINE = "lease kept", "each parked", "out of line"
-HUNG_UP, FOR_A_PERSON = "hung up", "for a person"
-"""Invariants of workers, of what they keep, and of what they leave to a person."""
+HUNG_UP, FOR_A_PERSON = "hung up", "for an operator"
+"""Invariants of workers, of what they keep, and of what they leave to an operator."""
 
 STRUCK_OUT = "struck out"
 """The invariant that a repair delivers nothing that was taken back."""

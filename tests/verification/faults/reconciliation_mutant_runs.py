@@ -32,7 +32,7 @@ _ALL = (
     *("--verdict", Verdict.MISSING_DOWNSTREAM.value, *LATE_AND_RESTORED),
     *("--verdict", Verdict.ABSENT_FROM_TOPIC.value),
 )
-"""What a repair leaves to a person otherwise: later events of the key, groups that have it all."""
+"""What a repair leaves to an operator otherwise: overtaken events, groups that have them all."""
 
 
 def all_in_flight(banks: Banks) -> None:

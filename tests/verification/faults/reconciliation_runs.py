@@ -210,7 +210,7 @@ class ReconciliationRuns:
 
 
 LATE_AND_RESTORED: Final = ("--out-of-order", "--restored", "downstream")
-"""A person says that groups can take late events, and that effects were lost with the rows."""
+"""An operator says that groups can take late events, and that effects were lost with the rows."""
 
 
 def done_by(*repairs: dict[str, Any]) -> dict[str, int]:

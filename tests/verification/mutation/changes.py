@@ -59,7 +59,7 @@ class Change:
     """Nodes of a syntax tree, and what is put in the place of each."""
 
     what: str
-    """What the change does to the code, for a person."""
+    """What the change does to the code, for an operator."""
     replaced: tuple[tuple[ast.AST, ast.AST], ...]
 
     def applied_to(self, tree: ast.Module) -> ast.Module:

@@ -310,7 +310,7 @@ def _all_but_one_compensate(h: History, rollback: Life, sent_at: int) -> Group |
 
 
 def compensation_fails(h: History) -> None:
-    """A compensation fails for good; a person may discard it later."""
+    """A compensation fails for good; an operator may discard it later."""
     _, _, rollback, at = _given_up(h)
     h.sent(rollback, at + 1)
     group = _all_but_one_compensate(h, rollback, at + 1)

@@ -212,7 +212,7 @@ def is_prepared(h: History) -> None:
 
 
 def is_parked_and_replayed(h: History) -> None:
-    """The broker refuses it; a person sends it again, or discards it."""
+    """The broker refuses it; an operator sends it again, or discards it."""
     event_type, groups = some_type(h)
     at = some_time(h)
     event = h.written(event_type, at)

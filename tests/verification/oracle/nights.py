@@ -198,7 +198,7 @@ class PythonNights:
             yield from observed.topics_replaced(good.topics, now)
 
     def _is_any_unlisted(self, night: Judged, found: Verdicts) -> bool:
-        """Whether a row waits for a person without an error, so that a further run misses it."""
+        """Whether a row waits for an operator without an error, so that a further run misses it."""
         parked = {pair.event_id for pair, verdict in found.items() if verdict is Verdict.PARKED}
         waiting = {OutboxStatus.FAILED, OutboxStatus.UNRESOLVED}
         rows = [

@@ -167,7 +167,7 @@ class Reading:
         return row["status"] is not OutboxStatus.DISCARDED
 
     def _waiting_for_others(self) -> list[str]:
-        """Return which events for others wait for a person or for a relay."""
+        """Return which events for others wait for an operator or for a relay."""
         known = Facts.of(self.rows)
         others = {member.name: member.others for member in self._members()}
         found = []
@@ -185,7 +185,7 @@ class Reading:
         return found
 
     def _waiting_of_others(self) -> list[str]:
-        """Return which rows that are not judged wait for a person, or that nobody moves."""
+        """Return which rows that are not judged wait for an operator, or that nobody moves."""
         known = Facts.of(self.rows)
         names = {member.name for member in self._members()}
         judged = {id(row) for row in self._of_members().inbox}

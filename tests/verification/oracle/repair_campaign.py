@@ -46,7 +46,7 @@ class RepairTally:
     found: int = 0
     """Mismatches before."""
     left: int = 0
-    """Of them, those that are there still: a person's work."""
+    """Of them, those that are there still: an operator's work."""
     wrong: dict[int, list[str]] = field(default_factory=dict)
     """By seed."""
 
@@ -73,7 +73,7 @@ class RepairTally:
     def __str__(self) -> str:
         return (
             f"{self.repairs:,} repairs, ended at {self.deaths:,} steps and begun again: of "
-            f"{self.found:,} mismatches {self.left:,} are left to a person; {len(self.wrong)} "
+            f"{self.found:,} mismatches {self.left:,} are left to an operator; {len(self.wrong)} "
             "repairs with something wrong"
         )
 

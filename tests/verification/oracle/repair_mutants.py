@@ -185,7 +185,7 @@ OF_REPAIRS: Final = (
         stories=(broken.record_is_lost_before_another_of_its_key,),
     ),
     Mutant(
-        name="what a person has discarded is delivered",
+        name="what an operator has discarded is delivered",
         applied=instead(SqlRepairStore, "discarded", lambda *_, **__: set()),
         stories=(broken.record_is_lost,),
     ),
@@ -220,7 +220,7 @@ OF_REPAIRS: Final = (
         stories=(key_stories.record_is_lost_where_a_clock_went_back,),
     ),
     Mutant(
-        name="an event is left to a person behind an earlier one of its key",
+        name="an event is left to an operator behind an earlier one of its key",
         applied=instead(key_order, "_OfOneKey", _ByAnyArrival),
         stories=(key_stories.record_is_lost_where_a_clock_went_back,),
     ),

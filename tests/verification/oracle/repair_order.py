@@ -86,7 +86,7 @@ def ahead_of(
 
 
 def refused_in_vain(missing: Iterable[Pair], after: Rows, report: RepairReport) -> Iterator[str]:
-    """Say how many events are left to a person as overtaken by later ones that there are not."""
+    """Say how many events are left to an operator as overtaken by later ones that there are not."""
     sent = {(row["service"], row["event_id"]): row for row in after.outbox}
     arrived: dict[tuple[str, ...], list[Row | None]] = defaultdict(list)
     for row in after.inbox:
@@ -102,11 +102,11 @@ def refused_in_vain(missing: Iterable[Pair], after: Rows, report: RepairReport) 
             rightly += any(each is None or each["seq"] > event["seq"] for each in others)
     refused = report.refused.get((Verdict.MISSING_DOWNSTREAM, OVERTAKEN), 0)
     if refused > rightly:
-        yield f"{refused} are left to a person as overtaken, and {rightly} are"
+        yield f"{refused} are left to an operator as overtaken, and {rightly} are"
 
 
 def awaited_in_vain(missing: Iterable[Pair], before: Rows, report: RepairReport) -> Iterator[str]:
-    """Say how many events are left to a person behind earlier ones that their groups do not lack.
+    """Yield how many events are left to an operator after earlier ones that no group lacks.
 
     An event without a key has no order, and names of a service have an order of their own each.
     """
@@ -127,7 +127,7 @@ def awaited_in_vain(missing: Iterable[Pair], before: Rows, report: RepairReport)
             )
     refused = report.refused.get((Verdict.MISSING_DOWNSTREAM, LACKS_EARLIER), 0)
     if refused > rightly:
-        yield f"{refused} are left to a person behind what a group lacks, and {rightly} are"
+        yield f"{refused} are left to an operator behind what a group lacks, and {rightly} are"
 
 
 def keys_at_rest(rows: Rows) -> set[Key]:

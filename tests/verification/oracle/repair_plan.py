@@ -43,12 +43,12 @@ ALONE_SHARE: Final = 0.4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RepairPlan:
-    """Which events are absent from their topics, and which records a person has discarded."""
+    """Which events are absent from their topics, and which records an operator has discarded."""
 
     absent: tuple[Row, ...]
     discarded: frozenset[Pair]
     absent_alone: bool
-    """A person asks for what is absent, and for nothing else that the run has found."""
+    """An operator asks for what is absent, and for nothing else that the run has found."""
     left_out: frozenset[Pair]
     """Of what groups lack: what the run has not listed, as it was written earlier, or what nobody
     asks for."""

@@ -39,7 +39,7 @@ from tests.verification.oracle.spark_nights import fill
 V = Verdict
 MOST_STEPS: Final = 400
 MENDED: Final = frozenset({V.MISSING_DOWNSTREAM, V.STUCK, V.NEITHER_EFFECT_NOR_COMPENSATION})
-"""What a repair and workers that run put in order, unless it is left to a person."""
+"""What a repair and workers that run put in order, unless it is left to an operator."""
 
 
 class Killed(BaseException):
@@ -263,13 +263,13 @@ class RepairedNight:
                 yield f"{key} was at rest, and was changed"
 
     def _delivered(self, after: Rows, plan: RepairPlan) -> Iterator[str]:
-        """Say what a group has got though a person had discarded its record there."""
+        """Say what a group has got though an operator had discarded its record there."""
         for row in after.inbox:
             pair = Pair(
                 row["kind"].value, row["source"], row["service"], row["group"], row["event_id"]
             )
             if pair in plan.discarded:
-                yield f"{pair} was delivered though a person had discarded its record"
+                yield f"{pair} was delivered though an operator had discarded its record"
 
     def _can_still_be_delivered(
         self, plan: RepairPlan, before: Rows, after: Rows
@@ -357,7 +357,7 @@ class RepairedNight:
             # Workers that run go on with what is stuck, whatever a repair may do about it.
             most = 0 if verdict is V.STUCK else left[verdict]
             if remaining[verdict] > most:
-                yield f"{remaining[verdict]} are {verdict} still, and {most} were left to a person"
+                yield f"{remaining[verdict]} are {verdict} still, and {most} were left alone"
 
 
 def _taken_back(rows: Rows) -> set[UUID]:

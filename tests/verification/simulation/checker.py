@@ -22,7 +22,7 @@ from tests.verification.simulation.second_source import PREFIXES
 if TYPE_CHECKING:
     from tests.verification.simulation.world import World
 
-WITHHELD = "withheld for a person"
+WITHHELD = "withheld for an operator"
 _DIED = "the last attempt ended"
 EXPECTED_ERRORS = (
     "Failure:",
@@ -254,7 +254,7 @@ class _Look:
             latest[key] = max(latest[key], row.seq)
 
     def _find_parked(self) -> set[int]:
-        """Return the transfers that wait for a person, by a trace that a person would find."""
+        """Return the transfers that wait for an operator, by a trace that is shown to operators."""
         number_of = {row.envelope.id: number for number, row in self._sent.items()}
         parked: set[UUID | None] = set()
         for database in self._world.databases.values():

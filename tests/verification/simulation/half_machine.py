@@ -113,7 +113,7 @@ class World:
 
 
 class HalfMachine(RuleBasedStateMachine):
-    """What an application, its relays, a person and time may do."""
+    """What an application, its relays, an operator and time may do."""
 
     world: World
 
@@ -232,7 +232,7 @@ class HalfMachine(RuleBasedStateMachine):
             self.published += ids
             self.world.relay.settle(claim.token, Settlement(processed=ids))
 
-    # --- a person ---------------------------------------------------------------------------------
+    # --- an operator ------------------------------------------------------------------------------
 
     @property
     def admin(self) -> SqlHalfMessageAdmin:
@@ -278,7 +278,7 @@ class HalfMachine(RuleBasedStateMachine):
             assert (row.check_at is not None) == (row.status == "HALF")
 
     def teardown(self) -> None:
-        """When all is quiet, each message has come to its end or waits for a person."""
+        """When all is quiet, each message has come to its end or waits for an operator."""
         if self.flying is not None:
             self.flying[1].rollback()
             self.flying[1].close()

@@ -260,18 +260,18 @@ def write(
     try:
         _messages(store).end([event_id], outcome)
     except IllegalTransition as otherwise:
-        raise DatabaseError("its message has ended, or waits for a person") from otherwise
+        raise DatabaseError("its message has ended, or waits for an operator") from otherwise
     return outcome
 
 
 def decide(world: World) -> None:
-    """Let a person look into the ledger, and decide about what nobody could tell."""
-    store = MemoryHalfMessageStore(world.a, by="a person")
+    """Let an operator look into the ledger, and decide about what nobody could tell."""
+    store = MemoryHalfMessageStore(world.a, by="an operator")
     for row in world.a.outbox.values():
         if row.status is _UNRESOLVED:
             outcome = MemoryBarrier(world.a).ask(row.envelope.id)
             if outcome is not LocalOutcome.UNKNOWN:
-                world.say("a person decides {} about {}", outcome, row.envelope.id)
+                world.say("an operator decides {} about {}", outcome, row.envelope.id)
                 store.end(row, outcome)
 
 

@@ -110,7 +110,7 @@ def test_the_machine_finds_out_a_default_after_the_last_check(world: World) -> N
 
 
 class DecidesWithoutTheBarrier(HalfMachine):
-    """What a person decides leaves the barrier open for a local transaction that comes later."""
+    """What an operator decides leaves the barrier open for a local transaction that comes later."""
 
     @property
     def admin(self) -> SqlHalfMessageAdmin:

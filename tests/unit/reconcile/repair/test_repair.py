@@ -134,8 +134,8 @@ def test_a_row_of_an_inbox_is_expected_as_the_run_saw_it():
     ("listed", "why"),
     [
         (row(V.STUCK, O.HALF), "half message"),
-        (row(V.STUCK, O.INIT), "nobody has it in hand"),
-        (row(V.STUCK, O.PROCESSED, I.INIT), "nobody has it in hand"),
+        (row(V.STUCK, O.INIT), "no process holds a lease on it"),
+        (row(V.STUCK, O.PROCESSED, I.INIT), "no process holds a lease on it"),
         (row(V.MISSING_DOWNSTREAM, group=NOBODY), "no group receives it"),
         (row(V.MISSING_DOWNSTREAM, downstream="mail"), "service 'mail' is not in this conf"),
         (row(V.MISSING_DOWNSTREAM, upstream="web"), "service 'web' is not in this conf"),

@@ -78,8 +78,8 @@ def test_every_weight_has_its_words():
         (
             Selection(moved_since={"stock": NOON, "orders": NOON}),
             (
-                "What has moved since the last good run, and all that is open or waits for a "
-                "person: "
+                "What has moved since the last good run, and what is open or waits for an "
+                "operator: "
                 "orders since 2026-01-15 12:00:00 UTC; stock since 2026-01-15 12:00:00 UTC."
             ),
         ),

@@ -22,7 +22,7 @@ from tests.verification.faults.proxy import FaultProxy, postgres
 from tests.verification.faults.workers import Worker
 from tests.verification.faults.world import own_ledger
 
-UNKNOWN = "the checker said UNKNOWN"
+UNKNOWN = "the checker returned UNKNOWN"
 PATIENT = {
     "SHIELDTX_BARRIER_PATIENCE": "20",
     "SHIELDTX_HALF_CHECK_TIMEOUT": "25",
@@ -281,7 +281,7 @@ def unresolved(banks: Banks) -> None:
     clients.expect_unpublished(accounts)
     commits.end()
     raises.end()
-    banks.expect(commits.worker.has_logged("waits for a person"), "the late call is refused")
+    banks.expect(commits.worker.has_logged("waits for an operator"), "the late call is refused")
     clients.expect_unpublished(accounts)
     _decided(clients, {"unknown-committed": "commit", "unknown-raised": "rollback"})
     clients.expect_ends({"unknown-committed": "PROCESSED", "unknown-raised": "DISCARDED"})

@@ -32,8 +32,8 @@ def rolling_deployment(banks: Banks) -> None:
     up.execute("UPDATE shield_outbox SET due_at = now() WHERE settled_at IS NULL")
     banks.drain()
     banks.expect(up.outbox() == {"PROCESSED": 120, "FAILED": 3}, f"the end: {up.outbox()}")
-    # One that a relay lost its lease with may have been delivered, and is a person's: on a machine
-    # that stops a relay for longer than its lease.
+    # One that a relay lost its lease with may have been delivered, and is an operator's: on a
+    # machine that stops a relay for longer than its lease.
     certain = up.one(
         "SELECT count(*) FROM shield_outbox WHERE status = 'FAILED' AND NOT unconfirmed"
     )

@@ -27,7 +27,7 @@ PLACES = (
 )
 ROUNDS = 3
 KEPT_S = 5
-FOR_A_PERSON = "late rollbacks wait for a person"
+FOR_A_PERSON = "late rollbacks wait for an operator"
 PURGED = {"SHIELDTX_RETENTION_OUTBOX": "0.001", "SHIELDTX_RETENTION_INBOX": "0.001"}
 
 
