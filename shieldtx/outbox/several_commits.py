@@ -28,6 +28,6 @@ def refuse_several_commits(
         raise TransactionRefused(
             "the session writes into several databases, whose commits may end differently, so "
             "the event could be published without the data, or the data be kept without it: "
-            "use Session(twophase=True), a half message (docs/transactional-messages.md), or "
+            "use Session(twophase=True), a half message (docs/how-to/half-messages.md), or "
             "a session for each database"
         )

@@ -36,7 +36,7 @@ _LONGEST_QUESTION_S: Final = 1.0
 _ELSEWHERE = (
     "in which the relay of this service looks (SHIELDTX_DATABASE_URL): no relay would find the "
     "event. Add it in a session of that database; where the data is in another one, use a half "
-    "message (docs/transactional-messages.md)"
+    "message (docs/how-to/half-messages.md)"
 )
 
 
