@@ -43,6 +43,7 @@ lint: .venv/.ready ## check style, types, the layers of imports, the compose fil
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml
 	scripts/check-modules
 	for script in .ci/run scripts/bootstrap scripts/render-diagrams; do bash -n $$script; done
 

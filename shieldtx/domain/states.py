@@ -1,7 +1,7 @@
 """The two lifecycles, of an outbox row and of an inbox row.
 
 Each is one table of transitions. It guards every UPDATE (`status IN sources_of(target)`), makes the
-CHECK constraint of the table, draws the diagram of the README and drives the exhaustive test.
+CHECK constraint of the table, draws the diagrams of the documentation and drives the exhaustive test.
 """
 
 from __future__ import annotations
