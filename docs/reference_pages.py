@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import tomllib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from enum import StrEnum
@@ -27,6 +28,7 @@ from shieldtx.settings.settings import Settings
 from shieldtx.store.tables import tables
 
 DOCS: Final = Path(__file__).parent
+COLUMNS: Final[dict[str, dict[str, str]]] = tomllib.loads((DOCS / "columns.toml").read_text())
 NOTE: Final = "<!-- Written by `make reference` from the code. Changes are made there. -->\n"
 
 SETTING_TOPICS: Final = {
@@ -240,9 +242,18 @@ def tables_page() -> str:
             kind = column.type.compile(dialect).lower()
             null = "yes" if column.nullable else "no"
             key = " (primary key)" if column.primary_key else ""
-            lines.append(f"| `{column.name}` | {kind}{key} | {null} | {column.doc or ''} |")
+            meaning = meaning_of(table.name, column.name)
+            lines.append(f"| `{column.name}` | {kind}{key} | {null} | {meaning} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def meaning_of(table: str, column: str) -> str:
+    """Return what a column means. Raises LookupError where `columns.toml` does not explain it."""
+    meaning = COLUMNS.get(table, {}).get(column) or COLUMNS["every"].get(column)
+    if meaning is None:
+        raise LookupError(f"{table}.{column} has no meaning: add it to docs/columns.toml")
+    return meaning
 
 
 if __name__ == "__main__":

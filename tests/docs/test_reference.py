@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from docs import reference_pages
+from docs.reference_pages import COLUMNS
 from shieldtx.brokers import cloudevents, signing
+from shieldtx.store.tables import tables
 from tests.docs.pages import DOCS, name_of
 
 WRITTEN = reference_pages.written()
@@ -33,6 +35,13 @@ def test_each_state_is_explained() -> None:
     for lifecycle, statuses in reference_pages.LIFECYCLES:
         named = {name for name, _ in reference_pages.meanings(statuses)}
         assert named == set(lifecycle.states)
+
+
+def test_each_explained_column_exists() -> None:
+    columns = {table.name: set(table.columns.keys()) for table in tables().metadata.tables.values()}
+    columns["every"] = set().union(*columns.values())
+    explained = {(table, name) for table, names in COLUMNS.items() for name in names}
+    assert explained <= {(table, name) for table, names in columns.items() for name in names}
 
 
 def test_limits_of_record_page_are_those_of_the_code() -> None:
