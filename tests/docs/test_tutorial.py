@@ -57,6 +57,7 @@ class Terminals:
         """Run a block, and return what it prints; fails the test when it fails."""
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command],
+            check=False,
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
