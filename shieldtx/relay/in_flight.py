@@ -131,8 +131,7 @@ class InFlight:
 
     @contextmanager
     def ambiguous_if_abandoned(self) -> Iterator[None]:
-        """Mark a claim that an error leaves unsent as ambiguous, to be withdrawn before another
-        claim.
+        """Mark a claim that an error leaves unsent as ambiguous: it is withdrawn before the next.
 
         An error that no `except Exception` catches (SystemExit from a hook or a local rollback,
         KeyboardInterrupt, a panic of an extension) may occur anywhere: then every unsent claim is
