@@ -295,7 +295,7 @@ class ShieldTx:
         """
         self.half_messages.barrier(*event_types, engine=engine, schema=schema)
 
-    # --- what runs it -----------------------------------------------------------------------------
+    # --- workers ----------------------------------------------------------------------------------
 
     def build_relay(self, name: str | None = None) -> Relay:
         """Return a relay; its `name`, by default a new one, must be unique, also among restarts."""
@@ -332,7 +332,7 @@ class ShieldTx:
             self.settings, connections=self._connections, half_messages=self.half_messages
         )
 
-    # --- what it has ------------------------------------------------------------------------------
+    # --- declared names, tables and connections ---------------------------------------------------
 
     @property
     def event_types(self) -> EventTypeRegistry:

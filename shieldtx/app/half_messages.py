@@ -70,7 +70,7 @@ class HalfMessageWiring:
         self._barrier_at = cache(partial(self._open_barrier, engine))
         self._checked_barrier_at = cache(partial(self._open_barrier, checks_engine))
 
-    # --- what a service calls ---------------------------------------------------------------------
+    # --- calls of a service -----------------------------------------------------------------------
 
     def half(
         self,
@@ -116,7 +116,7 @@ class HalfMessageWiring:
         else:
             guard_open(transaction)
 
-    # --- what a service declares ------------------------------------------------------------------
+    # --- declarations of a service ----------------------------------------------------------------
 
     def transactional(
         self, transaction: LocalTransactionSpec, *, payload_type: Any, topic: str | None
@@ -173,7 +173,7 @@ class HalfMessageWiring:
                 event_type, lambda envelope: self._checked_barrier_at(database).ask(envelope.id)
             )
 
-    # --- what runs it -----------------------------------------------------------------------------
+    # --- workers ----------------------------------------------------------------------------------
 
     @cached_property
     def messages(self) -> HalfMessages:

@@ -30,7 +30,7 @@ handler has not run."""
 F = TypeVar("F", bound=HandlerFunction)
 L = TypeVar("L", bound=ListHandlerFunction)
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
-I = TypeVar("I", bound=Interceptor)  # noqa: E741  the initial of what it stands for
+I = TypeVar("I", bound=Interceptor)  # noqa: E741  the initial of Interceptor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,11 +94,11 @@ class ConsumerGroup:
         Topic and payload default to those of the event type where this service declares it. Raises
         ConfigurationError for a bad argument, HandlerConflict for a second handler.
 
-        First attempts that arrive together share a transaction. When one of them fails, its code
-        and that of the others may run again, as after a crash, and their writes on `session` are
-        undone first. Effects elsewhere are not undone. With `alone`, each event gets a transaction
-        of its own, and no code runs again because of another event. A handler that leaves a state
-        in its transaction (a temporary table, a `SET LOCAL`) is the last one in that transaction.
+        First attempts that arrive together share a transaction. When one of them fails, the code of
+        all may run again, as after a crash. Their writes on `session` are undone first. Effects
+        elsewhere are not undone. With `alone`, each event gets a transaction of its own, and no
+        code runs again because of another event. A handler that leaves a state in its transaction
+        (a temporary table, a `SET LOCAL`) is the last one in that transaction.
         """
         given = self._given(event_type, payload, topic, retry, lease)
         return self._declare(event_type, TxKind.COMMIT, given | {"alone": alone})

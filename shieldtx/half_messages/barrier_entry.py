@@ -104,9 +104,9 @@ class BarrierEntry:
         """Enter the open transaction; a session without a transaction begins one.
 
         Raises TransactionRefused inside a savepoint: a rollback to the savepoint would also undo
-        the barrier. With the commit, also raises TransactionRefused when the transaction is ending,
-        in AUTOCOMMIT, and for a session that shares the transaction of its connection, which may
-        commit without it. Errors of the barrier are raised.
+        the barrier. With the commit, also raises it when the transaction is ending, and in
+        AUTOCOMMIT. The same applies to a session that shares its connection's transaction, which
+        may commit without the session. Errors of the barrier are raised.
         """
         if isinstance(self.caller, Session):
             if not self.caller.in_transaction():

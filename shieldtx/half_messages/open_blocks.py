@@ -59,9 +59,9 @@ def guard_open(transaction: CallersTransaction) -> None:
     """Guard the transaction with the half messages of the block around this call.
 
     A decorated method uses the blocks of all its decorators, and not those of its callers, which
-    have local transactions of their own. Raises TransactionRefused without a block, for a block
-    inside of others, because the owner of the transaction is unknown, and in a task or a thread
-    that has outlived its block.
+    have local transactions of their own. Raises TransactionRefused without a block, and in a task
+    or a thread that has outlived its block. Also raises it for a block inside of others, because
+    the owner of the transaction is unknown.
     """
     blocks = _OPEN.get()
     if not blocks:

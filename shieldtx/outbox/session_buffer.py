@@ -112,7 +112,7 @@ class SessionBuffer:
         it drops both, a driver's block does not receive objects from before the block.
         """
         session, binding = self._session, self.binding
-        if session._flushing:  # noqa: SLF001  no flush in a flush
+        if session._flushing:  # noqa: SLF001  a flush cannot run inside a flush
             return
         is_in_block = self._writer.marks.is_in_block(binding.connection())
         if not (is_in_block and binding.controls(binding.bind)):
