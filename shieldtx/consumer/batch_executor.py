@@ -144,7 +144,7 @@ class BatchExecutor:
         except _InterruptedCall as interrupted:
             self._recorder.interrupt(interrupted.attempts, interrupted.error)
             raise interrupted.error from None
-        except Exception as error:  # noqa: BLE001  errors that no single event causes
+        except Exception as error:  # noqa: BLE001  what no single event causes
             log.warning(
                 "group %s works %d events one by one: %s",
                 self._group.name,
