@@ -182,7 +182,7 @@ def _judged_runs(ended: Iterable[_Run]) -> Iterator[JudgedRun]:
 def _judged_alike(ended: Iterable[_Run], now: Basis) -> Iterator[JudgedRun]:
     """Yield what runs of another name have judged: the same services, with the same filters.
 
-    A run with a smaller scope proves nothing about the rest.
+    A run that judged less proves nothing about the rest.
     """
     for run, read in ended:
         if read is None or (judged := _judged_by(run, read)) is None:

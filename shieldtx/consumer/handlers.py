@@ -30,7 +30,7 @@ handler has not run."""
 F = TypeVar("F", bound=HandlerFunction)
 L = TypeVar("L", bound=ListHandlerFunction)
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
-I = TypeVar("I", bound=Interceptor)  # noqa: E741  the initial of what it stands for
+I = TypeVar("I", bound=Interceptor)  # noqa: E741  the initial of Interceptor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
