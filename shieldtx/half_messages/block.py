@@ -218,7 +218,7 @@ class HalfMessageBlock:
         await asyncio.to_thread(self._answer, error)
 
     def _answer(self, error: BaseException | None) -> None:
-        """Record the outcome of the local transaction; a failure to record it does not raise."""
+        """Record the local transaction's outcome; an unreachable database raises no error."""
         outcome = self._outcome(error)
         asked = self._asked_about(outcome)
         told = self._confirmed(asked) if asked else dict.fromkeys(self.ids, outcome)

@@ -96,11 +96,11 @@ class Publisher(Protocol):
     ) -> Sequence[Delivery]:
         """Send `records` in order, and return a delivery for each within `timeout` seconds.
 
-        Per (topic, key) the log contains a later record only if it contains the earlier ones of
-        this call. With `with_offsets`, acknowledgements include offsets, if the broker returns
-        them. After any unclear response the implementation replaces its client. A failure of the
-        broker raises nothing. When the broker asks for a pause, the records that were not handed
-        over yet are DEFERRED.
+        Deliveries have the order of the records. Per (topic, key) the log contains a later record
+        only if it contains the earlier ones of this call. With `with_offsets`, acknowledgements
+        include offsets, if the broker returns them. After any unclear response the implementation
+        replaces its client. A failure of the broker raises nothing. When the broker asks for a
+        pause, the records that were not handed over yet are DEFERRED.
         """
         ...
 
