@@ -1,4 +1,4 @@
-"""Sessions with several databases, whose commits may end differently."""
+"""Sessions with several databases, whose commits may have different outcomes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def refuse_several_commits(
 ) -> None:
     """Raise TransactionRefused when the commit of one of a session's databases may succeed alone.
 
-    One that was only read does no harm: its commit decides nothing.
+    A database that was only read is allowed: its commit changes nothing.
     """
 
     def is_to_be_committed(connection: Connection) -> bool:
