@@ -29,8 +29,8 @@ from sqlalchemy.sql.functions import FunctionElement
 class _AsUtc(FunctionElement[datetime]):
     """A time in UTC.
 
-    Drivers build a datetime in the time zone of the session, in which the first or last hours of
-    the calendar may be out of range. An application's own sessions may have any time zone.
+    Drivers build a datetime in the time zone of the session. There the first or last hours of the
+    calendar may be out of range. An application's own sessions may have any time zone.
     """
 
     name = "as_utc"

@@ -1,4 +1,4 @@
-"""The limit of a client's silence in a transaction, after which the server ends the transaction."""
+"""The limit of a client's silence in a transaction: then the server ends it, with its locks."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ Key = tuple[str, str | None]
 
 
 class InboxReceiver:
-    """Stores the new events of a batch of records, and starts those that are first of their key."""
+    """Stores the new events of a batch of records, and starts events that no open row precedes."""
 
     def __init__(self, tables: Tables, dialect: Dialect) -> None:
         self._tables = tables

@@ -4,14 +4,14 @@ Settled rows leave dead entries in the index of open rows. While any session of 
 an old snapshot, vacuum cannot remove them, and each claim would read all of them. So a claim starts
 at the mark. The mark must never skip a row that a later row of its key could then overtake:
 
-- A transaction that commits late writes below rows that were claimed before. The mark moves to the
-  end of a claim only when every transaction of that time has ended, and another claim has then read
-  from the old mark again.
+- A transaction that commits late writes below rows that were claimed before. So the mark moves to
+  the end of a claim only after every transaction of that time has ended. Another claim must then
+  have read from the old mark again.
 - An event that was released, that waits for its retry, or that comes with a shard from another
   relay, is below the mark too. Then the next claim starts at the beginning.
 - An operator's replay returns an event to the main queue; no later event has to wait for it. The
   relay is not notified: a claim starts at the beginning from time to time, and sooner if there is
-  nothing to do, as long as these full scans take no more than their share of its time.
+  nothing to do. These full scans take no more than their share of the relay's time.
 """
 
 from __future__ import annotations

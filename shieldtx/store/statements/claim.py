@@ -149,9 +149,9 @@ def parameters(
 ) -> dict[str, Any]:
     """Return the parameters of a claim; pass `source` for a claim built with `of_source`.
 
-    The claim reads from the number `start` of the sequence, if `known` is the digest of the relay's
-    shards and none of their keys is held. Otherwise the claim reads from after `fence`, if `fenced`
-    is their digest, and from the beginning if not.
+    The claim starts at the number `start` of the sequence, if `known` is the digest of the relay's
+    shards and no key is held. Otherwise the claim starts after `fence`, if `fenced` is their
+    digest, and at the beginning if not.
     """
     return {
         RELAY.key: relay,

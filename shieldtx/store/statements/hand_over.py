@@ -66,7 +66,7 @@ def siblings(
     Events of two sources have no common order: a relay sends only events of its own source.
     No index has settled rows by key, so this is one scan of the outbox, for all of `keys`.
     With `since`, select only rows that are open or settled since then: indexes find them.
-    With `behind`, select only rows that it includes; other rows are not sent to the client.
+    With `behind`, select only rows that it includes; other rows are read, but not returned.
     """
     o = t.outbox
     statement = select(
