@@ -1,8 +1,8 @@
 """Ships this package and its dependencies to the workers of a Spark cluster.
 
 Spark itself reads the tables; Python on the workers reads only the records of topics. For that, a
-worker needs a Python of the driver's version with PyArrow, at the path in PYSPARK_PYTHON. It needs
-no installation of shieldtx: Spark copies a file with the code to each worker.
+worker needs a Python of the driver's version with PyArrow, at the path in PYSPARK_PYTHON. The
+worker needs no installation of shieldtx: Spark copies a file with the code to each worker.
 """
 
 from __future__ import annotations

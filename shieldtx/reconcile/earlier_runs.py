@@ -28,8 +28,8 @@ def past_of(earlier: Iterable[Basis | None], now: Basis) -> Past:
     configuration. A run of another database is ignored: it is a service of the same name in another
     file, or its tables were recreated.
 
-    A run of an earlier release is stored only with the inbox contents of that night. It adds these
-    and does not end the search. Where no other run is left, the latest such run counts.
+    A run of an earlier release is stored only with the inbox contents of that night. The run adds
+    these and does not end the search. Where no other run is left, the latest such run counts.
     """
     memory = _Memory()
     for basis in earlier:

@@ -152,7 +152,7 @@ class Findings:
     idle: Mapping[str, datetime] = field(default_factory=dict)
     """By service without events in the run: the time up to which it certainly had none."""
     observed: Observed = field(default_factory=Observed)
-    """What the next run must find again to start from this run."""
+    """The observations that the next run must find again to start from this run."""
 
     @property
     def outcome(self) -> RunOutcome:

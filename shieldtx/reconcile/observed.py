@@ -1,4 +1,4 @@
-"""What a run found in the databases and at the broker, as far as verdicts depend on it.
+"""Observations of a run in the databases and at the broker on which verdicts depend.
 
 An incremental run relies on the earlier run for each event without changes since. So it may start
 only if it finds the same state. An unchanged event may lack a group that the earlier run did not
@@ -64,7 +64,7 @@ class Past:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observed:
-    """What a run found, in addition to its configuration."""
+    """The observations of a run, in addition to its configuration."""
 
     received: tuple[Received, ...] = ()
     """Receipts of groups in this run and earlier ones. `decisive` selects the receipts that define

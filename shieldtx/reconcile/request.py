@@ -117,8 +117,8 @@ class ReconcileRequest:
     full_because: tuple[str, ...] = ()
     """Why the run judges all events although the request was not for all, as sentences."""
     observed: Observed | None = None
-    """What the run observed from whose watermarks this run starts. If this run finds a difference,
-    it judges all events. None: no comparison."""
+    """The observations of the run from whose watermarks this run starts. If this run finds a
+    difference, it judges all events. None: no comparison."""
     past: Past = field(default_factory=Past)
     """Observations of earlier runs, of the same services in the same databases."""
     topics_before: ObservedTopics = field(default_factory=ObservedTopics)

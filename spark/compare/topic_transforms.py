@@ -261,8 +261,8 @@ def is_ambiguous(windows: Mapping[str, Window], margin: timedelta) -> Column:
 
     The broker has lost the record, or has deleted it from another partition by age: that depends on
     the unknown time at which the last partition was added. Or a recent record belongs to an event
-    that was written long before, and has no row. Such an event is not a delayed one whose row was
-    purged: a row is settled after its record is sent.
+    that was written long before, and has no row. A purged row of a delayed event is excluded: a row
+    is settled after its record is sent.
     """
     verdict = verdict_of(TOPICS)
     perhaps_deleted = verdict == Verdict.BEFORE_TOPIC.value

@@ -1,7 +1,7 @@
 """Frames of the driver's data.
 
-They are made of Arrow tables, which Spark uses directly: lists of tuples would go through a Python
-worker, whose start takes a second.
+The frames are made of Arrow tables, which Spark uses directly: lists of tuples would go through a
+Python worker, whose start takes a second.
 """
 
 from __future__ import annotations

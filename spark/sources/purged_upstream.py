@@ -1,7 +1,7 @@
 """Inbox rows whose outbox rows were purged: counted by their database.
 
-Inboxes keep rows for longer than outboxes do, so up to half of an inbox can be such rows. They are
-older than the horizon and exist on one side only, so each is TOO_OLD. Reading them would take
+Inboxes keep rows for longer than outboxes do, so up to half of an inbox can be such rows. Such rows
+are older than the horizon and exist on one side only, so each is TOO_OLD. Reading them would take
 longer than reading all others.
 """
 

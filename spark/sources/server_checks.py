@@ -129,7 +129,7 @@ class Servers:
     def rows(
         self, service: ServiceDatabase, query: str, **names: str
     ) -> Sequence[Row[*tuple[Any, ...]]]:
-        """Return a query's rows; `{outbox}` and `{inbox}` are the tables, rest in `names`."""
+        """Return a query's rows; `{outbox}` and `{inbox}` are the tables, `names` the rest."""
         with self._connected(service, service.replica_url or service.url) as connection:
             # Passed unchanged: colons and per cent signs are PostgreSQL's.
             statement = query.format(**tables_of(service), **names).replace("%", "%%")

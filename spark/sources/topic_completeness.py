@@ -48,7 +48,7 @@ class Contents:
     foreign: int
     """Events of others."""
     writers: Mapping[TopicKind, frozenset[str]]
-    """Those of these services that have a record in the topic."""
+    """The services of the run that have a record in the topic."""
 
 
 def is_of(names: Collection[str]) -> Column:
@@ -131,8 +131,8 @@ def as_many_since(
 
     When a partition is added, keys change their partitions: to the new one, or between old ones.
     Earlier records of a key stay in its earlier partition. When the last partition was added is not
-    known. It certainly existed when its first record was sent, and at the time from which it is
-    read, if it has earlier records.
+    known. The partition certainly existed when its first record was sent, and at the time from
+    which it is read, if it has earlier records.
     """
     found: dict[TopicKind, datetime | None] = {}
     for log in logs:
