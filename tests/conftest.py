@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 import pytest
 from hypothesis import settings
 
+from shieldtx.cli.logging import PlainFormatter
 from shieldtx.embedded import EmbeddedPostgres
 from tests.support.migrated_databases import MigratedDatabases
 
@@ -60,6 +61,15 @@ def own_logging() -> Iterator[None]:
     root.handlers[:] = handlers
     for logger, level in levels.items():
         logger.setLevel(level)
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """The captured log, whose text shows the fields of each record as an operator sees them."""
+    formatter = caplog.handler.formatter
+    caplog.handler.setFormatter(PlainFormatter(tracebacks=True))
+    yield caplog
+    caplog.handler.setFormatter(formatter)
 
 
 @pytest.fixture

@@ -203,11 +203,24 @@ def _run_at_night(
         outcome = _run(configuration, replace(request, folder=folder), selection, as_json=as_json)
     except NameTaken as error:
         # Nobody has judged what this configuration names.
-        log.error("no reconciliation tonight: %s", error)  # noqa: TRY400  where is of no use
+        log.error(  # noqa: TRY400  where is of no use
+            "no reconciliation, its name is taken",
+            extra={"action": "reconciliation_refused", "error": str(error)},
+        )
     except AlreadyRunning as error:
-        log.info("left to another machine: %s", error)
+        log.info(
+            "another machine runs the reconciliation",
+            extra={"action": "reconciliation_elsewhere", "reason": str(error)},
+        )
     else:
-        log.info("the reconciliation ended with %s: %s", outcome.name, folder)
+        log.info(
+            "reconciliation ended",
+            extra={
+                "action": "reconciliation_ended",
+                "outcome": outcome.name,
+                "folder": str(folder),
+            },
+        )
     finally:
         # Of a run that has not begun.
         with suppress(OSError):

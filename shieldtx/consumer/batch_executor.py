@@ -143,10 +143,13 @@ class BatchExecutor:
             raise interrupted.error from None
         except Exception as error:  # noqa: BLE001  what no single event causes
             log.warning(
-                "group %s works %d events one by one: %s",
-                self._group.name,
-                len(attempts),
-                reason_of(error),
+                "batch failed, events run alone",
+                extra={
+                    "action": "batch_failed",
+                    "group": self._group.name,
+                    "count": len(attempts),
+                    "error": reason_of(error),
+                },
             )
             self._process_alone(attempts, batch)
             return []

@@ -222,26 +222,46 @@ class HalfMessageBlock:
         asked = self._asked_about(outcome)
         told = self._confirmed(asked) if asked else dict.fromkeys(self.ids, outcome)
         if LocalOutcome.UNKNOWN in told.values():
-            log.warning("the end of %s is unknown for now: it will be checked", self)
+            log.warning(
+                "outcome is unknown, check-back resolves it",
+                extra={"action": "outcome_unknown", "event_ids": self._event_ids},
+            )
         try:
             self._messages.end_each(told)
         except IllegalTransition as conflict:
-            rejected = "%s: outcome %s rejected, the message is already resolved: %s"
-            log.error(rejected, self, outcome, conflict)  # noqa: TRY400  it is raised
+            log.error(  # noqa: TRY400  it is raised
+                "outcome rejected, message already resolved",
+                extra={
+                    "action": "outcome_rejected",
+                    "event_ids": self._event_ids,
+                    "outcome": str(outcome),
+                    "error": str(conflict),
+                },
+            )
             if error is None:
                 raise
         except Exception as lost:
             log.warning(
-                "could not record the outcome %s of %s; check-back will resolve it",
-                outcome,
-                self,
+                "outcome not recorded, check-back resolves it",
                 exc_info=loggable(lost),
+                extra={
+                    "action": "outcome_not_recorded",
+                    "event_ids": self._event_ids,
+                    "outcome": str(outcome),
+                },
             )
         problem = self._contradiction(outcome, told)
         if problem and error is None:
             raise TransactionRefused(problem)
         if problem:
-            log.error("%s", problem)
+            log.error(
+                "barrier contradicts the outcome",
+                extra={
+                    "action": "barrier_contradiction",
+                    "event_ids": self._event_ids,
+                    "reason": problem,
+                },
+            )
 
     def _contradiction(self, outcome: LocalOutcome, told: Mapping[UUID, LocalOutcome]) -> str:
         """Say where the barriers contradict the outcome that was said, or have not been entered."""
@@ -290,6 +310,11 @@ class HalfMessageBlock:
         return (
             LocalOutcome.ROLLBACK if isinstance(error, self._rollback_on) else LocalOutcome.UNKNOWN
         )
+
+    @property
+    def _event_ids(self) -> list[str]:
+        """The ids, as log records show them."""
+        return [str(each) for each in self.ids]
 
     def __str__(self) -> str:
         """Name the messages."""

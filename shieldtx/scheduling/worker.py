@@ -140,7 +140,10 @@ class Worker:
             )
         self._scheduler.add_job(self._watch, "interval", seconds=1, id="watchdog")
         self._scheduler.start()
-        log.info("%s is running (pid %d)", self._name, os.getpid())
+        log.info(
+            "worker started",
+            extra={"action": "worker_started", "worker": self._name, "pid": os.getpid()},
+        )
 
     def _await_end(self, lead: float) -> None:
         """Wait until the end is asked for, and run all jobs at once when the clock is set back.
@@ -153,14 +156,24 @@ class Worker:
         while True:
             before, lead = lead, wall_clock_lead()
             if lead < before - _CLOCK_STEP_S:
-                log.warning("%s: the clock was set back by %.1f s", self._name, before - lead)
+                log.warning(
+                    "clock was set back",
+                    extra={
+                        "action": "clock_set_back",
+                        "worker": self._name,
+                        "step_s": round(before - lead, 1),
+                    },
+                )
                 for job in self._scheduler.get_jobs():
                     job.modify(next_run_time=datetime.now(UTC))
             with suppress(Empty):
                 self._ending.get(timeout=_HOST_LOOK_S if in_host else _CLOCK_LOOK_S)
                 return
             if in_host and main_thread_has_returned():
-                log.info("%s: the main thread has returned, the worker ends with it", self._name)
+                log.info(
+                    "main thread has returned, worker stops",
+                    extra={"action": "main_thread_returned", "worker": self._name},
+                )
                 return
 
     def _run_job(self, job: PeriodicJob) -> None:
@@ -194,20 +207,26 @@ class Worker:
                 if not self._goes_on(job, pause):
                     break
         except Exception as error:
-            told = loggable(error)
-            log.exception("%s: %s failed, it runs again later", self._name, job.name, exc_info=told)
+            log.exception(
+                "job failed, runs again later",
+                exc_info=loggable(error),
+                extra={"action": "job_failed", "worker": self._name, "job": job.name},
+            )
             if job.vital:
                 self._health.failed(job.name, error)
             return False
         except BaseException as error:
             self._exit_status = status_of(error)
             log.critical(
-                "%s: %s raised %s, the process ends with status %d",
-                self._name,
-                job.name,
-                type(error).__name__,
-                self._exit_status,
+                "job ends the process",
                 exc_info=loggable(error),
+                extra={
+                    "action": "job_ended_process",
+                    "worker": self._name,
+                    "job": job.name,
+                    "error_type": type(error).__name__,
+                    "exit_status": self._exit_status,
+                },
             )
             self.stop()
         return True
@@ -237,29 +256,36 @@ class Worker:
         """End a process in which a pass hangs, or in which each one fails: others go on."""
         if (hung := self._health.hung()) is not None:
             log.critical(
-                "%s: %s has hung for %.0f s, the process ends so that others can take over",
-                self._name,
-                hung.job,
-                hung.seconds,
+                "job hangs, process ends",
+                extra={
+                    "action": "job_hung",
+                    "worker": self._name,
+                    "job": hung.job,
+                    "duration_s": round(hung.seconds),
+                    "exit_status": EXIT_HUNG,
+                },
             )
             leave(EXIT_HUNG)
         if not self.stopping and (failing := self._health.failing()) is not None:
             log.critical(
-                "%s: %s has failed for %.0f s without one good pass, the process ends with exit "
-                "status %d. Repair what the errors above name (password, permissions, address of "
-                "the primary), and start it again if no supervisor does. The limit is "
-                "SHIELDTX_FAILURE_LIMIT",
-                self._name,
-                failing.job,
-                failing.seconds,
-                EXIT_FAILING,
+                "job keeps failing, process ends",
+                extra={
+                    "action": "job_failing",
+                    "worker": self._name,
+                    "job": failing.job,
+                    "duration_s": round(failing.seconds),
+                    "exit_status": EXIT_FAILING,
+                    "advice": "Repair what the errors above name (password, permissions, address "
+                    "of the primary), and start the process again if no supervisor does. The "
+                    "limit is SHIELDTX_FAILURE_LIMIT",
+                },
             )
             self._exit_status = EXIT_FAILING
             self.stop()
 
     def _end(self) -> int:
         """Let the passes end, then close, all within the stop's deadline."""
-        log.info("%s is stopping", self._name)
+        log.info("worker is stopping", extra={"action": "worker_stopping", "worker": self._name})
         deadline = time.monotonic() + self._stop_timeout.total_seconds()
         self._stopping = True
         if self._scheduler.running:
@@ -268,7 +294,15 @@ class Worker:
             woken.set()
         for name, running in self._running.items():
             if not running.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                log.error("%s: %s did not end in time; its leases will run out", self._name, name)
+                log.error(
+                    "job did not end in time",
+                    extra={
+                        "action": "job_not_ended",
+                        "worker": self._name,
+                        "job": name,
+                        "exit_status": EXIT_NOT_GRACEFUL,
+                    },
+                )
                 leave(EXIT_NOT_GRACEFUL)
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
@@ -276,7 +310,14 @@ class Worker:
         closing.start()
         closing.join(timeout=max(0.0, deadline - time.monotonic()))
         if closing.is_alive():
-            log.error("%s: closing did not end in time; its leases will run out", self._name)
+            log.error(
+                "worker did not close in time",
+                extra={
+                    "action": "worker_not_closed",
+                    "worker": self._name,
+                    "exit_status": EXIT_NOT_GRACEFUL,
+                },
+            )
             leave(EXIT_NOT_GRACEFUL)
         return self._exit_status
 
@@ -284,15 +325,14 @@ class Worker:
         try:
             self._close()
         except BaseException as error:
-            told = loggable(error)
             log.exception(
-                "%s could not release everything; its leases will expire",
-                self._name,
-                exc_info=told,
+                "worker could not release everything",
+                exc_info=loggable(error),
+                extra={"action": "worker_close_failed", "worker": self._name},
             )
             self._exit_status = self._exit_status or EXIT_NOT_GRACEFUL
         else:
-            log.info("%s has stopped", self._name)
+            log.info("worker stopped", extra={"action": "worker_stopped", "worker": self._name})
 
     def _on_signal(self, number: int) -> None:
         if self.stopping:

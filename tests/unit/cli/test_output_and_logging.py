@@ -120,7 +120,7 @@ class TestLog:
         set_up(LogLevel.INFO, LogFormat.PLAIN)
         self.log(BrokerUnavailable("nobody\nanswers"))
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.endswith("ERROR   shieldtx.x: poll failed: nobody answers")
+        assert line.endswith('ERROR   shieldtx.x: poll failed error="nobody answers"')
 
     def test_a_defect_has_its_traceback(self, capsys: pytest.CaptureFixture[str]) -> None:
         set_up(LogLevel.INFO, LogFormat.PLAIN)
@@ -139,7 +139,7 @@ class TestLog:
         self.log(BrokerUnavailable("away"))
         self.log(ZeroDivisionError("oh"))
         expected, defect = map(json.loads, capsys.readouterr().err.splitlines())
-        assert expected["message"] == "poll failed: away"
+        assert (expected["message"], expected["error"]) == ("poll failed", "away")
         assert "traceback" not in expected
         assert (defect["message"], defect["level"]) == ("poll failed", "error")
         assert "ZeroDivisionError: oh" in defect["traceback"]
