@@ -40,6 +40,13 @@ settings.register_profile("shieldtx", deadline=None)
 settings.load_profile("shieldtx")
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Have `caplog.text` and the reports of failures show the fields of log records."""
+    if plugin := session.config.pluginmanager.get_plugin("logging-plugin"):
+        for handler in (plugin.caplog_handler, plugin.report_handler):
+            handler.setFormatter(PlainFormatter(tracebacks=True))
+
+
 @pytest.hookimpl(tryfirst=True, wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect without looking for garbage, of which there is none: it takes half as long."""
@@ -61,15 +68,6 @@ def own_logging() -> Iterator[None]:
     root.handlers[:] = handlers
     for logger, level in levels.items():
         logger.setLevel(level)
-
-
-@pytest.fixture
-def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """The captured log, whose text shows the fields of each record as an operator sees them."""
-    formatter = caplog.handler.formatter
-    caplog.handler.setFormatter(PlainFormatter(tracebacks=True))
-    yield caplog
-    caplog.handler.setFormatter(formatter)
 
 
 @pytest.fixture

@@ -17,8 +17,3 @@ def logged(records: Iterable[logging.LogRecord], action: str) -> list[dict[str, 
     """The fields of all records with this action, in order, without the action itself."""
     found = [fields for fields in map(fields_of, records) if fields.get("action") == action]
     return [{k: v for k, v in each.items() if k != "action"} for each in found]
-
-
-def actions_of(records: Iterable[logging.LogRecord]) -> list[object]:
-    """The actions of records, in order; None of a record of another library."""
-    return [fields_of(record).get("action") for record in records]
