@@ -159,16 +159,14 @@ class BatchExecutor:
 
     def _apply(self, attempts: Sequence[Attempt], batch: _Batch) -> int:
         """Apply attempts in one transaction; return how many, or raise what kept them from it."""
-        applied = 0
-        began = self._clock()
+        applied, began = 0, self._clock()
         is_recorded = self._recorder.times_attempts
         with self._store.effects(attempts) as session:
             for call in self._calls(attempts):
                 if self._clock() >= batch.ends:
                     raise TimeoutError("they have taken too much of their leases")
                 if is_recorded:
-                    _, called, _ = call
-                    self._recorder.begin(called)
+                    self._recorder.begin(call[1])
                 self._make(call, session)
                 applied += len(call[1])
                 if applied < len(attempts) and self._store.ends_after(session, attempts, applied):

@@ -21,10 +21,9 @@ from shieldtx.errors import (
 from shieldtx.half_messages.barrier_check import joint, outcomes
 from shieldtx.half_messages.barrier_entry import BarrierEntry
 from shieldtx.half_messages.messages import (
-    OPPOSITES,
     EventFields,
     HalfMessages,
-    contradiction,
+    contradictions,
     entries_into,
     session_of,
 )
@@ -224,7 +223,7 @@ class HalfMessageBlock:
         if LocalOutcome.UNKNOWN in told.values():
             log.warning(
                 "outcome is unknown, check-back resolves it",
-                extra={"action": "outcome_unknown", "event_ids": self._event_ids},
+                extra={"action": "outcome_unknown", "event_ids": list(map(str, self.ids))},
             )
         try:
             self._messages.end_each(told)
@@ -233,7 +232,7 @@ class HalfMessageBlock:
                 "outcome rejected, message already resolved",
                 extra={
                     "action": "outcome_rejected",
-                    "event_ids": self._event_ids,
+                    "event_ids": list(map(str, self.ids)),
                     "outcome": str(outcome),
                     "error": str(conflict),
                 },
@@ -246,11 +245,12 @@ class HalfMessageBlock:
                 exc_info=loggable(lost),
                 extra={
                     "action": "outcome_not_recorded",
-                    "event_ids": self._event_ids,
+                    "event_ids": list(map(str, self.ids)),
                     "outcome": str(outcome),
                 },
             )
-        problem = self._contradiction(outcome, told)
+        unguarded = [i for i in self._barriers if i not in self._guarded]
+        problem = contradictions(told, said=outcome, unguarded=unguarded)
         if problem and error is None:
             raise TransactionRefused(problem)
         if problem:
@@ -258,26 +258,10 @@ class HalfMessageBlock:
                 "barrier contradicts the outcome",
                 extra={
                     "action": "barrier_contradiction",
-                    "event_ids": self._event_ids,
+                    "event_ids": list(map(str, self.ids)),
                     "reason": problem,
                 },
             )
-
-    def _contradiction(self, outcome: LocalOutcome, told: Mapping[UUID, LocalOutcome]) -> str:
-        """Say where the barriers contradict the outcome that was said, or have not been entered."""
-        opposite = OPPOSITES.get(outcome)
-        wrong = [i for i, its in told.items() if its is opposite]
-        if wrong:
-            return "; ".join(contradiction(i, said=outcome, found=told[i]) for i in wrong)
-        missing = [i for i in self._barriers if i not in self._guarded]
-        if outcome is not LocalOutcome.COMMIT or not missing:
-            return ""
-        was = "" if told[missing[0]] is LocalOutcome.UNKNOWN else "committed "
-        return (
-            f"half message {', '.join(map(str, missing))} {was}without its barrier, so that a "
-            "check finds it rolled back: call guard(session) in the local transaction, after "
-            "the messages are prepared and before anything else"
-        )
 
     def _asked_about(self, outcome: LocalOutcome) -> Mapping[UUID, Barrier]:
         """Return the barriers that are asked before the outcome is passed on.
@@ -310,11 +294,6 @@ class HalfMessageBlock:
         return (
             LocalOutcome.ROLLBACK if isinstance(error, self._rollback_on) else LocalOutcome.UNKNOWN
         )
-
-    @property
-    def _event_ids(self) -> list[str]:
-        """The ids, as log records show them."""
-        return [str(each) for each in self.ids]
 
     def __str__(self) -> str:
         """Name the messages."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +12,6 @@ from queue import Empty, SimpleQueue
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from shieldtx.domain.reasons import loggable
 from shieldtx.scheduling.exit_status import (
     EXIT_FAILING,
     EXIT_HUNG,
@@ -27,9 +25,7 @@ from shieldtx.scheduling.health import NEVER, Health
 from shieldtx.scheduling.periodic_job import PeriodicJob
 from shieldtx.scheduling.process_state import main_thread_has_returned, wall_clock_lead
 from shieldtx.scheduling.signals import graceful_signals
-
-log = logging.getLogger(__name__)
-
+from shieldtx.scheduling.worker_log import WorkerLog
 
 _UNPLANNED = timedelta(days=365)
 """Between two runs of a job that is only woken."""
@@ -66,7 +62,7 @@ class Worker:
         watchdog: timedelta,
         failure_limit: timedelta = NEVER,
     ) -> None:
-        self._name = name
+        self._log = WorkerLog(name)
         self._jobs = {job.name: job for job in jobs}
         self._close = close
         self._stop_timeout = stop_timeout
@@ -140,10 +136,7 @@ class Worker:
             )
         self._scheduler.add_job(self._watch, "interval", seconds=1, id="watchdog")
         self._scheduler.start()
-        log.info(
-            "worker started",
-            extra={"action": "worker_started", "worker": self._name, "pid": os.getpid()},
-        )
+        self._log.started()
 
     def _await_end(self, lead: float) -> None:
         """Wait until the end is asked for, and run all jobs at once when the clock is set back.
@@ -156,24 +149,14 @@ class Worker:
         while True:
             before, lead = lead, wall_clock_lead()
             if lead < before - _CLOCK_STEP_S:
-                log.warning(
-                    "clock was set back",
-                    extra={
-                        "action": "clock_set_back",
-                        "worker": self._name,
-                        "step_s": round(before - lead, 1),
-                    },
-                )
+                self._log.clock_set_back(before - lead)
                 for job in self._scheduler.get_jobs():
                     job.modify(next_run_time=datetime.now(UTC))
             with suppress(Empty):
                 self._ending.get(timeout=_HOST_LOOK_S if in_host else _CLOCK_LOOK_S)
                 return
             if in_host and main_thread_has_returned():
-                log.info(
-                    "main thread has returned, worker stops",
-                    extra={"action": "main_thread_returned", "worker": self._name},
-                )
+                self._log.main_thread_returned()
                 return
 
     def _run_job(self, job: PeriodicJob) -> None:
@@ -206,28 +189,14 @@ class Worker:
                     pause = job.until_next()
                 if not self._goes_on(job, pause):
                     break
-        except Exception as error:
-            log.exception(
-                "job failed, runs again later",
-                exc_info=loggable(error),
-                extra={"action": "job_failed", "worker": self._name, "job": job.name},
-            )
+        except Exception as error:  # noqa: BLE001  it is logged, and the job runs again
+            self._log.job_failed(job.name, error)
             if job.vital:
                 self._health.failed(job.name, error)
             return False
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  it is logged, and ends the process
             self._exit_status = status_of(error)
-            log.critical(
-                "job ends the process",
-                exc_info=loggable(error),
-                extra={
-                    "action": "job_ended_process",
-                    "worker": self._name,
-                    "job": job.name,
-                    "error_type": type(error).__name__,
-                    "exit_status": self._exit_status,
-                },
-            )
+            self._log.job_ended_process(job.name, error, self._exit_status)
             self.stop()
         return True
 
@@ -255,37 +224,16 @@ class Worker:
     def _watch(self) -> None:
         """End a process in which a pass hangs, or in which each one fails: others go on."""
         if (hung := self._health.hung()) is not None:
-            log.critical(
-                "job hangs, process ends",
-                extra={
-                    "action": "job_hung",
-                    "worker": self._name,
-                    "job": hung.job,
-                    "duration_s": round(hung.seconds),
-                    "exit_status": EXIT_HUNG,
-                },
-            )
+            self._log.job_hung(hung)
             leave(EXIT_HUNG)
         if not self.stopping and (failing := self._health.failing()) is not None:
-            log.critical(
-                "job keeps failing, process ends",
-                extra={
-                    "action": "job_failing",
-                    "worker": self._name,
-                    "job": failing.job,
-                    "duration_s": round(failing.seconds),
-                    "exit_status": EXIT_FAILING,
-                    "advice": "Repair what the errors above name (password, permissions, address "
-                    "of the primary), and start the process again if no supervisor does. The "
-                    "limit is SHIELDTX_FAILURE_LIMIT",
-                },
-            )
+            self._log.job_failing(failing)
             self._exit_status = EXIT_FAILING
             self.stop()
 
     def _end(self) -> int:
         """Let the passes end, then close, all within the stop's deadline."""
-        log.info("worker is stopping", extra={"action": "worker_stopping", "worker": self._name})
+        self._log.stopping()
         deadline = time.monotonic() + self._stop_timeout.total_seconds()
         self._stopping = True
         if self._scheduler.running:
@@ -294,15 +242,7 @@ class Worker:
             woken.set()
         for name, running in self._running.items():
             if not running.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                log.error(
-                    "job did not end in time",
-                    extra={
-                        "action": "job_not_ended",
-                        "worker": self._name,
-                        "job": name,
-                        "exit_status": EXIT_NOT_GRACEFUL,
-                    },
-                )
+                self._log.job_not_ended(name)
                 leave(EXIT_NOT_GRACEFUL)
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
@@ -310,29 +250,18 @@ class Worker:
         closing.start()
         closing.join(timeout=max(0.0, deadline - time.monotonic()))
         if closing.is_alive():
-            log.error(
-                "worker did not close in time",
-                extra={
-                    "action": "worker_not_closed",
-                    "worker": self._name,
-                    "exit_status": EXIT_NOT_GRACEFUL,
-                },
-            )
+            self._log.not_closed()
             leave(EXIT_NOT_GRACEFUL)
         return self._exit_status
 
     def _let_go(self) -> None:
         try:
             self._close()
-        except BaseException as error:
-            log.exception(
-                "worker could not release everything",
-                exc_info=loggable(error),
-                extra={"action": "worker_close_failed", "worker": self._name},
-            )
+        except BaseException as error:  # noqa: BLE001  it is logged, and sets the exit status
+            self._log.close_failed(error)
             self._exit_status = self._exit_status or EXIT_NOT_GRACEFUL
         else:
-            log.info("worker stopped", extra={"action": "worker_stopped", "worker": self._name})
+            self._log.stopped()
 
     def _on_signal(self, number: int) -> None:
         if self.stopping:

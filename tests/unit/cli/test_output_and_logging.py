@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import NoSuchModuleError, OperationalError, ProgrammingError
 
-from shieldtx.cli import reconcile
+from shieldtx.cli import reconcile_views
 from shieldtx.cli.errors import FAILED, MISCONFIGURED, Failure, failure_of
 from shieldtx.cli.logging import LogFormat, LogLevel, set_up
 from shieldtx.cli.output import age, print_fields, print_table, printable
@@ -192,7 +192,7 @@ def test_the_report_shows_the_findings_of_a_reconciliation(
         folder=OutputFolder(path=tmp_path),
     )
 
-    reconcile._show(result)
+    reconcile_views.show(result)
 
     output = capsys.readouterr().out
     assert ["orders", "→", "stock,", "events", "stock", "3", "missing", "downstream", "0"] in [

@@ -20,6 +20,7 @@ import pytest
 from apscheduler.schedulers.base import BaseScheduler
 
 import shieldtx.scheduling.worker
+import shieldtx.scheduling.worker_log
 from shieldtx.scheduling import process_state
 from shieldtx.scheduling.exit_status import EXIT_HUNG, EXIT_NOT_GRACEFUL, EXIT_STOPPED
 from shieldtx.scheduling.periodic_job import PeriodicJob
@@ -154,7 +155,7 @@ def test_an_error_in_a_tick_is_logged_and_the_tick_runs_again(bench: Bench, capl
         raise LookupError("the database is away")
 
     bench.job("poll", run, SOON)
-    with caplog.at_level(logging.ERROR, logger="shieldtx.scheduling.worker"):
+    with caplog.at_level(logging.ERROR, logger="shieldtx.scheduling.worker_log"):
         assert bench.run() == EXIT_STOPPED
     assert len(runs) == 3
     assert logged(caplog.records, "job_failed") == [{"worker": "bench", "job": "poll"}] * 3
@@ -198,7 +199,7 @@ def test_what_is_no_error_ends_the_process(bench: Bench, caplog, error, status, 
 def test_what_an_error_keeps_in_circles_is_freed_before_the_next_run(bench: Bench, monkeypatch):
     """A worker's garbage collector runs seldom, and an outage brings an error each second."""
     # Pytest keeps what is logged.
-    monkeypatch.setattr(shieldtx.scheduling.worker.log, "disabled", True)
+    monkeypatch.setattr(shieldtx.scheduling.worker_log.log, "disabled", True)
     kept: list[weakref.ref[Circle]] = []
     freed: list[bool] = []
 
