@@ -79,7 +79,7 @@ class RetentionService:
             done.append(self._purge(purge, r.trace))
         removed = sum(each.removed for each in done)
         if removed:
-            log.info("purged %d rows whose retention is over", removed)
+            log.info("expired rows purged", extra={"action": "rows_purged", "count": removed})
         return Purged(removed=removed, more=any(each.more for each in done))
 
     def _purge(self, purge: Callable[..., Purged], older_than: timedelta) -> Purged:

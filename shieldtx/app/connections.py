@@ -87,7 +87,9 @@ class Connections:
         if not self._sends_hints:
             return None
         if self._settings.database_pooler is Pooler.TRANSACTION:
-            log.info("no wake-up notifications through a transaction pooler, polling instead")
+            log.info(
+                "transaction pooler: relay polls only", extra={"action": "wake_ups_unavailable"}
+            )
             return None
         return Listener(self.engine, self._settings.database_schema, wake)
 

@@ -13,7 +13,6 @@ from shieldtx.half_messages.check_back import CheckBack
 from shieldtx.relay.relay import RENEWALS_PER_LEASE
 from shieldtx.scheduling.periodic_job import PeriodicJob
 from shieldtx.scheduling.worker import Worker
-from shieldtx.store.status import warning_of_shared_schema
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +83,17 @@ def relay_process(app: ShieldTx) -> Worker:
 
 def _warn_of_other_sources(app: ShieldTx) -> None:
     for source, count in app.stores.limits().other_sources(app.settings.source).items():
-        log.warning("%s", warning_of_shared_schema(count, source, app.settings.source))
+        log.warning(
+            "another source writes into this schema",
+            extra={
+                "action": "schema_shared",
+                "source": app.settings.source,
+                "other_source": source,
+                "count": count,
+                "advice": "Give each service a schema of its own: its events wait in shards that "
+                "relays of the other one own",
+            },
+        )
 
 
 def _half_message_jobs(

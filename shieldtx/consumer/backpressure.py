@@ -86,11 +86,17 @@ class PartitionBackpressure:
         self._is_needed = False
         for topic, partition in sorted(self._paused - before):
             log.warning(
-                "%s[%d] is paused: %d of its events are unfinished in the inbox, the limit is %d",
-                topic,
-                partition,
-                pending[topic, partition],
-                self._limit,
+                "partition is paused",
+                extra={
+                    "action": "partition_paused",
+                    "topic": topic,
+                    "partition": partition,
+                    "count": pending[topic, partition],
+                    "limit": self._limit,
+                },
             )
         for topic, partition in sorted(before - self._paused):
-            log.info("%s[%d] is polled again", topic, partition)
+            log.info(
+                "partition is polled again",
+                extra={"action": "partition_resumed", "topic": topic, "partition": partition},
+            )

@@ -146,10 +146,13 @@ class BatchExecutor:
             raise interrupted.error from None
         except Exception as error:  # noqa: BLE001  what no single event causes
             log.warning(
-                "group %s works %d events one by one: %s",
-                self._group.name,
-                len(attempts),
-                reason_of(error),
+                "batch failed, events run alone",
+                extra={
+                    "action": "batch_failed",
+                    "group": self._group.name,
+                    "count": len(attempts),
+                    "error": reason_of(error),
+                },
             )
             self._process_alone(attempts, batch)
             return []
@@ -159,16 +162,14 @@ class BatchExecutor:
 
     def _apply(self, attempts: Sequence[Attempt], batch: _Batch) -> int:
         """Apply attempts in one transaction; return how many, or raise the failure."""
-        applied = 0
-        began = self._clock()
+        applied, began = 0, self._clock()
         is_recorded = self._recorder.times_attempts
         with self._store.effects(attempts) as session:
             for call in self._calls(attempts):
                 if self._clock() >= batch.ends:
                     raise TimeoutError("they have taken too much of their leases")
                 if is_recorded:
-                    _, called, _ = call
-                    self._recorder.begin(called)
+                    self._recorder.begin(call[1])
                 self._make(call, session)
                 applied += len(call[1])
                 if applied < len(attempts) and self._store.ends_after(session, attempts, applied):

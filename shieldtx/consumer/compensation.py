@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from shieldtx.consumer.handler_caller import HandlerCaller
 from shieldtx.consumer.handlers import ConsumerGroup, Handler
 from shieldtx.domain.events import Envelope, age_of
+from shieldtx.domain.log_fields import cause_fields, event_fields
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import NothingToCompensate
 from shieldtx.outbox.outbox import Outbox
@@ -151,11 +152,13 @@ class Compensation:
                 f"{rollback.causation_source}, which is a rollback itself: nothing takes one back"
             )
         log.info(
-            "rollback %s came before event %s of %s, which group %s will refuse",
-            rollback.id,
-            rollback.causation_id,
-            rollback.causation_source,
-            attempt.group,
+            "rollback came before its event",
+            extra={
+                "action": "rollback_before_event",
+                "group": attempt.group,
+                **event_fields(rollback),
+                **cause_fields(rollback),
+            },
         )
 
     def _refuse_without_event(self, attempt: Attempt) -> None:
@@ -198,7 +201,15 @@ class Compensation:
                 f"here (SHIELDTX_RETENTION_OUTBOX is {kept_for}). If this service has written the "
                 "event, under another name than today's, undo it by hand"
             )
-        log.info("rollback %s names %s, which is not this service's", rollback.id, event)
+        log.info(
+            "rollback names another service's event",
+            extra={
+                "action": "rollback_of_other_service",
+                "group": attempt.group,
+                **event_fields(rollback),
+                **cause_fields(rollback),
+            },
+        )
         return True
 
     def _refuse_late(self, attempt: Attempt) -> None:

@@ -10,6 +10,7 @@ from shieldtx.consumer.compensation import Compensation, EventUnfinished, KeptFo
 from shieldtx.consumer.handler_caller import HandlerCaller
 from shieldtx.consumer.handlers import ConsumerGroup, Handler
 from shieldtx.domain.events import Envelope
+from shieldtx.domain.log_fields import event_fields
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import LeaseLost
 from shieldtx.hooks.attempt_timer import AttemptTimer
@@ -61,7 +62,14 @@ class EventProcessor:
         handler = self._group.handler_of(envelope.type, envelope.kind)
         if handler is None:
             # An earlier release with a handler received the event, which waits for such a release.
-            log.warning("no handler for %s of %s any more", envelope.kind, envelope.type)
+            log.warning(
+                "received event has no handler",
+                extra={
+                    "action": "handler_missing",
+                    "group": self._group.name,
+                    **event_fields(envelope),
+                },
+            )
             return AttemptOutcome.BLOCKED
         attempt = self._store.start_attempt(
             self._group.name,

@@ -67,7 +67,14 @@ class BlockingFetcher:
                 arrival = self._arrival(record)
             except UndecodableRecord as error:
                 log.error(  # noqa: TRY400  the record is at fault, a traceback says nothing
-                    "parked %s[%d]@%d: %s", record.topic, record.partition, record.offset, error
+                    "record is parked",
+                    extra={
+                        "action": "record_parked",
+                        "topic": record.topic,
+                        "partition": record.partition,
+                        "offset": record.offset,
+                        "reason": str(error),
+                    },
                 )
                 parked.append(Parked(record=record, reason=str(error)))
             else:
@@ -216,7 +223,9 @@ class PrefetchingFetcher:
         if failure is not None:
             # The failed read has rewound its own records.
             self._prefetched = None
-            log.warning("nothing was read ahead: %s", failure)
+            log.warning(
+                "prefetch failed", extra={"action": "prefetch_failed", "error": str(failure)}
+            )
         records = self._to_rewind + self._read_ahead().records
         self._thread.submit(self._fetcher.rewind, FetchedBatch(records)).result()
         self._prefetched, self._to_rewind = None, ()
@@ -251,7 +260,10 @@ class PrefetchingFetcher:
             self._begin_commit()
             self._end_commit()
         except BrokerError as error:
-            log.warning("offsets are not committed, their records are delivered again: %s", error)
+            log.warning(
+                "offsets could not be committed",
+                extra={"action": "offsets_not_committed", "error": str(error)},
+            )
         finally:
             self._thread.submit(self._fetcher.close).result()
             self._thread.shutdown()

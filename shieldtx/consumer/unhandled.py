@@ -44,14 +44,17 @@ class UnhandledEvents:
         self._next_look = self._clock() + LOOK_EVERY
         name = self._group.name
         found = self._store.unhandled(name, handled=self._group.handled(), limit=MOST)
-        at_least = "at least " if sum(found.values()) >= MOST else ""
+        is_truncated = sum(found.values()) >= MOST
         for (event_type, kind), rows in sorted(found.items()):
             log.warning(
-                "no handler for %s of %s in group %s: %s%d received events wait; "
-                "declare a handler for them again",
-                kind,
-                event_type,
-                name,
-                at_least,
-                rows,
+                "received events wait for a handler",
+                extra={
+                    "action": "events_unhandled",
+                    "group": name,
+                    "event_type": event_type,
+                    "kind": str(kind),
+                    "count": rows,
+                    "at_least": is_truncated,
+                    "advice": "Declare a handler for them again",
+                },
             )

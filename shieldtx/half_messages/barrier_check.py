@@ -32,8 +32,8 @@ def _outcome(event_id: UUID, barrier: Barrier) -> LocalOutcome:
         return barrier.ask(event_id)
     except Exception as error:
         log.warning(
-            "the barrier of half message %s cannot be asked: it will be checked",
-            event_id,
+            "barrier could not be read",
             exc_info=loggable(error),
+            extra={"action": "barrier_unavailable", "event_id": str(event_id)},
         )
         return LocalOutcome.UNKNOWN

@@ -21,10 +21,9 @@ from shieldtx.errors import (
 from shieldtx.half_messages.barrier_check import joint, outcomes
 from shieldtx.half_messages.barrier_entry import BarrierEntry
 from shieldtx.half_messages.messages import (
-    OPPOSITES,
     EventFields,
     HalfMessages,
-    contradiction,
+    contradictions,
     entries_into,
     session_of,
 )
@@ -223,42 +222,47 @@ class HalfMessageBlock:
         asked = self._asked_about(outcome)
         told = self._confirmed(asked) if asked else dict.fromkeys(self.ids, outcome)
         if LocalOutcome.UNKNOWN in told.values():
-            log.warning("the end of %s is unknown for now: it will be checked", self)
+            log.warning(
+                "outcome is unknown, check-back resolves it",
+                extra={"action": "outcome_unknown", "event_ids": list(map(str, self.ids))},
+            )
         try:
             self._messages.end_each(told)
         except IllegalTransition as conflict:
-            rejected = "%s: outcome %s rejected, the message is already resolved: %s"
-            log.error(rejected, self, outcome, conflict)  # noqa: TRY400  it is raised
+            log.error(  # noqa: TRY400  it is raised
+                "outcome rejected, message already resolved",
+                extra={
+                    "action": "outcome_rejected",
+                    "event_ids": list(map(str, self.ids)),
+                    "outcome": str(outcome),
+                    "error": str(conflict),
+                },
+            )
             if error is None:
                 raise
         except Exception as lost:
             log.warning(
-                "could not record the outcome %s of %s; check-back will resolve it",
-                outcome,
-                self,
+                "outcome not recorded, check-back resolves it",
                 exc_info=loggable(lost),
+                extra={
+                    "action": "outcome_not_recorded",
+                    "event_ids": list(map(str, self.ids)),
+                    "outcome": str(outcome),
+                },
             )
-        problem = self._contradiction(outcome, told)
+        unguarded = [i for i in self._barriers if i not in self._guarded]
+        problem = contradictions(told, said=outcome, unguarded=unguarded)
         if problem and error is None:
             raise TransactionRefused(problem)
         if problem:
-            log.error("%s", problem)
-
-    def _contradiction(self, outcome: LocalOutcome, told: Mapping[UUID, LocalOutcome]) -> str:
-        """Return where the barriers contradict the given outcome, or were not entered; else ""."""
-        opposite = OPPOSITES.get(outcome)
-        wrong = [i for i, its in told.items() if its is opposite]
-        if wrong:
-            return "; ".join(contradiction(i, said=outcome, found=told[i]) for i in wrong)
-        missing = [i for i in self._barriers if i not in self._guarded]
-        if outcome is not LocalOutcome.COMMIT or not missing:
-            return ""
-        was = "" if told[missing[0]] is LocalOutcome.UNKNOWN else "committed "
-        return (
-            f"half message {', '.join(map(str, missing))} {was}without its barrier, so that a "
-            "check finds it rolled back: call guard(session) in the local transaction, after "
-            "the messages are prepared and before anything else"
-        )
+            log.error(
+                "barrier contradicts the outcome",
+                extra={
+                    "action": "barrier_contradiction",
+                    "event_ids": list(map(str, self.ids)),
+                    "reason": problem,
+                },
+            )
 
     def _asked_about(self, outcome: LocalOutcome) -> Mapping[UUID, Barrier]:
         """Return the barriers to query before the outcome is recorded.

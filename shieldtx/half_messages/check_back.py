@@ -12,6 +12,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from shieldtx.domain.events import Envelope
+from shieldtx.domain.log_fields import event_fields
 from shieldtx.domain.reasons import loggable, reason_of
 from shieldtx.domain.states import LocalOutcome
 from shieldtx.half_messages.check_run import CheckRun
@@ -137,11 +138,13 @@ class CheckBack:
         for check, outcome, reason in answers:
             if outcome is LocalOutcome.UNKNOWN:
                 log.warning(
-                    "check %d of half message %s %s: %s",
-                    check.number,
-                    self.event_type,
-                    check.envelope.id,
-                    reason,
+                    "check found no outcome",
+                    extra={
+                        "action": "check_inconclusive",
+                        **event_fields(check.envelope),
+                        "attempt": check.number,
+                        "reason": reason,
+                    },
                 )
         counting = self._store.answer(token, answers)
         said = [a.outcome if a.check.envelope.id in counting else None for a in answers]
@@ -153,7 +156,11 @@ class CheckBack:
         try:
             outcome = self._checker(check.envelope)
         except BaseException as error:
-            log.debug("the checker raised", exc_info=loggable(error))
+            log.debug(
+                "checker raised an error",
+                exc_info=loggable(error),
+                extra={"action": "checker_raised", **event_fields(check.envelope)},
+            )
             return CheckResult(check, LocalOutcome.UNKNOWN, reason_of(error))
         if not isinstance(outcome, LocalOutcome):
             # Only the type: the value may be a row, and this text is logged and stored.
@@ -174,10 +181,12 @@ class Parking:
         parked = self._store.park(limit=self._batch_size)
         for envelope in parked:
             log.error(
-                "half message %s %s is UNRESOLVED: the outcome of its local transaction "
-                "is unknown, an operator decides: `shieldtx half show %s`",
-                envelope.type,
-                envelope.id,
-                envelope.id,
+                "half message needs an operator",
+                extra={
+                    "action": "half_message_unresolved",
+                    **event_fields(envelope),
+                    "advice": f"Decide whether its local transaction has committed: "
+                    f"`shieldtx half show {envelope.id}`",
+                },
             )
         return ParkingResult(parked=len(parked), more=len(parked) == self._batch_size)

@@ -280,3 +280,20 @@ def _problem(event_id: UUID, before: OutboxStatus | None, outcome: LocalOutcome)
     if before is OutboxStatus.HALF or before in _ENDS[outcome]:
         return None
     return f"half message {event_id} cannot {outcome}: it is {before} by an earlier word or check"
+
+
+def contradictions(
+    found: Mapping[UUID, LocalOutcome], *, said: LocalOutcome, unguarded: Sequence[UUID]
+) -> str:
+    """Say where barriers contradict an outcome, or have not been entered; "" where they agree."""
+    wrong = [i for i, its in found.items() if its is OPPOSITES.get(said)]
+    if wrong:
+        return "; ".join(contradiction(i, said=said, found=found[i]) for i in wrong)
+    if said is not LocalOutcome.COMMIT or not unguarded:
+        return ""
+    was = "" if found[unguarded[0]] is LocalOutcome.UNKNOWN else "committed "
+    return (
+        f"half message {', '.join(map(str, unguarded))} {was}without its barrier, so that a "
+        "check finds it rolled back: call guard(session) in the local transaction, after "
+        "the messages are prepared and before anything else"
+    )

@@ -106,8 +106,12 @@ def transactional(
                 half.say(result)
             elif any(caller_of(t).in_transaction() for t in transactions_among(args, kwargs)):
                 log.warning(
-                    "%s returned with its transaction open, which may still fail: end it inside",
-                    function.__qualname__,
+                    "function left its transaction open",
+                    extra={
+                        "action": "transaction_left_open",
+                        "function": function.__qualname__,
+                        "advice": "End the transaction inside the function: it may still fail",
+                    },
                 )
                 half.unknown()
 

@@ -93,11 +93,14 @@ class BacklogLimiter:
         is_refused = declared.on_backlog is OnBacklog.REFUSE
         if self._lines.admits(declared.topic):
             log.warning(
-                "topic %s: %d events or more wait to be sent, the limit is %d; further ones are %s",
-                declared.topic,
-                backlog,
-                limit,
-                "refused" if is_refused else "written anyway",
+                "backlog is at its limit",
+                extra={
+                    "action": "backlog_at_limit",
+                    "topic": declared.topic,
+                    "count": backlog,
+                    "limit": limit,
+                    "on_backlog": str(declared.on_backlog),
+                },
             )
         if is_refused:
             raise BacklogExceeded(declared.topic, backlog, limit)

@@ -205,7 +205,8 @@ class InFlight:
             self._former_names.popleft()
         if done.lost:
             log.warning(
-                "%d events were taken over by another relay before they were settled", done.lost
+                "another relay took events over",
+                extra={"action": "events_taken_over", "relay": self._name, "count": done.lost},
             )
         return done
 

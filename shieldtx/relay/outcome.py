@@ -65,7 +65,12 @@ def decide_outcomes(
             retries.append(Retry(event_id=event.envelope.id, delay=delay, reason=reason))
     if retries:
         log.warning(
-            "%d events refused for now, tried again later: %s", len(retries), retries[0].reason
+            "events refused, sent again later",
+            extra={
+                "action": "events_refused",
+                "count": len(retries),
+                "reason": retries[0].reason,
+            },
         )
     unconfirmed = by_outcome[DeliveryOutcome.UNCONFIRMED]
     unsent = by_outcome[DeliveryOutcome.UNSENT]

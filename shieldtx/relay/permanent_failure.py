@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from shieldtx.domain.events import Envelope
+from shieldtx.domain.log_fields import event_fields
 from shieldtx.domain.reasons import WITH_TRACEBACK, loggable
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.domain.states import TxKind
@@ -62,21 +63,29 @@ class PermanentFailures:
             )
         except LocalRollbackFailed as error:
             log.exception(
-                "the local rollback of %s %s failed",
-                envelope.type,
-                envelope.id,
+                "local rollback failed",
                 exc_info=loggable(error),
-                extra=WITH_TRACEBACK,
+                extra={
+                    "action": "local_rollback_failed",
+                    **event_fields(envelope),
+                    **WITH_TRACEBACK,
+                },
             )
             return self._retry(failure.token, envelope, f"{reason}; {error}")
-        log.error("event %s %s failed: %s", envelope.type, envelope.id, reason)
+        log.error(
+            "event failed permanently",
+            extra={"action": "event_failed", **event_fields(envelope), "reason": reason},
+        )
         return RelayResult(claimed=1, failed=int(kept), lost=int(not kept))
 
     def _retry_unknown(self, failure: PermanentFailure) -> RelayResult:
         """Retry an event of an unknown type until a release that declares the type claims it."""
         envelope, reason = failure.event.envelope, failure.reason
         why = f"this release does not declare the event type {envelope.type!r}, so it cannot fail"
-        log.warning("event %s %s waits: %s: %s", envelope.type, envelope.id, why, reason)
+        log.warning(
+            "event type is not declared",
+            extra={"action": "event_type_unknown", **event_fields(envelope), "reason": reason},
+        )
         return self._retry(failure.token, envelope, f"{reason}; {why}")
 
     def _retry(self, token: UUID, envelope: Envelope, reason: str) -> RelayResult:

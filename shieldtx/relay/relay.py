@@ -147,7 +147,10 @@ class Relay:
             self._in_flight.withdraw_former(name)
         lost = before.shards - before.surplus - holding.shards
         if lost:
-            log.warning("relay %s lost its lease on %d shards", name, len(lost))
+            log.warning(
+                "relay lost its shards' leases",
+                extra={"action": "shards_lost", "relay": name, "shards": sorted(lost)},
+            )
         return holding
 
     def _release_shards(self, shards: frozenset[int], name: str) -> None:

@@ -80,7 +80,11 @@ class Sender:
         try:
             return self._send(batch, with_offsets=with_offsets)
         except Exception as error:
-            log.exception("publishing failed", exc_info=loggable(error))
+            log.exception(
+                "publishing failed",
+                exc_info=loggable(error),
+                extra={"action": "publishing_failed", "count": len(batch.claim.events)},
+            )
             reason = f"publishing failed: {reason_of(error)}"
             ambiguous = Delivery(outcome=DeliveryOutcome.UNCONFIRMED, reason=reason)
             return [ambiguous] * len(batch.claim.events)

@@ -48,7 +48,12 @@ class CircuitBreaker:
         self._open_until = self._clock() + (pause or self._pause.longest).total_seconds()
         reason = outcome.outage_reasons[0]
         log.warning(
-            "broker unavailable, %d events released: %s", len(outcome.outage_reasons), reason
+            "broker unavailable, events released",
+            extra={
+                "action": "broker_unavailable",
+                "count": len(outcome.outage_reasons),
+                "reason": reason,
+            },
         )
         return reason
 
@@ -105,7 +110,10 @@ class AdaptiveBatchSize:
         if pressure:
             self._log(pressure)
         elif self._size == self._most:
-            log.info("the relay is at its full speed again, after %d pauses", self._pauses)
+            log.info(
+                "relay is at full speed again",
+                extra={"action": "relay_at_full_speed", "count": self._pauses},
+            )
             self._is_throttled = False
             self._pauses = 0
             self._lines.reset()
@@ -114,10 +122,12 @@ class AdaptiveBatchSize:
         if not self._lines.admits():
             return
         log.warning(
-            "the relay is slowed: %s; it sends up to %d of %d events at a time",
-            f"the broker throttles it, for {pressure.pause:.3g} s now"
-            if pressure.pause
-            else "its client's buffers were full",
-            self._size,
-            self._most,
+            "relay is slowed",
+            extra={
+                "action": "relay_slowed",
+                "reason": "throttled by the broker" if pressure.pause else "client buffers full",
+                "delay_s": float(f"{pressure.pause:.3g}"),
+                "batch_size": self._size,
+                "limit": self._most,
+            },
         )

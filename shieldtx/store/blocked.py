@@ -116,9 +116,9 @@ class BlockedRows:
             pause = max(SCAN_INTERVAL_S, SHARE * (self._clock() - began))
             self._next_scan = began + pause
             log.warning(
-                "rows of blocked keys were not moved, which slows claims; next try in %.0f s",
-                pause,
+                "blocked rows not moved, claims slow",
                 exc_info=loggable(error),
+                extra={"action": "blocked_rows_not_moved", "delay_s": round(pause)},
             )
             return True
         if is_scan:

@@ -14,6 +14,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Engine, Row
 
 from shieldtx.domain.events import Envelope, age_of
+from shieldtx.domain.log_fields import event_fields
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import IllegalTransition
 from shieldtx.ports.half_messages import Barrier
@@ -129,10 +130,14 @@ class SqlHalfMessageAdmin:
         ended = barrier.look(event_id)
         if ended is not LocalOutcome.COMMIT and self._is_forgotten(message):
             log.warning(
-                "the barrier knows nothing of %s any more: the message is older than %s, for which "
-                "its rows stay. Whether its local transaction committed is for you to know",
-                message,
-                self._barrier_retention,
+                "barrier row may be purged",
+                extra={
+                    "action": "barrier_forgotten",
+                    **event_fields(message.envelope),
+                    "retention": str(self._barrier_retention),
+                    "advice": "Find out yourself whether its local transaction has committed: the "
+                    "message is older than the retention of the barrier's rows",
+                },
             )
             if is_commit:
                 return

@@ -41,7 +41,12 @@ def receive_in_halves(
         reason = error
     if len(arrivals) + len(parked) > 1:
         log.warning(
-            "%d records are stored in halves: %s", len(arrivals) + len(parked), refusal_of(reason)
+            "batch refused, stored in halves",
+            extra={
+                "action": "batch_halved",
+                "count": len(arrivals) + len(parked),
+                "reason": refusal_of(reason),
+            },
         )
         half, parked_half = (len(arrivals) + 1) // 2, (len(parked) + 1) // 2
         if arrivals and parked:
@@ -56,7 +61,16 @@ def receive_in_halves(
         return _both(first, second)
     if arrivals and is_refused(reason):
         record = arrivals[0].record
-        log.error("parked %s: %s", _place(record), refusal_of(reason))
+        log.error(
+            "record is parked",
+            extra={
+                "action": "record_parked",
+                "topic": record.topic,
+                "partition": record.partition,
+                "offset": record.offset,
+                "reason": refusal_of(reason),
+            },
+        )
         refused = Parked(record=record, reason=f"the inbox refuses it: {refusal_of(reason)}")
         return receive_in_halves(receive, [], [refused])
     record = (arrivals or parked)[0].record

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from shieldtx.domain.events import Envelope
+from shieldtx.domain.log_fields import event_fields
 from shieldtx.domain.states import TxKind
 from shieldtx.ports.hand_over import HandedOver, Sent
 from shieldtx.ports.repair import RepairAction, RowSeen
@@ -86,7 +87,15 @@ class EventHandOver:
             handed = self.store(connection, group, rest, in_order=in_order)
             return handed.plus(HandedOver(behind=behind))
         if len(envelopes) == 1:
-            log.warning("event %s is not handed over to %s: %s", envelopes[0].id, group, reason)
+            log.warning(
+                "event could not be handed over",
+                extra={
+                    "action": "hand_over_refused",
+                    "group": group,
+                    **event_fields(envelopes[0]),
+                    "reason": reason,
+                },
+            )
             return HandedOver(refused={envelopes[0].id})
         half = len(envelopes) // 2
         first = self.store(connection, group, envelopes[:half], in_order=in_order)

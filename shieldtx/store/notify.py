@@ -74,8 +74,11 @@ class Notifier:
             try:
                 thread.start()
             except RuntimeError as error:
-                # No more threads, or the end of the process: the poll will find the event.
-                log.debug("no wake-up hints from this process: %s", error)
+                # No more threads, or the end of the process: the poll finds the event too.
+                log.debug(
+                    "wake-up thread did not start",
+                    extra={"action": "wake_up_thread_missing", "error": str(error)},
+                )
             else:
                 self._thread = thread
 
@@ -95,7 +98,10 @@ class Notifier:
                         # A connection that worked once is replaced at once.
                         pause = PAUSE
             except Exception as error:  # noqa: BLE001  any failure only means polling for a while
-                log.debug("no wake-up hints for %s s: %s", pause, error)
+                log.debug(
+                    "wake-ups could not be sent",
+                    extra={"action": "wake_ups_not_sent", "delay_s": pause, "error": str(error)},
+                )
                 # The hint may not have been sent: send it again over the next connection.
                 wanted.set()
 
@@ -134,7 +140,14 @@ class Listener:
                         for _ in connection.notifies(timeout=1.0, stop_after=1):
                             self._wake()
             except Exception as error:  # noqa: BLE001  any failure only means polling for a while
-                log.info("no wake-up hints for %s s, polling instead: %s", pause, error)
+                log.info(
+                    "no wake-ups, relay polls",
+                    extra={
+                        "action": "wake_ups_not_received",
+                        "delay_s": pause,
+                        "error": str(error),
+                    },
+                )
 
 
 def _reset_after_fork(notifier: weakref.ref[Notifier]) -> None:

@@ -103,8 +103,8 @@ class SqlOutboxWriter:
                 raise
             self._asks_again_at = monotonic() + _ASKS_AGAIN_S
             log.warning(
-                "whether the relay would find the events of this process cannot be seen now: %s",
-                reason_of(error),
+                "relay's tables could not be compared",
+                extra={"action": "tables_not_compared", "error": reason_of(error)},
             )
 
     @cached_property

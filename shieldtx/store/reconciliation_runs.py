@@ -156,8 +156,14 @@ class SqlReconciliationRuns:
                     return
                 except DBAPIError as error:
                     # The database may be reachable again before the lease ends.
-                    reason = message_of(error)
-                    log.warning("run %s could not renew its lease: %s", run_id, reason)
+                    log.warning(
+                        "run could not renew its lease",
+                        extra={
+                            "action": "run_lease_not_renewed",
+                            "run_id": run_id,
+                            "error": message_of(error),
+                        },
+                    )
 
         thread = threading.Thread(target=hold, name=f"reconcile {run_id}", daemon=True)
         thread.start()

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from shieldtx.domain.reasons import reason_of
 from shieldtx.store.dialects import dialect_of
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,12 @@ def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> Res
             if attempt == TRIES or not dialect_of(engine.dialect).is_conflict(error):
                 raise
             log.warning(
-                "transaction is tried again", extra={"action": "repair", "attempt": attempt}
+                "transaction conflict, tried again",
+                extra={
+                    "action": "transaction_retried",
+                    "attempt": attempt,
+                    "error": reason_of(error),
+                },
             )
         # The random pause separates two conflicting transactions.
         time.sleep(_FIRST_PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1))  # noqa: S311

@@ -25,7 +25,7 @@ from shieldtx.store.migrations import PAUSE_S, Migrations
 from shieldtx.store.online import OnlineChange
 from shieldtx.store.statements import locks
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 PATIENCE: Final = timedelta(minutes=10)
 """How long an upgrade waits for other transactions by default."""
@@ -230,4 +230,4 @@ def _reading_committed(engine: Engine) -> Connection:
 
 
 def _log(line: str) -> None:
-    logger.info("schema upgrade: %s", line, extra={"action": "upgrade"})
+    log.info("schema upgrade", extra={"action": "schema_upgrade", "step": line})

@@ -215,7 +215,7 @@ def test_an_event_that_is_gone_or_settled_has_changed(pair: Pair):
 
 
 def statement_of_the_docs() -> str:
-    """The statement that docs/explanation/reconciliation.md gives an operator, with its placeholders."""
+    """The statement that the page gives an operator, with its placeholders."""
     section = DOCS.read_text().partition("### An event that is not released")[2]
     return section.partition("```sql\n")[2].partition("```")[0]
 
