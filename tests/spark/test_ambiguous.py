@@ -72,7 +72,7 @@ def test_records_without_rows_are_told_beside_events_without_records():
     )
 
     assert absent.startswith("2 events of orders have no record on orders.placed (COMMIT), and")
-    assert unknown.startswith("4 records on orders.placed (COMMIT) say that their events were ")
+    assert unknown.startswith("4 records on orders.placed (COMMIT) show that their events were ")
 
 
 def test_what_may_be_done_twice_is_told_beside_what_is_missing():
