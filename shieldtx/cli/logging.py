@@ -1,4 +1,4 @@
-"""What goes to standard error, and how: plain lines for people, JSON lines for collectors."""
+"""The log on standard error: plain lines for a terminal, JSON lines for collectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final
 from shieldtx.cli.errors import failure_of
 from shieldtx.cli.output import printable
 
-# Of others' loggers, what is worth a line; an outage, say, is reported by shieldtx itself, once.
+# Minimum levels of other packages' loggers; shieldtx itself reports an outage, once.
 _QUIET: Final = {
     "kafka": logging.CRITICAL,
     "apscheduler": logging.ERROR,
@@ -23,7 +23,7 @@ _PLAIN: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 class LogLevel(StrEnum):
-    """From which severity on to log."""
+    """Minimum severity of log entries."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -32,7 +32,7 @@ class LogLevel(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """How a log line looks."""
+    """Format of log lines."""
 
     PLAIN = "plain"
     JSON = "json"
@@ -48,8 +48,8 @@ def set_up(level: LogLevel, form: LogFormat) -> None:
         handler.addFilter(_is_worth_it)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in _QUIET:
-        # Not lower, even for debugging: it would be thousands of lines. Nor higher: what goes
-        # through the client's loggers tells the brokers' adapter why it cannot connect.
+        # Not lower, even for debugging: that would be thousands of lines. Nor higher: the brokers'
+        # adapter reads from the client's loggers why the client cannot connect.
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
@@ -58,14 +58,14 @@ def _is_worth_it(record: logging.LogRecord) -> bool:
 
 
 class _PlainLines(logging.Formatter):
-    """One line an entry; tracebacks only where they tell something, or when asked for."""
+    """One line per entry, with a traceback only for a defect or on request."""
 
     def __init__(self, *, tracebacks: bool) -> None:
         super().__init__(_PLAIN)
         self._tracebacks = tracebacks
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the entry's line."""
+        """Return the line of the entry."""
         return super().format(self._shortened(record))
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802  logging's signature
@@ -73,9 +73,9 @@ class _PlainLines(logging.Formatter):
         return _time_of(record)
 
     def _shortened(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Put an error that explains itself into the message, in place of its traceback.
+        """Append an error that explains itself to the message, instead of its traceback.
 
-        What a message says may be foreign, and must not look like other entries.
+        The text of a message may be foreign, and must not look like other entries.
         """
         record = copy.copy(record)
         record.msg, record.args = printable(record.getMessage()), ()
@@ -88,7 +88,7 @@ class _PlainLines(logging.Formatter):
 
 
 class _JsonLines(_PlainLines):
-    """One JSON object an entry."""
+    """One JSON object per entry."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the entry as JSON on one line."""

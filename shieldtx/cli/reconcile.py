@@ -112,15 +112,15 @@ def reconcile(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare what services sent with what others received, row by row, on Spark.
+    """Compare sent events with received events, row by row, on Spark.
 
-    Every event with every group that should have it, the rollbacks that come back, and what is in
-    the topics. Nothing is changed. The services are those of reconcile.toml; their URLs hold
-    passwords, so the file names environment variables.
+    The comparison covers every event in every group that should have it, the rollback events, and
+    the records of the topics. It changes nothing. The services are those of reconcile.toml. Their
+    URLs contain passwords, so the file names environment variables.
 
-    The exit status: 0 all is well, 1 there are mismatches, 2 not all could be judged, 3 it broke
-    off. By default a run looks at what has moved since the last good one, and at all that still
-    waits. It needs pip install 'shieldtx[spark]' and Java 17 or newer.
+    Exit status: 0 no mismatch, 1 mismatches, 2 not everything could be judged, 3 the run failed. By
+    default, a run judges what has changed since the last good run, and everything that still waits.
+    Requirements: pip install 'shieldtx[spark]' and Java 17 or newer.
 
     Example: `shieldtx reconcile --config reconcile.toml`
     """
@@ -158,7 +158,7 @@ def _request(
     margin: timedelta | None,
     **options: Any,
 ) -> ReconcileRequest:
-    """Return what a configuration asks for, as far as the options do not say otherwise."""
+    """Return the request of a configuration, with the options' values in place of its own."""
     request = request_of(configuration, out)
     return replace(
         request,
@@ -175,7 +175,7 @@ def _run(
     *,
     as_json: bool,
 ) -> RunOutcome:
-    # Of the others, the run says itself what is wrong with them, and stores it.
+    # The run itself reports and stores what is wrong with the other services.
     require_tables(configuration.services[:1])
     with showing_progress() as progress:
         result = run_reconciliation(
@@ -202,20 +202,20 @@ def _run_at_night(
     try:
         outcome = _run(configuration, replace(request, folder=folder), selection, as_json=as_json)
     except NameTaken as error:
-        # Nobody has judged what this configuration names.
+        # No other run has judged the services of this configuration.
         log.error("no reconciliation tonight: %s", error)  # noqa: TRY400  where is of no use
     except AlreadyRunning as error:
         log.info("left to another machine: %s", error)
     else:
         log.info("the reconciliation ended with %s: %s", outcome.name, folder)
     finally:
-        # Of a run that has not begun.
+        # Removes the folder of a run that did not begin.
         with suppress(OSError):
             folder.rmdir()
 
 
 def _selection(*, full: bool, since: str | None, until: str | None) -> Selection | None:
-    """Return what to look at; None: what has moved since the last good run."""
+    """Return the events to judge; None: what has changed since the last good run."""
     if full and (since or until):
         raise ConfigurationError("--full looks at everything: leave --since and --until out")
     if since is None and until is None:
@@ -226,7 +226,7 @@ def _selection(*, full: bool, since: str | None, until: str | None) -> Selection
 
 
 def _duration(option: str, text: str) -> timedelta:
-    """Read a duration as the settings do: a plain number counts seconds."""
+    """Return a duration in the format of the settings: a plain number counts seconds."""
     with suppress(ValueError, OverflowError):
         return timedelta(seconds=float(text))
     with suppress(ValidationError):

@@ -1,4 +1,4 @@
-"""`shieldtx reconcile repair`: mends what a run has found."""
+"""`shieldtx reconcile repair`: repairs the mismatches that a run found."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def repair(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Mend what a run of the reconciliation has found, as far as that can be done by itself.
+    """Repair the mismatches that a run found, as far as no operator has to decide.
 
-    Missing events are handed over to the groups that lack them, what dead processes left is
-    released, owed rollbacks are raised. A row that is no longer as the run saw it is left alone, so
-    this can be killed and run again, and by two at once. Every change is in its service's
-    shield_audit.
+    Missing events are handed over to the groups that lack them, rows of dead processes are
+    released, and pending rollback events are raised. A row that has changed since the run is left
+    alone, so the command can be killed and run again, also twice at once. Every change is recorded
+    in the shield_audit of its service.
 
-    The exit status: 0 it ran to its end, 3 it did not.
+    Exit status: 0 completed, 3 not completed.
 
     Example: `shieldtx reconcile repair last --config reconcile.toml --dry-run`
     """
@@ -105,7 +105,7 @@ def repair(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Job:
-    """A run, its rows, and what is to be repaired of them."""
+    """A run, its rows, and the repair to be made."""
 
     databases: Opened
     run: StoredRun
@@ -125,12 +125,12 @@ class _Job:
 
     @property
     def services(self) -> tuple[str, ...]:
-        """The names of the services whose databases are written to."""
+        """The names of the services whose databases the repair changes."""
         return tuple(service.name for service in self.databases.services)
 
     @property
     def question(self) -> str:
-        """What an operator has to agree to."""
+        """The question that an operator has to confirm."""
         found = f"what run {self.run.run_id} has found"
         whole = f", restored as a whole: {', '.join(self.restored)}" if self.restored else ""
         services = ", ".join(self.services)
@@ -138,7 +138,7 @@ class _Job:
 
     @property
     def policy(self) -> Policy:
-        """What may be done, looked up again after the prompt: the answer may take hours."""
+        """What the repair may do, read again after the prompt, which may have taken hours."""
         return policy_of(
             self.databases,
             self.run,
@@ -148,13 +148,13 @@ class _Job:
         )
 
     def read(self) -> Iterator[ListedRow]:
-        """Yield the rows that it is about; another run may have taken the folder by now."""
+        """Yield the rows to repair; raises ConfigurationError if another run has replaced them."""
         all_ = [verdict for verdict in Verdict if verdict.is_mismatch]
         rows = rows_of(self.run, self.copy)
         return listed_rows(rows, self.named or all_, run_id=self.run.run_id)
 
     def carry_out(self, *, who: str, dry_run: bool) -> RepairReport:
-        """Do it."""
+        """Run the repair, or plan it with `dry_run`."""
         return Repair(
             stores=self.databases.stores,
             policy=self.policy,
@@ -165,7 +165,7 @@ class _Job:
 
 
 def _agreed(job: _Job) -> bool:
-    """Show what would be done and what would not, and ask; nothing to do needs no answer."""
+    """Show the plan and ask for confirmation, unless there is nothing to repair."""
     plan = job.carry_out(who="", dry_run=True)
     for (verdict, action), rows in plan.repaired.items():
         late = f", {rows.out_of_order} of them after later events of their keys"
