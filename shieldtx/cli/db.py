@@ -12,7 +12,7 @@ from shieldtx.cli.output import AsJson, print_json, print_line, print_progress
 from shieldtx.store.upgrades import PATIENCE
 
 commands = typer.Typer(
-    help="Make, update and check shieldtx's tables in the service's database.",
+    help="Create, upgrade and check shieldtx's tables in the service's database.",
     no_args_is_help=True,
 )
 
@@ -20,11 +20,11 @@ commands = typer.Typer(
 @commands.command()
 def upgrade(
     context: typer.Context,
-    revision: Annotated[str, typer.Argument(help="Which revision to go to.")] = "head",
+    revision: Annotated[str, typer.Argument(help="Target revision.")] = "head",
     *,
     patience: Annotated[
         float,
-        typer.Option(help="Seconds to wait for transactions that keep the tables locked.", min=1),
+        typer.Option(help="Maximum wait in seconds for transactions that lock the tables.", min=1),
     ] = PATIENCE.total_seconds(),
     as_json: AsJson = False,
 ) -> None:

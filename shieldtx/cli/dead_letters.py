@@ -76,7 +76,7 @@ def list_(
 def show(
     context: typer.Context,
     ref: Annotated[
-        str, typer.Argument(help="An event's id, or GROUP/TOPIC/PARTITION/OFFSET of a record.")
+        str, typer.Argument(help="Event id, or GROUP/TOPIC/PARTITION/OFFSET of a parked record.")
     ],
     *,
     payload: Annotated[
@@ -112,7 +112,9 @@ def show(
 @commands.command()
 def replay(
     context: typer.Context,
-    event_ids: Annotated[list[str], typer.Argument(help="Events, all or none of which go.")],
+    event_ids: Annotated[
+        list[str], typer.Argument(help="Event ids; all events are replayed, or none.")
+    ],
     *,
     group: Group = None,
     who: Who = None,

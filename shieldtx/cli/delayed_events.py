@@ -20,9 +20,7 @@ from shieldtx.errors import ConfigurationError, EventRefused
 from shieldtx.ports.delayed_events import BizKey, Change, ChangeResult, DelayedEvent, EventRef
 from shieldtx.settings.fields import Seconds
 
-commands = typer.Typer(
-    help="List, cancel and reschedule the events that wait for their time.", no_args_is_help=True
-)
+commands = typer.Typer(help="List, cancel and reschedule delayed events.", no_args_is_help=True)
 
 _DURATION: TypeAdapter[timedelta] = TypeAdapter(Seconds)
 _WHY_NOT = {
@@ -36,10 +34,14 @@ _WHY_NOT = {
     ChangeResult.FAILED: "it has failed, see `shieldtx dead show`",
 }
 
-EventIds = Annotated[list[str] | None, typer.Argument(help="Events, each of which goes by itself.")]
-Type = Annotated[str | None, typer.Option("--type", help="The event type of --biz-key.")]
+EventIds = Annotated[
+    list[str] | None, typer.Argument(help="Event ids; events that are already due stay unchanged.")
+]
+Type = Annotated[
+    str | None, typer.Option("--type", help="Event type of the event that --biz-key names.")
+]
 Key = Annotated[
-    str | None, typer.Option("--biz-key", help="The event with this business key, instead of ids.")
+    str | None, typer.Option("--biz-key", help="Business key of the event, in place of ids.")
 ]
 Who = Annotated[
     str | None,
@@ -51,10 +53,10 @@ Who = Annotated[
 def list_(
     context: typer.Context,
     *,
-    event_type: Annotated[str | None, typer.Option("--type", help="Only this type.")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only this logical topic.")] = None,
-    key: Annotated[str | None, typer.Option("--key", help="Only this key.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 50,
+    event_type: Annotated[str | None, typer.Option("--type", help="Filter by event type.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Filter by logical topic.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Filter by key.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of events.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List the delayed events, the next due first.
@@ -115,13 +117,16 @@ def reschedule(
     event_type: Type = None,
     biz_key: Key = None,
     delay: Annotated[
-        str | None, typer.Option("--delay", help="From now on: seconds, or ISO 8601 (PT2H).")
+        str | None,
+        typer.Option("--delay", help="New delay from now on: seconds, or ISO 8601 (PT2H)."),
     ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", help="A time with its zone: 2031-05-01T08:00:00+02:00.")
+        str | None,
+        typer.Option("--at", help="New due time with its time zone: 2031-05-01T08:00:00+02:00."),
     ] = None,
     level: Annotated[
-        int | None, typer.Option("--level", help="From now on: RocketMQ's level, 1 to 18.")
+        int | None,
+        typer.Option("--level", help="New delay from now on, as RocketMQ's delay level 1 to 18."),
     ] = None,
     who: Who = None,
     as_json: AsJson = False,

@@ -32,9 +32,11 @@ from shieldtx.store.discards import DISCARD, Discard, Discardable, consequence_o
 
 Refs = Annotated[
     list[str] | None,
-    typer.Argument(help="Ids of events, and GROUP/TOPIC/PARTITION/OFFSET of parked records."),
+    typer.Argument(help="Event ids, and GROUP/TOPIC/PARTITION/OFFSET of parked records."),
 ]
-Reason = Annotated[str, typer.Option("--reason", help="Reason of the discard, for the audit.")]
+Reason = Annotated[
+    str, typer.Option("--reason", help="Reason of the discard, recorded in the audit log.")
+]
 
 
 def discard(

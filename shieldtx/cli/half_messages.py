@@ -21,20 +21,24 @@ commands = typer.Typer(
     no_args_is_help=True,
 )
 
-EventIds = Annotated[list[str], typer.Argument(help="Half messages, all or none of which go.")]
+EventIds = Annotated[
+    list[str], typer.Argument(help="Ids of half messages; all are resolved, or none.")
+]
 Who = Annotated[
     str | None,
     typer.Option("--who", help="User recorded in the audit log.", show_default="user@host"),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")]
 
 
 @commands.command("list")
 def list_(
     context: typer.Context,
     *,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only this logical topic.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many of each state.")] = 50,
+    topic: Annotated[str | None, typer.Option("--topic", help="Filter by logical topic.")] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1000, help="Maximum number of half messages per state.")
+    ] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List half messages: first those that wait for an operator, then those still checked back.
@@ -63,7 +67,7 @@ def list_(
 @commands.command()
 def show(
     context: typer.Context,
-    event_id: Annotated[str, typer.Argument(help="The id of a half message.")],
+    event_id: Annotated[str, typer.Argument(help="Id of a half message.")],
     *,
     payload: Annotated[
         bool, typer.Option("--payload", help="Show payload and header values unmasked.")

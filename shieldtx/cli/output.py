@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 AsJson = Annotated[
     bool,
-    typer.Option("--json", help="Print JSON instead: its keys are stable.", show_default=False),
+    typer.Option("--json", help="Print the result as JSON with stable keys.", show_default=False),
 ]
 
 _PIPED_WIDTH = 200

@@ -132,20 +132,21 @@ def start(
         typer.Option(
             envvar="SHIELDTX_APP",
             metavar="MODULE:OBJECT",
-            help="Where your code has its ShieldTx, for example shop.orders:shield.",
+            help="ShieldTx object in your code, for example shop.orders:shield.",
         ),
     ] = None,
     log_level: Annotated[
-        LogLevel, typer.Option(envvar="SHIELDTX_LOG_LEVEL", help="From which severity on to log.")
+        LogLevel, typer.Option(envvar="SHIELDTX_LOG_LEVEL", help="Minimum severity of log entries.")
     ] = LogLevel.INFO,
     log_format: Annotated[
-        LogFormat, typer.Option(envvar="SHIELDTX_LOG_FORMAT", help="Of the log on standard error.")
+        LogFormat,
+        typer.Option(envvar="SHIELDTX_LOG_FORMAT", help="Format of the log on standard error."),
     ] = LogFormat.PLAIN,
     *,
     version: Annotated[  # noqa: ARG001  handled by its callback
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Show it and leave."
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:

@@ -63,51 +63,65 @@ def reconcile(
     ] = Path("reconciliation"),
     margin: Annotated[
         str | None,
-        typer.Option(help="What moved within it is in flight; seconds or ISO 8601. [PT15M]"),
+        typer.Option(help="Age below which changes are in flight; seconds or ISO 8601. [PT15M]"),
     ] = None,
     full: Annotated[
         bool,
         typer.Option(
-            "--full", help="Look at everything, not only at what has moved since the last good run."
+            "--full",
+            help="Judge all events, not only those changed since the last good run.",
         ),
     ] = False,
     since: Annotated[
         str | None,
-        typer.Option(help="Only events written since then, as in 2026-01-31T00:00:00+00:00."),
+        typer.Option(
+            help="Judge only events written since this time, as in 2026-01-31T00:00:00+00:00."
+        ),
     ] = None,
-    until: Annotated[str | None, typer.Option(help="Only events written before then.")] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Judge only events written before this time.")
+    ] = None,
     cron: Annotated[
         str | None,
         typer.Option(
             metavar="LINE",
-            help="Stay, and run at these times, as in '0 2 * * *'; each run has a folder of its "
-            "own in that of --out.",
+            help="Keep running, and reconcile at the times of this crontab line, as in "
+            "'0 2 * * *'; each run has its own folder in --out.",
         ),
     ] = None,
     topics: Annotated[
-        bool, typer.Option("--topics/--no-topics", help="Read the topics too.")
+        bool,
+        typer.Option(
+            "--topics/--no-topics", help="Read the Kafka topics in addition to the tables."
+        ),
     ] = True,
     push_down: Annotated[
         bool,
         typer.Option(
             "--push-down/--no-push-down",
-            help="Compare digests that the databases make, and read only rows where they differ.",
+            help="Compare digests that the databases compute, and read rows only where digests "
+            "differ.",
         ),
     ] = True,
     rows: Annotated[
-        int, typer.Option(min=0, max=MOST_ROWS, help="Of each mismatch, on the page.")
+        int,
+        typer.Option(
+            min=0, max=MOST_ROWS, help="Maximum number of sample rows per mismatch in the report."
+        ),
     ] = 20,
     show_payloads: Annotated[
-        bool, typer.Option("--show-payloads", help="Of those rows; masked otherwise.")
+        bool,
+        typer.Option("--show-payloads", help="Show payloads of sample rows (masked by default)."),
     ] = False,
     master: Annotated[
-        str, typer.Option(envvar="SHIELDTX_SPARK_MASTER", help="Where Spark runs.")
+        str, typer.Option(envvar="SHIELDTX_SPARK_MASTER", help="URL of the Spark master.")
     ] = "local[2]",
     jdbc_jar: Annotated[
         Path | None,
         typer.Option(
             envvar="SHIELDTX_JDBC_JAR",
-            help="PostgreSQL's JDBC driver; without it, a pinned one is downloaded and verified.",
+            help="JAR file of PostgreSQL's JDBC driver; by default, a pinned version is downloaded "
+            "and verified.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -28,8 +28,7 @@ Config = Annotated[
     Path | None,
     typer.Option(
         envvar="SHIELDTX_RECONCILE_CONFIG",
-        help="The file that names the services; without, the application of --app is compared with "
-        "itself.",
+        help="Configuration file that names the services (default: only the service of --app).",
     ),
 ]
 

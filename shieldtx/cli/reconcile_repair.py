@@ -27,7 +27,7 @@ from shieldtx.store.reconciliation_runs import StoredRun
 def repair(
     context: typer.Context,
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="The id of a run, or `last`: the latest ended one.")
+        str, typer.Argument(metavar="RUN", help="Id of a run, or `last` for the latest ended run.")
     ],
     *,
     config: Config = None,
@@ -35,7 +35,8 @@ def repair(
         list[Verdict] | None,
         typer.Option(
             "--verdict",
-            help=f"Only rows with this verdict; {' and '.join(NAMED)} only if named. Repeatable.",
+            help=f"Repair only rows with this verdict; {' and '.join(NAMED)} only if named. "
+            "Repeatable.",
             show_default=", ".join(REPAIRED),
         ),
     ] = None,
@@ -43,29 +44,29 @@ def repair(
         bool,
         typer.Option(
             "--out-of-order",
-            help="Hand missing events over, publish absent ones again and replay failed ones, also "
-            "where groups have or will have received later events of their keys.",
+            help="Repair missing, absent and failed events even if their groups receive later "
+            "events of their keys first.",
         ),
     ] = False,
     restored: Annotated[
         list[str] | None,
         typer.Option(
             metavar="SERVICE",
-            help="The whole database of this service was restored, or the service is new: what its "
-            "inbox lacks has no effect there either, so send that too. Repeatable.",
+            help="Service that is new, or whose whole database was restored: events that its inbox "
+            "lacks have no effect there either, so they are sent too. Repeatable.",
         ),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="A copy of the run's folder, if it is not where it was.")
+        Path | None, typer.Option(help="Copy of the run's folder, if the original was moved.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Look what would be done, and write nothing.")
+        bool, typer.Option("--dry-run", help="Show the planned repairs, and write nothing.")
     ] = False,
     who: Annotated[
         str | None,
         typer.Option("--who", help="User recorded in the audit log.", show_default="user@host"),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Repair the mismatches that a run found, as far as no operator has to decide.

@@ -44,7 +44,7 @@ def runs(
     context: typer.Context,
     *,
     config: Config = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of runs.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List the runs of the reconciliation, the latest first.

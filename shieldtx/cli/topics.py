@@ -16,7 +16,7 @@ from shieldtx.ports.broker import TopicState
 log = logging.getLogger(__name__)
 
 commands = typer.Typer(
-    help="Make and list the topics of the events that the service writes and reads.",
+    help="Create and list the topics of the events that the service writes and reads.",
     no_args_is_help=True,
 )
 

@@ -30,11 +30,14 @@ from shieldtx.tracing import timeline
 
 def trace(
     context: typer.Context,
-    event_id: Annotated[str, typer.Argument(help="The id of any event, of a rollback too.")],
+    event_id: Annotated[str, typer.Argument(help="Id of any event, also of a rollback event.")],
     *,
     config: Config = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="Begin with the first event of the chain it is in.")
+        bool,
+        typer.Option(
+            "--whole", help="Begin with the first event of the chain that caused this event."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

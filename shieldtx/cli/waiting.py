@@ -26,17 +26,18 @@ class Waiting(StrEnum):
     PARKED = "PARKED"
 
 
-Status = Annotated[Waiting | None, typer.Option("--status", help="Only rows in this state.")]
+Status = Annotated[Waiting | None, typer.Option("--status", help="Filter by state.")]
 Group = Annotated[
-    str | None, typer.Option("--group", help="Only what this consumer group received.")
+    str | None,
+    typer.Option("--group", help="Filter by the consumer group that received the event."),
 ]
-Topic = Annotated[str | None, typer.Option("--topic", help="Only this logical topic.")]
-Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many of each kind.")]
+Topic = Annotated[str | None, typer.Option("--topic", help="Filter by logical topic.")]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of rows of each kind.")]
 Who = Annotated[
     str | None,
     typer.Option("--who", help="User recorded in the audit log.", show_default="user@host"),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")]
 
 _NUMBER = re.compile("[0-9]{1,18}")
 _LETTERS: dict[Waiting, OutboxStatus | InboxStatus] = {

@@ -28,7 +28,9 @@ from shieldtx.scheduling.worker import Worker
 
 log = logging.getLogger(__name__)
 
-Once = Annotated[bool, typer.Option("--once", help="Do what is due, then leave: for cron and CI.")]
+Once = Annotated[
+    bool, typer.Option("--once", help="Process everything that is due and exit, for cron and CI.")
+]
 
 
 def relay(context: typer.Context, *, once: Once = False, as_json: AsJson = False) -> None:
@@ -66,7 +68,7 @@ def relay(context: typer.Context, *, once: Once = False, as_json: AsJson = False
 
 def consume(
     context: typer.Context,
-    group: Annotated[str, typer.Argument(help="A consumer group that your code declares.")],
+    group: Annotated[str, typer.Argument(help="Consumer group that your code declares.")],
     *,
     once: Once = False,
     as_json: AsJson = False,
