@@ -57,8 +57,7 @@ def reconcile(
         Path,
         typer.Option(
             envvar="SHIELDTX_RECONCILE_OUT",
-            help="Folder for the report, the rows and the log of Spark; an earlier report in it is "
-            "replaced.",
+            help="Folder for the report, the rows and Spark's log; replaces an earlier report.",
         ),
     ] = Path("reconciliation"),
     margin: Annotated[
@@ -68,18 +67,15 @@ def reconcile(
     full: Annotated[
         bool,
         typer.Option(
-            "--full",
-            help="Judge all events, not only those changed since the last good run.",
+            "--full", help="Judge all events, not only those changed since the last good run."
         ),
     ] = False,
     since: Annotated[
         str | None,
-        typer.Option(
-            help="Judge only events written since this time, as in 2026-01-31T00:00:00+00:00."
-        ),
+        typer.Option(help="Judge only events written since a time: 2026-01-31T00:00:00+00:00."),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(help="Judge only events written before this time.")
+        str | None, typer.Option(help="Judge only events written before a time.")
     ] = None,
     cron: Annotated[
         str | None,
@@ -91,23 +87,18 @@ def reconcile(
     ] = None,
     topics: Annotated[
         bool,
-        typer.Option(
-            "--topics/--no-topics", help="Read the Kafka topics in addition to the tables."
-        ),
+        typer.Option("--topics/--no-topics", help="Read the Kafka topics too, not only tables."),
     ] = True,
     push_down: Annotated[
         bool,
         typer.Option(
             "--push-down/--no-push-down",
-            help="Compare digests that the databases compute, and read rows only where digests "
-            "differ.",
+            help="Compare digests from the databases, and read rows only where digests differ.",
         ),
     ] = True,
     rows: Annotated[
         int,
-        typer.Option(
-            min=0, max=MOST_ROWS, help="Maximum number of sample rows per mismatch in the report."
-        ),
+        typer.Option(min=0, max=MOST_ROWS, help="Sample rows per mismatch in the report."),
     ] = 20,
     show_payloads: Annotated[
         bool,
@@ -120,8 +111,7 @@ def reconcile(
         Path | None,
         typer.Option(
             envvar="SHIELDTX_JDBC_JAR",
-            help="JAR file of PostgreSQL's JDBC driver; by default, a pinned version is downloaded "
-            "and verified.",
+            help="PostgreSQL's JDBC driver (default: a pinned version, downloaded and verified).",
         ),
     ] = None,
     as_json: AsJson = False,
