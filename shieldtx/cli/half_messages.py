@@ -41,7 +41,7 @@ def list_(
     ] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List half messages: first those that wait for an operator, then those still checked back.
+    """List half messages, the UNRESOLVED before the HALF.
 
     UNRESOLVED: its check-backs are used up or it is too old, and the outcome of its local
     transaction is unknown. HALF: it waits for the outcome from its application, or for its
