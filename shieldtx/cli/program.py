@@ -152,9 +152,9 @@ def start(
 ) -> None:
     """Move events from a service's outbox to Kafka, and from there to other services' handlers.
 
-    First run: `shieldtx db upgrade`, `shieldtx topics create`, then `shieldtx relay` and `shieldtx
-    consume GROUP`, each as its own process. The options below may stand before or after the
-    command.
+    First run: `shieldtx db upgrade`, `shieldtx topics create`, then `shieldtx relay` and
+    `shieldtx consume GROUP`, each as its own process. The options below may stand before or after
+    the command.
     """
     set_up(log_level, log_format)
     output.set_up()
