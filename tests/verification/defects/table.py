@@ -247,7 +247,7 @@ DEFECTS = (
         id="S10",
         what="as the first process of a container, a worker misses an early SIGTERM",
         own_test="tests/acceptance/test_worker_life.py"
-        "::test_the_first_process_of_a_container_ends_while_it_starts",
+        "::test_signal_ends_the_first_process_of_a_container_at_start",
     ),
     Defect(
         id="S11",
