@@ -64,9 +64,7 @@ def own_logging() -> Iterator[None]:
 
 @pytest.fixture
 def own_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """Capture the lines of shieldtx alone, so that tests can count them: client threads log at any
-    time.
-    """
+    """Capture shieldtx's lines alone, so that tests can count them: clients log at any time."""
     own = logging.Filter("shieldtx")
     caplog.handler.addFilter(own)
     yield caplog

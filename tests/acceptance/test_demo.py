@@ -49,9 +49,7 @@ def verdicts(demo: Path, run: str) -> dict[tuple[str, str, str], int]:
 
 
 def repaired(said: str) -> dict[str, tuple[int, int, int]]:
-    """Return how many rows of each verdict the repairs have done, found needless, and found
-    changed.
-    """
+    """Return how many rows of each verdict the repairs did, found needless, and found changed."""
     rows = re.findall(r"^ *([A-Z_]+) +[a-z ]+? +(\d+) +(\d+) +(\d+) +0 *$", said, re.MULTILINE)
     return {verdict: (int(done), int(needless), int(new)) for verdict, done, needless, new in rows}
 

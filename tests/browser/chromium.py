@@ -114,8 +114,8 @@ class Chromium:
     def show(
         self, *, width: int, height: int = 900, scheme: str = "light", media: str = "screen"
     ) -> None:
-        """Set the size of the tab, the color scheme (light or dark), and the medium (screen or
-        print).
+        """Set the tab's size, its color scheme (light or dark), and its medium (screen
+        or print).
         """
         self.ask(
             "Emulation.setDeviceMetricsOverride",

@@ -25,9 +25,7 @@ CORPUS = Path(__file__).parent / "corpus"
 
 
 class HeaderName(str):
-    """A header's name; lone surrogates stand for bytes that are not UTF-8, and are sent as these
-    bytes.
-    """
+    """A header's name; lone surrogates are sent as the bytes that are not UTF-8."""
 
     __slots__ = ()
 

@@ -73,9 +73,7 @@ class Pair:
         self.refuse = False
 
     def lose_inbox_rows(self, *groups: str) -> None:
-        """Delete inbox rows and effects, as if the records had vanished before the groups read
-        them.
-        """
+        """Delete inbox rows and effects, as if their records had vanished unread."""
         for group in groups:
             self.stock.execute("DELETE FROM shield_inbox WHERE consumer_group = :g", g=group)
             self.stock.execute("DELETE FROM effects WHERE what = :group", group=group)
