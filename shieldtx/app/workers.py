@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 RETENTION = timedelta(minutes=1)
 CHECKS = timedelta(seconds=1)
-"""Between two looks for half messages that are due for a check."""
+"""The interval between two polls for half messages that are due for a check."""
 PARKING = timedelta(seconds=10)
 LINGER = timedelta(milliseconds=100)
 """How long the relay stays awake for the next hint."""
@@ -90,9 +90,9 @@ def _warn_of_other_sources(app: ShieldTx) -> None:
 def _half_message_jobs(
     app: ShieldTx, *, stopping: Callable[[], bool], wake: Callable[[str], None]
 ) -> list[PeriodicJob]:
-    """Check the half messages of each type by a job of its own: none waits for a slow checker.
+    """Return jobs that check half messages, one for each type: no type waits for a slow checker.
 
-    Only a type with a check due is woken, by one look at all types.
+    One poll of all types wakes only the types with a due check.
     """
 
     def look() -> bool:
@@ -145,6 +145,6 @@ def consumer_process(app: ShieldTx, group: str) -> Worker:
 
 
 def _longest_pass(app: ShieldTx, group: str) -> timedelta:
-    """Return how long a pass may take: a handler that uses its whole lease does not hang."""
+    """Return the maximum duration of a pass: a handler that uses its whole lease does not hang."""
     leases = [handler.lease for handler in app.groups[group].handlers()]
     return max(leases, default=timedelta(0)) + 2 * timedelta(seconds=LONGEST_PASS)

@@ -1,4 +1,4 @@
-"""Recording how attempts ended: in the inbox where they failed, and to the hooks in any case."""
+"""Records outcomes of attempts: failures in the inbox, and every outcome for the hooks."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _PERMANENT = (UnfitPayload, NothingToCompensate)
 """Errors that no further attempt would change."""
 
 _EXPECTED = (Refused, *_PERMANENT)
-"""Errors that say all in their message: a traceback would add nothing."""
+"""Errors whose message is complete: a traceback would add nothing."""
 
 
 class AttemptRecorder:
     """Records the outcomes of one group's attempts. Used by one thread.
 
-    The effect of an attempt is committed together with its status: of a success only the hooks
-    learn here.
+    The effect of an attempt is committed together with its status: this class only notifies the
+    hooks of a success.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class AttemptRecorder:
 
     @property
     def times_attempts(self) -> bool:
-        """Whether any hook wants to know of attempts: `begin` does nothing otherwise."""
+        """Whether any hook observes attempts: `begin` does nothing otherwise."""
         return self._timer.is_on
 
     def begin(self, attempts: Sequence[Attempt]) -> None:
-        """Record that a handler is about to get these events."""
+        """Record that a handler is about to receive these events."""
         self._timer.begin(attempts)
 
     def succeed(self, attempts: Sequence[Attempt], outcome: AttemptOutcome) -> AttemptOutcome:
@@ -86,7 +86,7 @@ class AttemptRecorder:
         return AttemptOutcome.LOST
 
     def wait(self, attempt: Attempt, reason: EventUnfinished) -> AttemptOutcome:
-        """Take the start of a rollback's attempt back: its event is not settled yet."""
+        """Take back the start of a rollback's attempt: its event is not settled yet."""
         log.info("%s", reason)
         self._store.release([attempt])
         self._timer.fail(attempt, AttemptOutcome.BLOCKED, reason)
@@ -95,7 +95,7 @@ class AttemptRecorder:
     def interrupt(self, attempts: Sequence[Attempt], error: BaseException) -> None:
         """Record the error that ends the process during attempts that were started together.
 
-        The attempts stay counted: another worker continues when their lease runs out.
+        The attempts stay counted: another worker continues when their lease expires.
         """
         reason = reason_of(error)
         log.critical("the process ends in the middle of %d attempts: %s", len(attempts), reason)
@@ -106,7 +106,7 @@ class AttemptRecorder:
             log.exception("why the process ends could not be written down", exc_info=shown)
 
     def forget(self) -> None:
-        """Forget when attempts began that never ended: they were repeated alone, or lost."""
+        """Forget the start times of attempts without an outcome: repeated alone, or lost."""
         self._timer.forget()
 
     def _retry_or_give_up(
@@ -188,7 +188,7 @@ class AttemptRecorder:
 
 
 def _is_final(error: Exception, handler: Handler) -> bool:
-    """Whether no further attempt would help; of a group of errors, if it would help with none."""
+    """Whether no further attempt would help; for a group of errors, with none of them."""
     return isinstance(error, _PERMANENT) or _all_are(handler.retry.give_up_on, error)
 
 

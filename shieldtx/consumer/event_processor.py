@@ -1,4 +1,4 @@
-"""Processing one event of the inbox: an attempt of its own, to effect, compensation or failure."""
+"""Processes one event of the inbox in an individual attempt: effect, compensation or failure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class EventProcessor:
         kept_for: KeptFor = KeptFor(),  # noqa: B008  immutable
         handled_elsewhere: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """Process events by way of the ports; `handled_elsewhere` is as of `Compensation`."""
+        """Process events through the ports; for `handled_elsewhere`, see `Compensation`."""
         self._group = group
         self._store = store
         self.caller = HandlerCaller(group=group, store=store)
@@ -56,11 +56,11 @@ class EventProcessor:
     def process(self, envelope: Envelope) -> AttemptOutcome:
         """Make an attempt at an event: count the attempt, call the handler, record the outcome.
 
-        Errors of the database are raised; the event then stays as it is until its lease runs out.
+        Errors of the database are raised; the event then stays unchanged until its lease expires.
         """
         handler = self._group.handler_of(envelope.type, envelope.kind)
         if handler is None:
-            # Received by an earlier release that had a handler: it waits for one that has it again.
+            # An earlier release with a handler received the event, which waits for such a release.
             log.warning("no handler for %s of %s any more", envelope.kind, envelope.type)
             return AttemptOutcome.BLOCKED
         attempt = self._store.start_attempt(

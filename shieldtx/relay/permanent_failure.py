@@ -1,4 +1,4 @@
-"""Failing an event for good: its FAILED status and its local rollback, in one transaction."""
+"""Permanent failure of an event: its FAILED status and its local rollback, in one transaction."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class PermanentFailures:
         envelope, reason = failure.event.envelope, failure.reason
         if not self._knows(envelope):
             return self._retry_unknown(failure)
-        # A rollback's own failure undoes nothing here: the event that it takes back is another's
-        # word, or was delivered.
+        # A failed rollback event undoes nothing here: its original is another service's event, or
+        # was delivered.
         is_commit = envelope.kind is TxKind.COMMIT
         undo = self._local_rollbacks.get(envelope.type) if is_commit else None
         if failure.event.unconfirmed:

@@ -1,4 +1,4 @@
-"""docs/reconciliation.md matches the code."""
+"""docs/explanation/reconciliation.md matches the code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shieldtx.reconcile.spark_launcher import ReconcileRequest
 from shieldtx.reconcile.verdicts import Verdict
 from tests.support.project import ROOT
 
-PAGE = (ROOT / "docs" / "reconciliation.md").read_text()
+PAGE = (ROOT / "docs" / "explanation" / "reconciliation.md").read_text()
 ROWS = {
     verdict.strip(" *"): (name, cells)
     for name, *cells in re.findall(

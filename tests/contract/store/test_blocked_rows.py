@@ -261,7 +261,7 @@ def test_an_error_does_not_keep_a_claim_from_running(
 
     sqla_event.listen(stores.engine, "before_cursor_execute", time_out)
     assert ids(claim(stores)) == [other]
-    assert "rows behind held keys were not moved" in caplog.text
+    assert "rows of blocked keys were not moved" in caplog.text
     # Not again before each claim.
     caplog.clear()
     assert ids(claim(stores)) == []

@@ -80,7 +80,7 @@ def test_any_delay_up_to_a_century_is_valid(delay: timedelta) -> None:
     assert due(delay=delay) == Due(delay=delay)
 
 
-PAGE = (ROOT / "docs" / "delays.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "delayed-events.md").read_text()
 
 
 def test_page_lists_the_existing_levels() -> None:

@@ -7,11 +7,8 @@ import re
 
 import pytest
 
-from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, Lifecycle, OutboxStatus
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus
 from shieldtx.errors import IllegalTransition
-from tests.support.project import ROOT
-
-README = ROOT / "README.md"
 
 OUTBOX_ARROWS = {
     (None, "INIT"),
@@ -112,13 +109,3 @@ def test_diagram_has_one_line_per_transition_with_its_cause(lifecycle, arrows, s
     assert all(drawn)
     assert {(m[1].replace("[*]", "") or None, m[2]) for m in drawn} == arrows
     assert all(m[3] and ":" not in m[3] for m in drawn), "a colon would end the label"
-
-
-@pytest.mark.parametrize("lifecycle", [OUTBOX, INBOX], ids=["outbox", "inbox"])
-def test_readme_draws_the_lifecycle_of_the_code(lifecycle: Lifecycle):
-    name = f"{lifecycle.name}-states"
-    marked = re.search(
-        f"<!-- {name} -->\n(.*?)<!-- /{name} -->", README.read_text("utf-8"), re.DOTALL
-    )
-    assert marked, f"README.md has no diagram between the markers {name}"
-    assert marked[1].strip() == f"```mermaid\n{lifecycle.mermaid()}\n```"
