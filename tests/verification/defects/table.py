@@ -21,7 +21,7 @@ _RACE = (
 )
 _HALF = "tests/verification/simulation/test_half_machine.py::test_the_machine_finds_out_a"
 _TIMES = (
-    "tests/robustness/test_due_times.py::test_the_times_find_out_a_service_that_takes_all_of_them"
+    "tests/robustness/test_due_times.py::test_due_times_detect_a_service_that_accepts_all_of_them"
 )
 _STATUS = (
     "tests/integration/store/test_status_of_any_rows.py"
@@ -29,7 +29,7 @@ _STATUS = (
 )
 _DOWNGRADES = (
     "tests/migrations/test_schema_rows_there_and_back.py"
-    "::test_the_rows_find_out_a_downgrade_that_forgets_half_messages"
+    "::test_rows_detect_a_downgrade_that_loses_half_messages"
 )
 _CHECKS = "tests/integration/half_messages/test_check_isolation.py"
 
@@ -247,7 +247,7 @@ DEFECTS = (
         id="S10",
         what="as the first process of a container, a worker misses an early SIGTERM",
         own_test="tests/acceptance/test_worker_life.py"
-        "::test_the_first_process_of_a_container_ends_while_it_starts",
+        "::test_signal_ends_the_first_process_of_a_container_at_start",
     ),
     Defect(
         id="S11",
