@@ -241,7 +241,7 @@ DEFECTS = (
     Defect(
         id="S9",
         what="each checked event type costs a thread and a transaction a second",
-        own_test=f"{_CHECKS}::test_an_idle_relay_looks_once_for_all_event_types",
+        own_test=f"{_CHECKS}::test_idle_relay_polls_once_for_all_event_types",
     ),
     Defect(
         id="S10",
