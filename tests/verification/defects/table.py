@@ -7,13 +7,10 @@ from dataclasses import dataclass
 
 from tests.verification.defects.harnesses import Harness
 
-_CALLERS = (
-    "tests/integration/outbox/test_callers_transactions.py"
-    "::test_the_cases_find_out_a_write_side_that"
-)
+_CALLERS = "tests/integration/outbox/test_callers_transactions.py::test_cases_detect_the_defect"
 _PUBLISHERS = (
     "tests/integration/outbox/test_arguments_of_publishers.py"
-    "::test_the_calls_find_out_a_publisher_that_takes_the_first_of_several"
+    "::test_calls_detect_a_publisher_that_takes_the_first_session"
 )
 _RACE = (
     "tests/verification/simulation/test_rollback_race.py"
