@@ -22,7 +22,7 @@ _TIMES = (
 )
 _STATUS = (
     "tests/integration/store/test_status_of_any_rows.py"
-    "::test_the_rows_find_out_a_status_in_which_refusals_hide_dead_rollbacks"
+    "::test_rows_detect_a_status_that_hides_dead_rollbacks"
 )
 _DOWNGRADES = (
     "tests/migrations/test_schema_rows_there_and_back.py"
