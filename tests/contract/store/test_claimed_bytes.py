@@ -1,4 +1,4 @@
-"""A claim, and what is due in the inbox, is bounded by bytes as well as by rows."""
+"""A claim and the due rows of the inbox are bounded by bytes as well as by rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stores(stores: Stores) -> Stores:
 def test_a_claim_ends_where_its_bytes_do_and_the_next_goes_on(stores: Stores) -> None:
     written = write(stores, *(envelope("k", payload='"' + "x" * 398 + '"') for _ in range(5)))
     first = claim(stores)
-    # Two are below the bound, the third reaches it.
+    # Two are below the bound; the third reaches it.
     assert ids(first) == written[:3]
     assert first.cut
     stores.outbox.settle(first.token, Settlement(processed=ids(first)))
@@ -80,10 +80,12 @@ def test_one_row_is_due_however_large(stores: Stores) -> None:
     assert [e.id for e in due(stores)] == [small.id]
 
 
-def test_the_bound_of_due_rows_is_missed_where_it_is_not_kept(
+def test_missing_byte_bound_of_due_rows_is_detected(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No mutant of the banks shows that: due rows are read, and leave no trace in the database."""
+    """No mutant of the banks shows this: due rows are only read, and leave no trace in the
+    database.
+    """
     bounded = inbox_unfinished.group_parameters
 
     def by_rows_alone(group: str, handled: Handled, limit: int, _bytes: int) -> dict[str, Any]:
