@@ -60,7 +60,7 @@ def test_an_old_release_sends_a_new_type_and_never_fails_it(
     assert undone == ["a"]
 
 
-def test_rows_of_another_source_stay_where_they_are(
+def test_rows_of_another_source_are_left_unchanged(
     new: Service, beside: Callable[[str], ShieldTx]
 ) -> None:
     billing = beside("billing")

@@ -295,7 +295,7 @@ def test_offsets_of_a_partition_are_consecutive_for_any_limit(bench: Bench) -> N
         assert offsets == list(range(len(offsets)))
 
 
-def test_a_poll_ends_with_the_record_that_brings_it_to_its_bytes(bench: Bench) -> None:
+def test_poll_ends_with_the_record_that_reaches_its_byte_limit(bench: Bench) -> None:
     topic = bench.topic()
     publish(bench.publisher(), *(record(topic, str(n) * 1_000) for n in range(9)))
     subscriber, sizes = bench.subscriber(group(), topic), []
@@ -342,7 +342,7 @@ def test_only_uncommitted_records_are_delivered_again(bench: Bench) -> None:
     assert min(r.offset for r in again) == 5
 
 
-def test_a_commit_covers_what_came_before_in_its_partition(bench: Bench) -> None:
+def test_commit_covers_earlier_records_of_its_partition(bench: Bench) -> None:
     topic, members = bench.topic(partitions=1), group()
     publish(bench.publisher(), *(record(topic, str(n)) for n in range(10)))
     first = bench.subscriber(members, topic)

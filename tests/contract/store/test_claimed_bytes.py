@@ -29,7 +29,7 @@ def stores(stores: Stores) -> Stores:
     )
 
 
-def test_a_claim_ends_where_its_bytes_do_and_the_next_goes_on(stores: Stores) -> None:
+def test_claim_ends_at_its_byte_limit_and_the_next_continues(stores: Stores) -> None:
     written = write(stores, *(envelope("k", payload='"' + "x" * 398 + '"') for _ in range(5)))
     first = claim(stores)
     # Two are below the bound; the third reaches it.
@@ -44,7 +44,7 @@ def test_bytes_count_not_characters(stores: Stores) -> None:
     assert ids(claim(stores)) == written[:2]
 
 
-def test_one_event_is_claimed_however_large(stores: Stores) -> None:
+def test_one_event_of_any_size_is_claimed(stores: Stores) -> None:
     large, small = write(stores, envelope(payload='"' + "x" * 2 * BYTES + '"'), envelope())
     assert ids(claim(stores)) == [large]
     assert ids(claim(stores)) == [small]
@@ -72,7 +72,7 @@ def test_due_rows_end_where_their_bytes_do_and_the_next_go_on(stores: Stores) ->
     assert [e.id for e in due(stores)] == [e.id for e in sent[3:]]
 
 
-def test_one_row_is_due_however_large(stores: Stores) -> None:
+def test_one_row_of_any_size_is_due(stores: Stores) -> None:
     large, small = envelope("a", payload='"' + "x" * 2 * BYTES + '"'), envelope("b")
     receive(stores, large, small)
     assert [e.id for e in due(stores)] == [large.id]

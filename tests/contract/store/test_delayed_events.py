@@ -102,7 +102,7 @@ def until_due(
     return stores.outbox.until_due(relay=relay, since=since, within=within)
 
 
-def test_delayed_events_of_a_key_go_out_by_their_due_times(stores: Stores) -> None:
+def test_delayed_events_of_a_key_are_sent_by_due_time(stores: Stores) -> None:
     last = write(stores, at=ago(minutes=1))
     first = write(stores, at=ago(minutes=3))
     middle = write(stores, at=ago(minutes=2))
@@ -116,7 +116,7 @@ def test_limited_claim_takes_the_first_due_events_of_a_key(stores: Stores) -> No
     assert [ids(claim(stores, limit=1))[0] for _ in range(3)] == [first, middle, last]
 
 
-def test_a_delayed_event_that_is_refused_lets_the_next_due_go(stores: Stores) -> None:
+def test_refused_delayed_event_does_not_block_the_next(stores: Stores) -> None:
     refused = write(stores, at=ago(minutes=2))
     token = claim(stores).token
     again = Retry(event_id=refused, delay=HOUR, reason="refused")
@@ -311,7 +311,7 @@ def test_refused_ordinary_event_is_not_listed_as_delayed(
     assert cancel(stores, event_id).result is ChangeResult.NOT_DELAYED
 
 
-def test_a_relay_learns_when_the_next_of_its_events_is_due(stores: Stores) -> None:
+def test_relay_gets_the_due_time_of_its_next_event(stores: Stores) -> None:
     claim(stores)
     assert until_due(stores) is None
     write(stores, "a", delay=2 * HOUR)

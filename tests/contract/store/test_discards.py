@@ -243,7 +243,7 @@ def test_second_discard_changes_nothing_and_is_not_audited(stores: Stores) -> No
     assert len(audits(stores)) == len(rows)
 
 
-def test_of_two_groups_the_row_of_one_is_discarded(stores: Stores) -> None:
+def test_discard_covers_the_row_of_one_group(stores: Stores) -> None:
     rollback = dead(stores)
     put(stores, rollback, InboxStatus.DEAD, consumer_group="ledger")
     ledger, orders = letters(stores).find(rollback.id)
@@ -292,7 +292,7 @@ def test_discarded_rollback_is_never_tried_and_blocks_no_key(stores: Stores) -> 
     assert letter(stores, rollback).status is InboxStatus.DISCARDED
 
 
-def test_a_discarded_record_that_comes_again_stays_discarded(stores: Stores) -> None:
+def test_redelivered_discarded_record_stays_discarded(stores: Stores) -> None:
     record = parked(stores)
     discard(stores, record)
 
@@ -403,7 +403,7 @@ def test_discarded_records_are_purged_before_waiting_ones(stores: Stores) -> Non
 
 
 @pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
-def test_the_purge_waits_for_no_record_that_is_being_discarded(stores: Stores) -> None:
+def test_purge_does_not_wait_for_a_record_being_discarded(stores: Stores) -> None:
     busy, free = parked(stores), parked(stores, b"another one")
     age(stores, parked_at=datetime.now(UTC) - 2 * DAY)
     p = stores.tables.parked

@@ -204,7 +204,7 @@ def test_a_delayed_half_message_blocks_no_event_after_its_commit(stores: Stores)
     assert claimed(stores) == written
 
 
-def test_a_business_key_is_refused_while_another_holds_it(stores: Stores) -> None:
+def test_business_key_is_refused_while_it_is_in_use(stores: Stores) -> None:
     prepare(stores, envelope(biz_key="b"))
     with pytest.raises(EventRefused, match="biz_key"):
         prepare(stores, envelope(biz_key="b"))
@@ -500,7 +500,7 @@ def test_half_message_too_old_is_neither_checked_nor_claimed(stores: Stores) -> 
     assert claimed(stores) == []
 
 
-def test_parking_goes_in_batches(stores: Stores) -> None:
+def test_parking_runs_in_batches(stores: Stores) -> None:
     for event_id in prepare(stores, *(envelope() for _ in range(3))):
         use_up(stores, event_id)
     assert [len(stores.half.park(limit=2)) for _ in range(3)] == [2, 1, 0]
@@ -665,7 +665,7 @@ def test_error_other_than_a_lock_timeout_is_not_an_outcome(stores: Stores) -> No
 
 
 @pytest.mark.begun_by_hand
-def test_an_autocommit_cannot_hold_a_barrier(stores: Stores) -> None:
+def test_barrier_in_autocommit_is_refused(stores: Stores) -> None:
     with stores.engine.connect() as connection:
         connection.execution_options(isolation_level="AUTOCOMMIT")
         with pytest.raises(TransactionRefused, match="AUTOCOMMIT"):

@@ -267,7 +267,7 @@ def test_attempt_after_the_last_is_exhausted_and_not_counted(stores: Stores) -> 
 
 @pytest.mark.begun_by_hand
 @pytest.mark.parametrize(("kind", "end"), [("COMMIT", "MAX_RECONSUMED"), ("ROLLBACK", "DEAD")])
-def test_giving_up_and_what_goes_with_it_are_one_transaction(
+def test_giving_up_and_its_callback_share_one_transaction(
     stores: Stores, kind: str, end: str
 ) -> None:
     event = envelope(kind=TxKind(kind), causation_id=new_event_id())
@@ -321,6 +321,7 @@ def test_two_rollbacks_that_name_each_other_do_not_wait(stores: Stores) -> None:
 
 @pytest.mark.parametrize("more", [{}, NAMES_NO_SOURCE], ids=["source", "no source"])
 def test_early_rollback_and_its_event_do_not_deadlock(stores: Stores, more: dict[str, Any]) -> None:
+    """A rollback received before its event waits for the event, and not the reverse."""
     first, event = envelope("k"), envelope("k")
     rollback = rollback_of(event, **more)
     receive(stores, rollback, first, event)
@@ -369,7 +370,7 @@ def test_the_received_original_of_a_rollback_is_locked(stores: Stores) -> None:
 
 
 @pytest.mark.begun_by_hand
-def test_a_compensation_is_noted_once(stores: Stores) -> None:
+def test_compensation_is_marked_once(stores: Stores) -> None:
     event = envelope("a")
     write(stores, event)
     first, second = rollback_of(event), rollback_of(event)
@@ -389,7 +390,7 @@ def test_a_compensation_is_noted_once(stores: Stores) -> None:
         stores.inbox.mark_compensated(session, late)
 
 
-def test_a_compensation_is_noted_for_its_group_only(stores: Stores) -> None:
+def test_compensation_is_marked_for_its_group_only(stores: Stores) -> None:
     event = envelope("a")
     write(stores, event)
     first, second = rollback_of(event), rollback_of(event)

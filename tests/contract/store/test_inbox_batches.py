@@ -257,7 +257,7 @@ def test_effects_are_committed_with_the_status_of_all(stores: Stores) -> None:
 
 
 @pytest.mark.begun_by_hand
-def test_an_error_leaves_all_of_them_as_they_were(stores: Stores) -> None:
+def test_error_leaves_all_rows_of_a_batch_unchanged(stores: Stores) -> None:
     receipt = start(stores, envelope("a"), envelope("b"))
     with pytest.raises(ArithmeticError), stores.inbox.effects(receipt.started):
         raise ArithmeticError
@@ -292,7 +292,7 @@ def test_a_released_row_has_its_attempt_back_and_is_due(stores: Stores) -> None:
     assert begin(stores, first).number == 1
 
 
-def test_releasing_leaves_alone_what_is_done_or_taken_over(stores: Stores) -> None:
+def test_release_leaves_settled_and_taken_over_rows_unchanged(stores: Stores) -> None:
     done, taken = envelope("a"), envelope("b")
     receipt = start(stores, done, taken, lease=OVER)
     with stores.inbox.effects(receipt.started[:1]):
@@ -612,7 +612,7 @@ BROKEN: dict[str, Callable[[Session], object]] = {
 
 @pytest.mark.begun_by_hand
 @pytest.mark.parametrize("way", BROKEN)
-def test_no_further_handler_gets_a_transaction_that_ended(stores: Stores, way: str) -> None:
+def test_ended_transaction_is_not_given_to_another_handler(stores: Stores, way: str) -> None:
     with undone(stores) as session:
         BROKEN[way](session)
         with pytest.raises(HandlerError, match="leave commit"):

@@ -254,7 +254,7 @@ def test_failing_runs_the_local_rollback_in_the_same_transaction(stores: Stores)
     assert column(stores, "status", bad) == "PROCESSING"
 
 
-def test_a_claim_that_is_withdrawn_leaves_its_rows_as_they_were(stores: Stores) -> None:
+def test_withdrawn_claim_leaves_its_rows_unchanged(stores: Stores) -> None:
     settled, *written = write(stores, *(envelope("same") for _ in range(3)))
     stores.outbox.settle(claim(stores, limit=1).token, Settlement(processed=[settled]))
     lost = claim(stores)
@@ -333,7 +333,7 @@ def test_shard_locked_by_a_claim_does_not_block_a_renewal(stores: Stores) -> Non
     assert stores.leases.renew(relay="heir", lease=LEASE).shards == set(range(SHARDS))
 
 
-def test_shards_that_a_relay_left_are_not_counted_as_held(stores: Stores) -> None:
+def test_shards_that_a_relay_left_are_not_counted_as_owned(stores: Stores) -> None:
     statement = status.shards(stores.tables, dialect_of(stores.engine.dialect))
 
     def held() -> int:

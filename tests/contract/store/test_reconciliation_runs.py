@@ -119,7 +119,7 @@ def test_two_configurations_run_concurrently_and_share_no_marks(
     assert [run.run_id for run in other.latest(limit=9)] == ["two"]
 
 
-def test_a_run_keeps_what_it_judges(runs: SqlReconciliationRuns):
+def test_run_keeps_its_basis(runs: SqlReconciliationRuns):
     runs.begin("one", mode="full", who="ann@desk", basis='{"margin": "PT5M"}')
     runs.finish("one", outcome="CLEAN", good=True)
     run_through(runs, "two", good=True)
@@ -194,7 +194,7 @@ def test_run_that_renews_its_lease_is_not_taken_over(stores: Stores, runs: SqlRe
         begin(runs, "next")
 
 
-def test_a_lease_is_held_in_the_background_until_the_block_ends(
+def test_lease_is_extended_in_the_background_during_the_block(
     stores: Stores, runs: SqlReconciliationRuns, eventually: Callable[..., None]
 ):
     begin(runs, "long")

@@ -118,6 +118,7 @@ def assert_each_had_its_effect_once(service: Service) -> None:
 def test_failing_partition_is_paused_and_drains_after_healing(
     service: Service, group: str, healed: threading.Event
 ) -> None:
+    """The other partition continues in the meantime."""
     consumer = service.app.build_consumer(group)
     most = LIMIT + BATCH - 1
     passes_until(

@@ -80,7 +80,7 @@ def state(world: World) -> list[tuple[Any, ...]]:
     return world.downstream.rows("SELECT key, status, attempts FROM shield_inbox ORDER BY seq")
 
 
-def test_what_arrives_together_shares_a_transaction(world: World, calls: Calls) -> None:
+def test_events_of_one_poll_share_a_transaction(world: World, calls: Calls) -> None:
     world.write(*"abcdef")
     done = world.consumer().run_once()
     assert done.outcomes == {AttemptOutcome.APPLIED: 6}
@@ -449,7 +449,7 @@ class Counted(Base):
     times: Mapped[int]
 
 
-def test_each_event_finds_the_session_as_if_it_were_its_own(world: World) -> None:
+def test_each_event_gets_a_fresh_session(world: World) -> None:
     Base.metadata.create_all(world.downstream.engine)
     world.downstream.execute("INSERT INTO counted VALUES ('a', 0)")
     seen: list[int] = []
@@ -562,7 +562,7 @@ def test_an_event_of_a_list_handler_has_the_given_cause(world: World) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_what_a_list_handler_adds_is_not_refused_for_a_backlog(world: World, number: int) -> None:
+def test_events_of_a_list_handler_are_accepted_over_the_limit(world: World, number: int) -> None:
     app = world.downstream.app
     app.declare("stock.reserved", backlog_limit=1)
     with world.downstream.transaction() as session:

@@ -43,9 +43,7 @@ class Added(Enum):
 
 @pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("added", Added)
-def test_wherever_an_event_is_added_it_names_its_own_cause(
-    world: World, added: Added, alone: bool
-) -> None:
+def test_event_added_anywhere_names_its_own_cause(world: World, added: Added, alone: bool) -> None:
     app = world.downstream.app
     app.declare("stock.reserved")
     late = {Added.BEFORE_THE_COMMIT, Added.BEFORE_THE_COMMIT_WITH_ITS_CAUSE}

@@ -79,7 +79,7 @@ def test_effect_and_status_are_written_in_one_transaction(world: World) -> None:
     assert world.downstream.inbox() == {"PROCESSED": 2}
 
 
-def test_a_record_that_comes_again_has_no_second_effect(world: World) -> None:
+def test_redelivered_record_has_no_second_effect(world: World) -> None:
     handle(world)
     world.write("a", "b")
     consumer = world.consumer()
@@ -153,7 +153,7 @@ def test_waiting_retry_blocks_only_its_own_key(world: World) -> None:
     assert numbers == [('{"n":0}',), ('{"n":2}',)]
 
 
-def test_the_partition_goes_on_while_an_event_waits(world: World) -> None:
+def test_partition_continues_while_an_event_waits(world: World) -> None:
     trouble = handle(world, SLOW)
     trouble["a"] = ValueError("not yet")
     world.write("a")
@@ -290,6 +290,7 @@ def test_a_batch_that_cannot_be_stored_is_delivered_again(world: World) -> None:
 def test_undecodable_record_is_parked_with_its_bytes(
     world: World,
 ) -> None:
+    """The partition continues."""
     handle(world)
     bad = Record(
         topic="orders.placed.commit", key=b"a", value=b"\xff\x00", headers=(("x", b"\xfe"),)

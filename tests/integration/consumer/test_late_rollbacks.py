@@ -391,7 +391,7 @@ def test_old_event_written_by_a_compensation_can_be_taken_back(
     assert undoing.service.rows("SELECT 1 FROM shield_outbox WHERE tx_kind = 'ROLLBACK'") == []
 
 
-def test_rollback_that_caused_an_event_is_kept_as_long_as_it(
+def test_rollback_stays_as_long_as_the_event_that_it_caused(
     undoing: Undoing,
 ) -> None:
     first = undoing.write()

@@ -169,6 +169,7 @@ def test_a_group_that_had_applied_an_event_takes_its_effect_back(make_service: M
 
 
 def test_rollback_before_its_event_leaves_a_tombstone(make_service: Make, wire: Wire) -> None:
+    """The event is refused when it arrives."""
     chain = Chain(make_service, ["orders", "stock", "billing"])
     chain["orders"].app.declare("orders.placed")
     chain["orders"].app.consumer("orders").compensates("orders.placed")(effect("cancelled"))

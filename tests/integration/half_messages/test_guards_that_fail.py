@@ -382,7 +382,7 @@ def test_the_release_of_a_savepoint_guards_nothing(bank: Bank) -> None:
 
 
 @pytest.mark.parametrize("caller", [Caller.CONNECTION, Caller.SESSION])
-def test_a_try_after_one_whose_guard_failed_is_guarded_and_sent(bank: Bank, caller: Caller) -> None:
+def test_second_try_after_a_failed_guard_is_guarded_and_sent(bank: Bank, caller: Caller) -> None:
     with bank.pay.app.half(PAID) as half, bank.connect(caller) as local:
         an_error_was_swallowed(bank, local)
         with bank.swallow():

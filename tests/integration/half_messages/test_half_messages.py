@@ -717,7 +717,7 @@ async def guard_late(engine: AsyncEngine, guard: Guard) -> None:
         guard_late,
     ],
 )
-def test_an_asynchronous_session_is_guarded_however_it_commits(orders, ledger, local):
+def test_asynchronous_session_is_guarded_for_each_way_to_commit(orders, ledger, local):
     orders.app.barrier(PLACED, engine=ledger)
 
     async def main() -> None:

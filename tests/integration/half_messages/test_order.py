@@ -64,7 +64,7 @@ def test_late_commit_is_found_after_the_mark_passed_its_prepare(line: Line) -> N
     assert line.take() == [half]
 
 
-def test_half_messages_do_not_hold_the_mark(line: Line) -> None:
+def test_half_messages_do_not_stop_the_mark(line: Line) -> None:
     prepare(line, "k")
     assert line.let_the_mark_follow() > 0
 

@@ -182,7 +182,7 @@ def test_topic_creation_without_permission_is_an_error(guarded: Guarded) -> None
         admin.close()
 
 
-def test_a_wrong_password_is_named_as_such_and_never_shown(
+def test_wrong_password_is_reported_and_never_shown(
     guarded: Guarded, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrong = guarded.account(password="marker-of-a-secret")

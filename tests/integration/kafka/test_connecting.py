@@ -42,7 +42,7 @@ def test_attempt_cut_off_by_the_deadline_hides_no_earlier_reason(
         assert "check username and password" in error_of(account(port))
 
 
-def test_attempts_that_are_all_cut_off_are_named_as_such() -> None:
+def test_attempts_that_are_all_cut_off_report_a_timeout() -> None:
     with full() as port:
         assert "Connection timed out" in error_of(account(port))
 

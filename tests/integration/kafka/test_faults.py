@@ -96,6 +96,7 @@ def read(subscriber: KafkaSubscriber, enough: Callable[[list[str]], bool]) -> li
 def test_records_to_a_frozen_broker_are_unconfirmed(
     fragile: EmbeddedKafka, connection: KafkaConnection, publisher: KafkaPublisher, topic: str
 ) -> None:
+    """The next call after the freeze is acknowledged."""
     assert outcomes(publisher.publish(records(topic, "0"), timeout=20)) == {
         DeliveryOutcome.ACKNOWLEDGED
     }
@@ -219,7 +220,7 @@ def test_a_frozen_broker_is_unreachable_until_it_resumes(
         subscriber.close()
 
 
-def test_the_partitions_of_a_member_that_is_killed_go_to_another(
+def test_partitions_of_a_killed_member_move_to_another(
     connection: KafkaConnection, publisher: KafkaPublisher, topic: str
 ) -> None:
     publisher.publish(records(topic, "0", "1"), timeout=20)

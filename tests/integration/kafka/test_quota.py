@@ -86,6 +86,7 @@ def run(relay: Relay, service: Service, *, within: float) -> list[RelayResult]:
 def test_throttled_relay_loses_nothing_and_returns_to_speed(
     orders: Service, kafka: EmbeddedKafka, client_id: str, topic: str
 ) -> None:
+    """Throttling uses no attempts."""
     set_producer_quota(kafka.bootstrap, client_id, QUOTA)
     write(orders, topic, range(2000))
     relay = orders.relay()

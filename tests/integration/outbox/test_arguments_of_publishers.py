@@ -83,7 +83,7 @@ def _wrong(shop: Shop) -> Iterator[str]:
             yield f"{call}: {orders} rows, {events} events"
 
 
-def test_row_and_event_end_alike_whatever_a_publisher_is_given(postgres_shop: Shop) -> None:
+def test_row_and_event_end_alike_for_any_arguments(postgres_shop: Shop) -> None:
     found = list(_wrong(postgres_shop))
     assert not found, "\n".join(found)
 

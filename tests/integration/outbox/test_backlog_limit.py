@@ -182,7 +182,7 @@ def test_many_blocked_rows_hide_no_topic_of_another_shard(postgres_shop: Shop) -
     assert waiting(shop, "order.placed", upto=500) == 500
 
 
-def test_a_limit_above_what_is_scanned_is_counted_up_to_itself() -> None:
+def test_limit_above_the_scanned_rows_is_counted_completely() -> None:
     assert sql.parameters("t", 10)["scanned"] == 100
     assert sql.parameters("t", 50_000)["scanned"] == sql.MOST_SCANNED
     assert sql.parameters("t", 500_000)["scanned"] == 500_000

@@ -233,6 +233,7 @@ def test_event_that_becomes_due_during_its_cancel_is_skipped(
 
 @pytest.mark.parametrize("change", ["cancel", "reschedule"])
 def test_refused_change_leaves_the_row_unlocked(service: Service, wire: Wire, change: str) -> None:
+    """The open transaction of the caller does not block the relay."""
     event_id = write(service)
     when = {"delay": HOUR} if change == "reschedule" else {}
     with Session(service.engine) as session, session.begin():

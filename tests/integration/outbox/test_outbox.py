@@ -35,7 +35,7 @@ def test_a_commit_makes_data_and_event_visible_together(shop: Shop):
     assert (shop.orders(), shop.events()) == ([1], ["a"])
 
 
-def test_a_begin_block_commits_both_and_an_error_in_it_neither(shop: Shop):
+def test_begin_block_commits_both_or_neither(shop: Shop):
     with shop.session() as session, session.begin():
         session.add(Order(id=1))
         shop.outbox.add(session, placed("kept"))
@@ -150,7 +150,7 @@ def test_session_on_a_connection_follows_the_outer_transaction(shop: Shop, mode,
         assert shop.orders() == []
 
 
-def test_a_flush_that_fails_takes_the_events_with_it(shop: Shop):
+def test_failed_flush_discards_its_events(shop: Shop):
     with shop.session() as session:
         session.add(Order(id=1, note="same"))
         session.commit()

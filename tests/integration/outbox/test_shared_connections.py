@@ -59,7 +59,7 @@ def test_owner_may_commit_by_the_driver_between_two_events(shop: Service) -> Non
 
 
 @pytest.mark.parametrize("ends_by", ["commit", "rollback"])
-def test_owner_may_end_it_by_the_driver_before_the_session(shop: Service, ends_by: str) -> None:
+def test_owner_may_end_the_transaction_by_the_driver_first(shop: Service, ends_by: str) -> None:
     with shop.engine.connect() as connection, Session(connection) as session:
         order_and_event(shop, session)
         getattr(raw(connection), ends_by)()

@@ -271,7 +271,7 @@ def test_repeated_deadlocks_end_the_repair(pair: Pair, monkeypatch: pytest.Monke
     assert pair.received("stock") == []
 
 
-def test_a_tombstone_is_left_as_it_is(pair: Pair):
+def test_tombstone_is_left_unchanged(pair: Pair):
     pair.write(2)
     pair.work()
     pair.stock.execute("UPDATE shield_inbox SET status = 'FENCED' WHERE consumer_group = 'stock'")
@@ -572,6 +572,7 @@ def test_service_outside_the_file_gets_no_copy_of_purged_events(
 
 @pytest.mark.parametrize("batch", [3, 500])
 def test_two_concurrent_repairs_hand_each_event_over_once(pair: Pair, batch: int):
+    """The events of each key stay in order."""
     pair.write(20)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -633,6 +634,7 @@ def test_repair_waits_for_the_first_and_then_changes_nothing(pair: Pair):
 
 
 def test_event_handed_over_by_another_repair_counts_as_needless(pair: Pair):
+    """Later events do not overtake the event."""
     pair.write(4)
     pair.work()
     pair.lose_inbox_rows("stock")

@@ -163,6 +163,7 @@ def test_shards_are_released_without_claims_in_flight(service: Service, wire: Wi
 
 
 def test_events_sent_during_a_database_failure_are_sent_once(service: Service, wire: Wire) -> None:
+    """Their rows are settled after the failure."""
     ids = write(service, 3 * BATCH)
     relay = service.relay()
     relay.run_once()

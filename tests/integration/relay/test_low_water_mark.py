@@ -123,7 +123,7 @@ def test_long_transaction_keeps_the_mark_before_its_events(
     assert line.take() == [first, second]
 
 
-def test_a_reader_with_an_old_snapshot_does_not_hold_the_mark(line: Line) -> None:
+def test_reader_with_an_old_snapshot_does_not_stop_the_mark(line: Line) -> None:
     with line.engine.connect().execution_options(isolation_level="REPEATABLE READ") as reader:
         reader.execute(text("SELECT count(*) FROM shield_outbox"))
         assert line.let_the_mark_follow() > 0

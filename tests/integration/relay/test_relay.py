@@ -82,7 +82,7 @@ def test_nothing_is_claimed_without_a_lease(service: Service) -> None:
     assert owner.run_once().claimed == 1
 
 
-def test_the_rows_of_a_key_go_out_in_the_order_of_writing(service: Service, wire: Wire) -> None:
+def test_rows_of_a_key_are_sent_in_the_order_of_writing(service: Service, wire: Wire) -> None:
     for _ in range(10):
         write(service, "a", "b", "a")
     relay = service.relay()

@@ -59,6 +59,7 @@ def test_throttled_relay_releases_its_claims_and_makes_no_more(
 def test_throttled_relay_publishes_all_in_smaller_batches(
     orders: Service, broker: MemoryBroker, eventually: Callable[..., None]
 ) -> None:
+    """Throttling uses no attempts."""
     relay = orders.relay()
     broker.throttle(above=4, pause=0.05)
     sizes: list[int] = []

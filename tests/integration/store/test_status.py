@@ -190,7 +190,7 @@ def test_received_events_and_parked_records_count_by_group(
     assert overview.inbox.states == stock.backlog.states
 
 
-def test_relays_are_listed_with_their_shards_while_they_live(postgres_app: ShieldTx) -> None:
+def test_live_relays_are_listed_with_their_shards(postgres_app: ShieldTx) -> None:
     app = postgres_app
     leases = SqlLeaseStore(app.engine, app.tables)
     leases.renew(relay="one", lease=MINUTE)
