@@ -1,7 +1,7 @@
 """Two processes with different values of a setting: a documented outcome, or a refusal.
 
 No case is silent. The event is delivered, or it waits or ends with a reason in `shieldtx status`,
-or the process with the wrong value is refused. docs/connections.md has the table.
+or the process with the wrong value is refused. docs/how-to/connections.md has the table.
 """
 
 from __future__ import annotations

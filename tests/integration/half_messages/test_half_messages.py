@@ -39,6 +39,7 @@ from shieldtx.half_messages import messages
 from shieldtx.half_messages.check_back import CheckBack, CheckBackResult
 from shieldtx.store import half_message_admin
 from tests.support import child_process
+from tests.support.log_records import fields_of, logged
 from tests.support.service import Service, Wire, drain, make_topics
 
 COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN
@@ -318,7 +319,8 @@ def test_message_after_all_checks_is_logged_for_an_operator(orders, wire, caplog
         orders.app.half_messages.parking().run_once()
     assert len(asked) == 15
     assert status(orders, event_id) == "UNRESOLVED"
-    assert any(r.levelname == "ERROR" and str(event_id) in r.message for r in caplog.records)
+    [alarm] = logged(caplog.records, "half_message_unresolved")
+    assert alarm["event_id"] == str(event_id)
     assert published(orders, wire) == []
 
 
@@ -1138,8 +1140,9 @@ def test_error_meaning_rollback_keeps_a_committed_message(orders, ledger, caplog
             enter(local)
         raise ValueError("no mail")
     assert status(orders, tx.id) == "INIT"
-    [told] = [r.message for r in caplog.records if r.levelname == "ERROR"]
-    assert f"half message {tx.id} committed, so that the message is sent" in told
+    [told] = [fields_of(r) for r in caplog.records if r.levelname == "ERROR"]
+    assert told["action"] == "barrier_contradiction"
+    assert f"half message {tx.id} committed, so that the message is sent" in str(told["reason"])
 
 
 @pytest.mark.parametrize("is_guarded", [True, False])
@@ -1174,7 +1177,7 @@ def test_rollback_call_of_an_open_transaction_awaits_a_check(orders, ledger, cap
             tx.guard(local)
             tx.rollback()
         assert status(orders, tx.id) == "HALF"
-    assert any("is unknown for now" in r.message for r in caplog.records)
+    assert logged(caplog.records, "outcome_unknown") == [{"event_ids": [str(tx.id)]}]
     assert check(orders).committed == 1
 
 
@@ -1266,7 +1269,8 @@ def test_operator_decides_after_the_barrier_row_is_purged(
     monkeypatch.setattr(half_message_admin, "unix_time", lambda: later)
     decide(orders, event_id, outcome)
     assert status(orders, event_id) == ("INIT" if outcome is COMMIT else "DISCARDED")
-    assert f"knows nothing of half message {event_id} any more" in caplog.text
+    forgotten = logged(caplog.records, "barrier_forgotten")
+    assert [each["event_id"] for each in forgotten] == [str(event_id)]
 
 
 @pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])

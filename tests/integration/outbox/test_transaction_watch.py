@@ -852,9 +852,7 @@ def test_async_session_takes_no_event_in_a_block_of_the_driver(shop: Service) ->
 
 
 def test_sqlite_transaction_has_no_marks_and_no_refusals(tmp_path: Path) -> None:
-    """The SQLite driver reports no transaction state, and SQLite keeps no mark
-    (docs/guarantees.md).
-    """
+    """The SQLite driver does not report transactions, and no mark is set."""
     url = migrated_sqlite(tmp_path / "shop.db", shards=4)
     engine = create_engine(url)
     settings = Settings(source="shop", database_url=url, shards=4)
