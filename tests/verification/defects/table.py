@@ -7,13 +7,10 @@ from dataclasses import dataclass
 
 from tests.verification.defects.harnesses import Harness
 
-_CALLERS = (
-    "tests/integration/outbox/test_callers_transactions.py"
-    "::test_the_cases_find_out_a_write_side_that"
-)
+_CALLERS = "tests/integration/outbox/test_callers_transactions.py::test_cases_detect_the_defect"
 _PUBLISHERS = (
     "tests/integration/outbox/test_arguments_of_publishers.py"
-    "::test_the_calls_find_out_a_publisher_that_takes_the_first_of_several"
+    "::test_calls_detect_a_publisher_that_takes_the_first_session"
 )
 _RACE = (
     "tests/verification/simulation/test_rollback_race.py"
@@ -25,7 +22,7 @@ _TIMES = (
 )
 _STATUS = (
     "tests/integration/store/test_status_of_any_rows.py"
-    "::test_the_rows_find_out_a_status_in_which_refusals_hide_dead_rollbacks"
+    "::test_rows_detect_a_status_that_hides_dead_rollbacks"
 )
 _DOWNGRADES = (
     "tests/migrations/test_schema_rows_there_and_back.py"
@@ -241,7 +238,7 @@ DEFECTS = (
     Defect(
         id="S9",
         what="each checked event type costs a thread and a transaction a second",
-        own_test=f"{_CHECKS}::test_an_idle_relay_looks_once_for_all_event_types",
+        own_test=f"{_CHECKS}::test_idle_relay_polls_once_for_all_event_types",
     ),
     Defect(
         id="S10",
