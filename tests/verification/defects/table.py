@@ -17,9 +17,9 @@ _PUBLISHERS = (
 )
 _RACE = (
     "tests/verification/simulation/test_rollback_race.py"
-    "::test_a_compensation_that_does_not_look_at_its_event_is_caught"
+    "::test_compensation_that_ignores_its_event_is_caught"
 )
-_HALF = "tests/verification/simulation/test_half_machine.py::test_the_machine_finds_out_a"
+_HALF = "tests/verification/simulation/test_half_machine.py::test_machine_detects_a"
 _TIMES = (
     "tests/robustness/test_due_times.py::test_the_times_find_out_a_service_that_takes_all_of_them"
 )
@@ -100,7 +100,7 @@ DEFECTS = (
     Defect(
         id="C5",
         what="a half message is sent although its local transaction silently rolled back",
-        caught=_property(f"{_HALF}_commit_that_is_believed_without_its_barrier") + _faults("M36"),
+        caught=_property(f"{_HALF}_commit_accepted_without_its_barrier") + _faults("M36"),
     ),
     Defect(
         id="C6",
@@ -171,7 +171,7 @@ DEFECTS = (
     Defect(
         id="C19",
         what="an operator's rollback of a half message leaves its barrier open",
-        caught=_property(f"{_HALF}_decision_that_does_not_shut_the_barrier"),
+        caught=_property(f"{_HALF}_decision_that_leaves_the_barrier_open"),
     ),
     Defect(
         id="C20",

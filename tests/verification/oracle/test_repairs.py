@@ -23,7 +23,7 @@ def services(databases):
         yield opened
 
 
-def test_repairs_put_right_what_they_may_and_change_nothing_else(services):
+def test_repairs_fix_what_they_may_and_change_nothing_else(services):
     tally = repair_campaign.run(services, SEEDS)
     assert tally.wrong == {}
     assert tally.repairs == len(SEEDS)
@@ -32,7 +32,7 @@ def test_repairs_put_right_what_they_may_and_change_nothing_else(services):
 
 
 @pytest.mark.parametrize("mutant", OF_REPAIRS, ids=lambda mutant: mutant.name)
-def test_a_repair_with_a_defect_is_found_out(mutant, services):
+def test_defective_repair_is_detected(mutant, services):
     with mutant.applied():
         assert repair_campaign.search(services, range(20), stories=mutant.stories)
 

@@ -102,7 +102,7 @@ def test_a_process_dies_with_a_parent_that_is_killed(
     )
 
 
-def test_a_child_has_a_session_of_its_own_that_ctrl_c_does_not_reach(tmp_path: Path) -> None:
+def test_child_has_its_own_session_that_ctrl_c_does_not_reach(tmp_path: Path) -> None:
     child = python("import os; print(os.getsid(0) == os.getpid())", tmp_path / "log")
     child.finish(within=20)
     assert child.log_tail() == "True"

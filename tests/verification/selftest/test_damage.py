@@ -22,11 +22,11 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("verdict", MISMATCHES)
-def test_each_mismatch_has_a_damage_that_brings_it_about(verdict: Verdict) -> None:
+def test_each_mismatch_has_a_damage_that_causes_it(verdict: Verdict) -> None:
     assert verdict in PLANTED
 
 
-def test_a_follower_is_taken_with_the_one_ahead_of_it_and_no_other() -> None:
+def test_follower_is_taken_with_the_event_ahead_of_it_alone() -> None:
     ada, bob, later = (UUID(int=n) for n in range(3))
     events = [ada, bob, later]
     keys = {ada: "ada", bob: "bob", later: "ada"}

@@ -29,7 +29,7 @@ def test_each_defect_is_in_the_table_once() -> None:
     assert [defect.id for defect in DEFECTS] == expected
 
 
-def test_each_defect_is_found_by_a_harness_or_has_a_test_of_its_own() -> None:
+def test_each_defect_is_found_by_a_harness_or_its_own_test() -> None:
     assert all(bool(defect.caught) is not bool(defect.own_test) for defect in DEFECTS)
 
 

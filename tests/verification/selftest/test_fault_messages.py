@@ -77,7 +77,7 @@ COMMITS = [by_simple_query, by_extended_query, by_prepared_statement, in_a_pipel
 
 
 @pytest.mark.parametrize("commit", COMMITS)
-def test_a_commit_whose_answer_is_lost_is_done_and_the_client_cannot_know(
+def test_commit_with_a_lost_answer_is_done_but_unknown_to_client(
     database: FaultProxy, through: str, direct: Connection, commit: Callable[[Connection], None]
 ) -> None:
     with closing(connect(through)) as client, database.lose_answer("COMMIT") as lost:
@@ -122,7 +122,7 @@ def test_sqlalchemy_meets_the_same_as_its_driver(
     assert kept(direct) == [1, 2, 3]
 
 
-def test_a_commit_of_a_failed_transaction_commits_nothing_and_its_answer_comes(
+def test_commit_of_a_failed_transaction_is_not_lost(
     database: FaultProxy, through: str, direct: Connection
 ) -> None:
     with closing(connect(through)) as client, database.lose_answer("COMMIT") as lost:
@@ -132,7 +132,7 @@ def test_a_commit_of_a_failed_transaction_commits_nothing_and_its_answer_comes(
         assert lost.struck == 0
 
 
-def test_a_client_whose_answer_hangs_learns_of_it_when_the_fault_heals(
+def test_client_with_a_hanging_answer_learns_after_the_fault(
     database: FaultProxy, through: str, direct: Connection, eventually: Callable[..., None]
 ) -> None:
     client, raised = connect(through), []
@@ -237,7 +237,7 @@ ONE_ATTEMPT = {
 }
 
 
-def test_clients_that_begin_at_the_broker_itself_are_led_through_the_proxy(
+def test_clients_that_start_at_the_broker_go_through_the_proxy(
     behind: tuple[EmbeddedKafka, FaultProxy], topic: str
 ) -> None:
     server, proxy = behind
@@ -257,7 +257,7 @@ def test_clients_that_begin_at_the_broker_itself_are_led_through_the_proxy(
 
 
 @pytest.mark.parametrize("then", Then)
-def test_a_record_whose_answer_is_lost_is_in_the_log_and_the_client_saw_none(
+def test_record_with_a_lost_answer_is_in_the_log(
     broker: FaultProxy, topic: str, then: Then
 ) -> None:
     with producing(address(broker), **ONE_ATTEMPT) as producer:
@@ -282,7 +282,7 @@ def test_a_record_that_is_lost_on_its_way_is_not_in_the_log(broker: FaultProxy, 
 
 
 @pytest.mark.parametrize("way", [TO_SERVER, TO_CLIENT])
-def test_a_connection_breaks_off_in_mid_batch_and_an_idempotent_producer_repeats(
+def test_idempotent_producer_repeats_after_a_break_in_mid_batch(
     broker: FaultProxy, topic: str, way: str
 ) -> None:
     values = [bytes([n]) * 20_000 for n in range(20)]

@@ -177,7 +177,7 @@ def test_a_seed_gives_the_same_jitter_again() -> None:
     assert all(1 <= delay <= 1.5 for delay in draws(3))
 
 
-def test_a_cut_closes_what_is_open_and_refuses_what_is_new_until_it_heals(
+def test_cut_closes_and_refuses_connections_until_it_heals(
     proxy: FaultProxy, connect: Connect, echo: Echo, eventually: Callable[..., None]
 ) -> None:
     client = connect()
@@ -242,7 +242,7 @@ def test_a_black_hole_of_one_way_takes_the_answers_alone(
         client.recv(1)
 
 
-def test_a_black_hole_hides_that_nobody_listens(proxy: FaultProxy, connect: Connect) -> None:
+def test_black_hole_hides_that_no_server_listens(proxy: FaultProxy, connect: Connect) -> None:
     proxy.retarget(free_port())
     with proxy.black_hole(to=TO_CLIENT) as hole:
         client = connect()
@@ -294,7 +294,7 @@ def test_slices_arrive_one_by_one(proxy: FaultProxy, connect: Connect, echo: Ech
     assert slices.struck >= 1
 
 
-def test_clients_of_a_server_that_is_away_are_reset_and_a_new_target_takes_them(
+def test_clients_of_an_unreachable_server_are_reset(
     echo: Echo, eventually: Callable[..., None]
 ) -> None:
     with FaultProxy(free_port()) as proxy:

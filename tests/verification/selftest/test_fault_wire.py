@@ -67,7 +67,7 @@ CONVERSATIONS = {
 
 @pytest.mark.parametrize("protocol", CONVERSATIONS)
 @given(cuts=st.lists(st.integers(0, 700), max_size=8), byte_by_byte=st.booleans())
-def test_messages_are_told_apart_wherever_the_stream_is_cut(
+def test_messages_are_separated_wherever_the_stream_is_cut(
     protocol: str, cuts: list[int], byte_by_byte: bool
 ) -> None:
     wire, *conversation = CONVERSATIONS[protocol]

@@ -72,7 +72,7 @@ class OnlyLooks(HalfMachine):
 
 
 @pytest.mark.selftest
-def test_the_machine_finds_out_a_check_that_only_looks(world: World) -> None:
+def test_machine_detects_a_check_that_only_reads(world: World) -> None:
     _is_found_out(world, OnlyLooks)
 
 
@@ -84,7 +84,7 @@ class BelievesEveryCommit(HalfMachine):
 
 
 @pytest.mark.selftest
-def test_the_machine_finds_out_a_commit_that_is_believed_without_its_barrier(
+def test_machine_detects_a_commit_accepted_without_its_barrier(
     world: World,
 ) -> None:
     _is_found_out(world, BelievesEveryCommit)
@@ -105,7 +105,7 @@ class CommitsInTheEnd(HalfMachine):
 
 
 @pytest.mark.selftest
-def test_the_machine_finds_out_a_default_after_the_last_check(world: World) -> None:
+def test_machine_detects_a_default_after_the_last_check(world: World) -> None:
     _is_found_out(world, CommitsInTheEnd)
 
 
@@ -118,5 +118,5 @@ class DecidesWithoutTheBarrier(HalfMachine):
 
 
 @pytest.mark.selftest
-def test_the_machine_finds_out_a_decision_that_does_not_shut_the_barrier(world: World) -> None:
+def test_machine_detects_a_decision_that_leaves_the_barrier_open(world: World) -> None:
     _is_found_out(world, DecidesWithoutTheBarrier)

@@ -201,7 +201,7 @@ def test_no_interleaving_applies_an_event_after_its_compensation(
 @pytest.mark.selftest
 @LEASES
 @pytest.mark.parametrize("source", ["A", "B"], ids=["A", "own"])
-def test_a_compensation_that_does_not_look_at_its_event_is_caught(
+def test_compensation_that_ignores_its_event_is_caught(
     source: str, lease: timedelta | None
 ) -> None:
     with patch.object(compensation, "_UNFINISHED", frozenset()):

@@ -201,12 +201,12 @@ class Banks(RuleBasedStateMachine):
             assert not found, found
 
 
-def test_no_way_leads_to_a_violation() -> None:
+def test_no_sequence_of_steps_violates_an_invariant() -> None:
     run(Banks, examples=150)
 
 
 @pytest.mark.selftest
-def test_a_way_to_a_defect_is_found() -> None:
+def test_sequence_of_steps_to_a_defect_is_found() -> None:
     with applied("no-dedupe"), pytest.raises(AssertionError, match="I3"):
         # Found is enough here: to find the shortest way takes its time.
         run(Banks, examples=500, phases=[Phase.generate])
