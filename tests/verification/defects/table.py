@@ -1,4 +1,4 @@
-"""The defects that three independent readings found, and what finds each if it is put back."""
+"""The defects that three independent reviews found, and what finds each if it is put back."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _CHECKS = "tests/integration/half_messages/test_check_isolation.py"
 
 @dataclass(frozen=True, slots=True)
 class Catch:
-    """A harness, and the name that the defect has there: a mutant's, or that of a test."""
+    """A harness, and the name of the defect in it: a mutant or a test."""
 
     harness: Harness
     name: str
 
     def __str__(self) -> str:
-        """Say it in a few words; a test by its file."""
+        """Return a short form; a test by its file."""
         if self.harness is Harness.PROPERTY:
             file, _, _ = self.name.partition("::")
             return f"{self.harness} `{file.rpartition('/')[2]}`"
@@ -57,7 +57,7 @@ class Defect:
     what: str
     caught: tuple[Catch, ...] = ()
     own_test: str = ""
-    """Where no general harness finds it: the test that does."""
+    """The test that finds the defect where no general harness does."""
 
 
 def _faults(*names: str) -> tuple[Catch, ...]:
@@ -263,7 +263,7 @@ DEFECTS = (
 
 
 def names_of(harness: Harness) -> Iterator[str]:
-    """Yield what a harness has to find."""
+    """Yield the names that a harness has to find."""
     for defect in DEFECTS:
         for catch in defect.caught:
             if catch.harness is harness:

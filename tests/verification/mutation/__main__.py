@@ -17,7 +17,7 @@ from tests.verification.mutation.targets import EVERY, TESTS, modules
 
 
 def main() -> int:
-    """Try what the command line names, write the score, and fail for survivors without a reason."""
+    """Try what the command line names, write the score, and fail for unexplained survivors."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.verification.mutation", description=__doc__
     )

@@ -1,4 +1,4 @@
-"""Mutants of workers and upgrades: what their operation relies on."""
+"""Mutants of workers and upgrades: of what their operation relies on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _rows_after_held_keys_stay_in_line(breaker: Breaker) -> None:
 
 def _failed_clients_stay_open(breaker: Breaker) -> None:
     Network.close = lambda self, node_id=None: None
-    # What is garbage would be closed by a collection.
+    # A collection would close unreferenced clients.
     connection._free_failed_clients = worker.free_failed_pass = lambda: None
 
 

@@ -1,4 +1,4 @@
-"""F22, F44: what happens to topics while clients write."""
+"""F22, F44: faults of topics while clients write."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EACH_PARKED = "each is parked"
 
 
 def deleted(banks: Banks) -> None:
-    """The topic is deleted when all that is on it has been read, and recreated later."""
+    """The topic is deleted after all its records were read, and recreated later."""
     banks.open(but="upstream relay")
     relay = banks.upstream.relay(**PATIENT)
     load = banks.begin_writing(300, pause=0.1)
@@ -74,7 +74,7 @@ def missing_for_too_long(banks: Banks) -> None:
 
 
 def missing_for_a_while(banks: Banks) -> None:
-    """The topic is missing until events are blocked behind those that wait for it."""
+    """The topic is missing until rows are blocked by the events that wait for it."""
     banks.open(but="upstream relay")
     banks.upstream.relay(**PATIENT)
     topic = banks.topics[0]
@@ -126,7 +126,7 @@ def too_few_replicas(banks: Banks) -> None:
 
 
 def parked_before_and_after(banks: Banks, *, patience_s: float = PATIENCE_S) -> None:
-    """Records are parked, their topic is recreated, and others are parked at the same places."""
+    """Records are parked, their topic is recreated, and others are parked at the same offsets."""
     banks.open()
     banks.write(30)
     banks.drain()
@@ -173,7 +173,7 @@ def _commits(banks: Banks) -> list[Read]:
 
 
 def _await_readers(banks: Banks) -> None:
-    """Wait until the downstream bank has received all that is on the topic."""
+    """Wait until the downstream bank has received all records of the topic."""
 
     def received() -> set[UUID]:
         return {row.event_id for row in banks.downstream.rows("SELECT event_id FROM shield_inbox")}
@@ -186,7 +186,7 @@ def _await_readers(banks: Banks) -> None:
 
 
 def _moved_keys(banks: Banks) -> None:
-    """Expect that keys went to another partition in the middle of their lives."""
+    """Expect that keys moved to another partition between their events."""
     places: dict[str | None, set[int]] = {}
     for record in _commits(banks):
         places.setdefault(record.key, set()).add(record.partition)
