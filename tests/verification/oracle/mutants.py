@@ -1,4 +1,4 @@
-"""Defects that the reconciliation has had, put back: histories have to show each of them."""
+"""Former defects of the reconciliation, put back: histories have to show each of them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Rules = Callable[[Rule], Rule | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mutant:
-    """A defect, and the histories in which it is looked for."""
+    """A defect, and the histories in which it is searched."""
 
     name: str
     applied: Callable[[], AbstractContextManager[Any]]
-    """Puts the defect in for as long as it is open."""
+    """Puts the defect in while the context is open."""
     stories: Sequence[Story] = ()
-    """Where it shows in few histories, those that it shows in; empty: all."""
+    """The stories that show a rare defect; empty: all."""
 
 
 def rules_of(book: RuleSet, change: Rules) -> Callable[[], AbstractContextManager[Any]]:
-    """Return what judges by a changed book in the place of this one."""
+    """Return a context in which a changed book of rules replaces this one."""
     changed = tuple(rule for each in book.rules if (rule := change(each)) is not None)
     mutant = RuleSet(facts=book.facts, rules=changed)
 
@@ -52,7 +52,7 @@ _judge = RuleSet.judge
 
 
 def without(rule: Rule, *facts: Fact) -> Rule:
-    """Return a rule to which some facts are all the same."""
+    """Return a rule that ignores some facts."""
     kept = {fact: values for fact, values in rule.when.items() if fact not in facts}
     return replace(rule, when=kept)
 
@@ -93,7 +93,7 @@ def _tombstones_are_as_old_as_their_events(rule: Rule) -> Rule | None:
 
 
 def instead(of: Any, name: str, mutant: Any) -> Callable[[], AbstractContextManager[Any]]:
-    """Return what puts a mutant in the place of an attribute of a module or a class."""
+    """Return a context in which a mutant replaces an attribute of a module or a class."""
     return lambda: patch.object(of, name, mutant)
 
 

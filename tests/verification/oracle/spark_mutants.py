@@ -1,4 +1,4 @@
-"""Defects that the job on Spark and its stored runs have had, put back."""
+"""Former defects of the job on Spark and of its stored runs, put back."""
 
 from __future__ import annotations
 

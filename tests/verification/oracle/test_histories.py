@@ -1,4 +1,4 @@
-"""Small histories, by the rules in Python: each night says what is wrong, and nothing else."""
+"""Tests of small histories, by the rules in Python: each night reports exactly the mismatches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_each_night_reports_all_mismatches_and_nothing_else(random):
 
 @pytest.fixture(scope="module")
 def many():
-    """What the nights of many histories have said."""
+    """Return the results of the nights of many histories."""
     return [
         said for seed in range(MANY) for said in PythonNights(history=a_history(Random(seed))).run()
     ]

@@ -1,4 +1,4 @@
-"""Nights are repaired, ended at each step and begun again; then workers go on."""
+"""Tests of repaired nights, ended at each step and restarted; then workers run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEEDS = range(8)
 
 @pytest.fixture(scope="module")
 def services(databases):
-    """The four services of all histories."""
+    """Return the four services of all histories."""
     with four_services(databases) as opened:
         yield opened
 

@@ -1,4 +1,4 @@
-"""The browser of the tests itself: what it says when it is not there, or goes away."""
+"""Tests of the browser of the tests: its errors when it is missing, or dies."""
 
 from __future__ import annotations
 

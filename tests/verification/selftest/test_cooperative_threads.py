@@ -1,4 +1,4 @@
-"""Cooperative threads run one at a time, whoever is quicker."""
+"""Tests that cooperative threads run one at a time, whichever is quicker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong between two banks: of each kind that the reconciliation tells, on purpose."""
+"""Tests of the damage between two banks: one kind for each mismatch of the reconciliation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.verification.faults import damage
 from tests.verification.faults.reconciliation_runs import MISMATCHES
 from tests.verification.faults.scenarios import reconciliation
 
-# F34 itself holds what it has planted against all mismatches, some minutes later than this.
+# F34 itself compares the planted damage with all mismatches, some minutes later than this.
 PLANTED = {
     Verdict[name]
     for module in (damage, reconciliation)

@@ -1,4 +1,4 @@
-"""The table of defects names what there is, and stands in the documentation as it is."""
+"""Tests that the table of defects names existing tests, and that the documentation has it."""
 
 from __future__ import annotations
 

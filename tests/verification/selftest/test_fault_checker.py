@@ -1,4 +1,4 @@
-"""The checker finds what it is there to find: each test plants one violation, and nothing else."""
+"""Tests that the checker finds violations: each test plants one violation, and nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def record(transfer: UUID, seq: int, *, kind: str = "COMMIT", offset: int = 0) -
 
 @pytest.fixture
 def sound() -> Evidence:
-    """Three transfers of 10: credited, credited, refused."""
+    """Return three transfers of 10: credited, credited, refused."""
     rollback = UUID(int=1003)
     return Evidence(
         operations=Operations(answers={A: "ok", B: "ok", C: "info"}),
@@ -56,7 +56,7 @@ def sound() -> Evidence:
 
 
 def only(counts: Counts) -> set[str]:
-    """The names of the invariants that are broken."""
+    """Return the names of the violated invariants."""
     names = ("lost", "ghost", "double", "inversions", "both", "neither", "illegal", "money")
     return {name for name in names if getattr(counts, name)}
 

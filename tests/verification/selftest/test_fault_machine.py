@@ -1,4 +1,4 @@
-"""Clocks that are off and disks that are full: they are what they claim to be."""
+"""Tests that wrong clocks are wrong and that full disks are full."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_server_crashed_by_a_full_disk_recovers_committed_data() -> None:
                         connection.execute(MEGABYTE_OF_LOG)
                     committed += 1
             assert connection.broken, "what cannot be logged is a crash"
-        server.kill()  # it may be gone by itself
+        server.kill()  # the server may have ended by itself
         disk.free()
         server.start()
         with connect(server) as connection:

@@ -1,4 +1,4 @@
-"""The fault proxy between real clients and real servers: single messages of theirs are lost."""
+"""Tests of the fault proxy between real clients and real servers: single messages are lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def database(postgres: EmbeddedPostgres, database_url: str) -> Iterator[FaultPro
 
 @pytest.fixture
 def through(database: FaultProxy, database_url: str) -> str:
-    """The database's URL, through the proxy."""
+    """Return the database's URL, through the proxy."""
     url = make_url(database_url).set(port=database.port)
     return url.render_as_string(hide_password=False)
 
@@ -176,7 +176,7 @@ def test_as_many_answers_are_lost_as_is_asked_for(
 
 @pytest.fixture(scope="module")
 def behind() -> Iterator[tuple[EmbeddedKafka, FaultProxy]]:
-    """A broker whose clients, wherever they begin, are sent to the proxy."""
+    """Start a broker whose clients, wherever they start, are sent to the proxy."""
     port = free_port()
     with (
         FaultProxy(port, protocols.kafka) as proxy,
@@ -228,7 +228,7 @@ def in_the_log(broker: FaultProxy, topic: str) -> list[bytes]:
     return values
 
 
-# One attempt: what the client gets to know of it is what is looked at.
+# One attempt: the subject is what the client learns about it.
 ONE_ATTEMPT = {
     "retries": 0,
     "enable_idempotence": False,

@@ -1,4 +1,4 @@
-"""The fault proxy itself: a proof by faults that never strike would prove nothing."""
+"""Tests of the fault proxy itself: a proof by faults that never strike would prove nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TCP_INFO_DATA_SEGMENTS_IN = 152  # offset in struct tcp_info, <linux/tcp.h>
 
 
 class Echo:
-    """A server that sends back what it gets, and keeps it."""
+    """A server that echoes its input, and records it."""
 
     def __init__(self) -> None:
         self.got = b""
@@ -35,7 +35,7 @@ class Echo:
         self._accepting.start()
 
     def close(self) -> None:
-        # A connection is closed by its own thread alone: recv() must not meet a number of nobody.
+        # Only a connection's own thread closes it: recv() must not meet a reused descriptor.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._accepting.join(10)
         self._listener.close()
@@ -50,7 +50,7 @@ class Echo:
             while True:
                 connection, _ = self._listener.accept()
                 thread = threading.Thread(target=self._answer, args=(connection,), daemon=True)
-                self.connections.append(connection)  # before its first answer is heard
+                self.connections.append(connection)  # before its first answer arrives
                 self._threads.append(thread)
                 thread.start()
 
@@ -189,7 +189,7 @@ def test_cut_closes_and_refuses_connections_until_it_heals(
     eventually(lambda: echo.ends == ["closed"], "the server sees the end too")
     assert cut.struck == proxy.tally.cuts == 1
     cut.heal()
-    cut.heal()  # once more is harmless
+    cut.heal()  # a second call has no effect
     assert ask(connect(), b"pong") == b"pong"
 
 
@@ -208,7 +208,7 @@ def test_a_black_hole_takes_everything_and_closes_nothing(
     assert echo.got == b"ping"
     assert proxy.tally.vanished == {TO_SERVER: len(b"lostlost too"), TO_CLIENT: 0}
     hole.heal()
-    for client in (early, late):  # a stream with bytes missing can only end
+    for client in (early, late):  # a stream with missing bytes can only end
         with pytest.raises(ConnectionResetError):
             client.recv(1)
     assert ask(connect(), b"new") == b"new"
@@ -235,7 +235,7 @@ def test_a_black_hole_of_one_way_takes_the_answers_alone(
         assert echo.got == b"pingasked"
         assert_silent(client)
         echo.connections[0].shutdown(socket.SHUT_RDWR)
-        assert_silent(client)  # nor does it hear that the server has gone
+        assert_silent(client)  # nor does it notice that the server has gone
         client.sendall(b"still talking")
         assert_silent(client)
     with pytest.raises(ConnectionResetError):
@@ -289,7 +289,8 @@ def test_slices_arrive_one_by_one(proxy: FaultProxy, connect: Connect, echo: Ech
         assert ask(client, sent) == sent
     info = echo.connections[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     (segments,) = struct.unpack_from("I", info, _TCP_INFO_DATA_SEGMENTS_IN)
-    # The kernel joins what waits for an acknowledgement; unsliced, all of it is one segment.
+    # The kernel joins segments that wait for an acknowledgement; unsliced, all of it is one
+    # segment.
     assert segments > 10
     assert slices.struck >= 1
 
@@ -299,7 +300,7 @@ def test_clients_of_an_unreachable_server_are_reset(
 ) -> None:
     with FaultProxy(free_port()) as proxy:
         address = HOST, proxy.port
-        # The reset may come while the client still looks whether it is connected.
+        # The reset may arrive while the client still checks its connection.
         with pytest.raises(ConnectionResetError), socket.create_connection(address, 10) as client:
             client.recv(1)
         proxy.retarget(echo.port)
@@ -338,7 +339,7 @@ def test_a_stream_of_another_protocol_is_an_error_of_the_test(echo: Echo) -> Non
 
 @pytest.mark.parametrize("speaks", [None, kafka], ids=["bytes", "messages"])
 def test_fifty_megabytes_a_second_go_through(speaks: Wire | None) -> None:
-    """The best of three, because the machine may be busy."""
+    """Measures the best of three runs, because the machine may be busy."""
     frame = struct.pack(">ihhi", 16_384 - 4, Api.FETCH, 0, 1) + bytes(16_384 - 12)
     sent = 100 * MEGABYTE // len(frame)
     with (

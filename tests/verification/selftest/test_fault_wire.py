@@ -1,4 +1,4 @@
-"""Where the fault proxy finds the beginnings of messages."""
+"""Tests of the beginnings of messages that the fault proxy finds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def kafka_answer(number: int, body: bytes) -> bytes:
 
 
 POSTGRES_REQUESTS = [
-    (struct.pack(">iI", 8, 80877103), None),  # may it be encrypted?
+    (struct.pack(">iI", 8, 80877103), None),  # an SSLRequest
     (struct.pack(">iI", 14, 196608) + b"user\0\0", None),
     (typed(b"Q", b"begin\0"), "BEGIN"),
     (

@@ -1,4 +1,4 @@
-"""The processes of the banks, as those see them who wait for their end."""
+"""Tests of the processes of the banks, from the view of a caller that waits for their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures that the faults' command prints for docs/guarantees.md."""
+"""Tests of the figures that the faults' command prints for docs/guarantees.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutation testing finds what tests do not notice, and counts nothing else as noticed."""
+"""Tests that mutation testing counts exactly what tests detect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def changed(body: str) -> dict[str, str]:
-    """Return the text of a function after each of its changes, by what the change does."""
+    """Return the text of a function after each of its changes, by the change's description."""
     tree = ast.parse(f"def f():\n    {body}\n")
     [function] = tree.body
     assert isinstance(function, ast.FunctionDef)
@@ -152,7 +152,7 @@ def test_kept():
 
 
 def test_run_separates_killed_mutants_from_survivors(tmp_path: Path) -> None:
-    """In a project of its own: what a test notices is killed, what none looks at survives."""
+    """In a separate project, a tested change is killed, and an untested change survives."""
     (tmp_path / "subject.py").write_text(SUBJECT)
     (tmp_path / "test_subject.py").write_text(TESTS)
     found = _run(tmp_path)
