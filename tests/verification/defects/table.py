@@ -79,7 +79,7 @@ def _property(*tests: str) -> tuple[Catch, ...]:
 DEFECTS = (
     Defect(
         id="C1",
-        what="a compensation runs before the effect of its event, which is then applied for good",
+        what="a compensation runs before the effect of its event, which is then never undone",
         caught=_model("COMPENSATES_UNFINISHED") + _property(_RACE),
     ),
     Defect(
@@ -155,12 +155,12 @@ DEFECTS = (
     ),
     Defect(
         id="C16",
-        what="an upgrade of the tables blocks all writers behind a reader",
+        what="an upgrade of the tables waits for a reader and blocks all writers",
         caught=_faults("M56"),
     ),
     Defect(
         id="C17",
-        what="statements are prepared behind a pooler",
+        what="statements are prepared through a pooler",
         caught=_faults("M54"),
     ),
     Defect(
@@ -225,7 +225,7 @@ DEFECTS = (
     ),
     Defect(
         id="S6",
-        what="DEAD rollbacks are hidden behind refusals in the status",
+        what="refusals hide DEAD rollbacks in the status",
         caught=_property(_STATUS),
     ),
     Defect(
@@ -256,7 +256,7 @@ DEFECTS = (
     ),
     Defect(
         id="S12",
-        what="each attempt to reach a Kafka that is away leaves descriptors open",
+        what="each attempt to reach an unreachable Kafka leaves descriptors open",
         caught=_faults("M59"),
     ),
 )

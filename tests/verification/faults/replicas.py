@@ -89,5 +89,5 @@ def administer(bootstrap: str, ask: Callable[[AdminClient], Mapping[Any, Any]]) 
 def _property(file: Path, name: str) -> str:
     found = re.search(rf"^{re.escape(name)}=(.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
     if found is None:
-        raise ValueError(f"{file} does not say {name}")
+        raise ValueError(f"{file} does not contain {name}")
     return found[1]

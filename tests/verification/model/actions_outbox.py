@@ -86,7 +86,7 @@ def _lease_ends(state: State, s: int) -> Iterator[Step]:
     if service.owner == GONE:
         yield f"the lease of the dead relay of {service.name} runs out", ended
     elif state.faults:
-        late = f"relay {service.owner + 1} of {service.name} is held up past its lease"
+        late = f"relay {service.owner + 1} of {service.name} is delayed past its lease"
         yield late, ended.after_fault()
 
 
@@ -126,7 +126,7 @@ def _claims(state: State, bounds: Bounds, s: int, r: int, name: str) -> Iterator
             yield f"{name} claims {events}, and the answer is lost", lost.after_fault()
             ambiguous = _remembering(state, s, r, Relay(is_ambiguous=True))
             overdue = ambiguous.with_service(s, ambiguous.services[s]._replace(overdue=r))
-            yield f"the claim of {name} is held up on its way", overdue.after_fault()
+            yield f"the claim of {name} is delayed on its way", overdue.after_fault()
 
 
 def _overdue_claim_arrives(state: State, bounds: Bounds, s: int) -> Iterator[Step]:

@@ -26,7 +26,7 @@ class Mutant(StrEnum):
     APPLIES_UNGUARDED = "the effect asks neither for the token nor for the status of its row"
     ROLLBACK_IN_SECOND_TRANSACTION = "the attempts are used up first, the rollback written later"
     COMPENSATES_EACH_ROLLBACK = "a compensation does not ask whether there was one before"
-    LEAVES_NO_TOMBSTONE = "a rollback that comes before its event leaves nothing behind"
+    LEAVES_NO_TOMBSTONE = "a rollback that comes before its event leaves no row"
     COMPENSATES_UNFINISHED = "a compensation does not ask whether its event has been handled yet"
     LOOKS_ONCE = "a rollback that found no event does not ask again whether the event has come"
     PURGES_UNDER_A_ROLLBACK = "the purge does not ask for rollbacks that are open or DEAD"

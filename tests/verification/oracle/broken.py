@@ -210,7 +210,7 @@ def broker_refuses(h: History) -> None:
     if h.random.random() < 0.5:
         event = h.written(event_type, at, status=O.HALF, due=at + 60)
         parked_at = at + 60
-        event.becomes(O.UNRESOLVED, parked_at, last_error="nobody knows its end")
+        event.becomes(O.UNRESOLVED, parked_at, last_error="its outcome is unknown")
     else:
         event = h.written(event_type, at)
         event.becomes(O.PROCESSING, at, attempts=3, lease_until=at + 1)

@@ -184,7 +184,7 @@ BY_RULES: Final = (
         applied=instead(mistyped_names, "mistyped_names", lambda *_: iter(())),
     ),
     Mutant(
-        name="a type that no group should receive goes unnoticed beside another of its topic",
+        name="a type that no group should receive goes unnoticed next to another of its topic",
         applied=instead(routes, "_unreceived", _a_received_topic_is_received_whole),
         stories=UNHANDLED,
     ),
@@ -226,12 +226,12 @@ BY_RULES: Final = (
         stories=(damaged.is_taken_back_days_later,),
     ),
     Mutant(
-        name="a rollback is owed as long as the upstream keeps its event",
+        name="a rollback is due as long as the upstream keeps its event",
         applied=rules_of(PAIRS, _owed_if_sent),
         stories=(damaged.rollback_row_is_lost,),
     ),
     Mutant(
-        name="a rollback is owed since its event came",
+        name="a rollback is due since its event came",
         applied=instead(facts, "owes_rollback", _owed_since_it_came),
         stories=(damaged.rollback_row_is_lost,),
     ),

@@ -74,7 +74,8 @@ class Said:
             yield f"{run} broke off: {self.problem}"
             return
         if self.must_tell > self.tells or self.tells > (self.must_tell or self.may_tell):
-            yield f"{run} {'says' if self.tells else 'does not say'} that it cannot judge something"
+            verb = "reports" if self.tells else "does not report"
+            yield f"{run} {verb} that it cannot judge something"
         if self.restored and not self._sees_the_restored():
             yield f"{run} does not see that the database of {self.restored} was put back"
         for pair in sorted(self.found.keys() | self.truth.keys()):

@@ -170,7 +170,7 @@ OF_REPAIRS: Final = (
         stories=(broken.record_is_lost_and_taken_back,),
     ),
     Mutant(
-        name="N4 delivered behind later events of its key",
+        name="N4 delivered after later events of its key",
         applied=_nothing_overtakes,
         stories=(broken.record_is_lost_before_another_of_its_key,),
     ),
@@ -180,7 +180,7 @@ OF_REPAIRS: Final = (
         stories=(broken.record_is_lost,),
     ),
     Mutant(
-        name="published again behind later events of its key",
+        name="published again after later events of its key",
         applied=instead(OrderForAll, "late", lambda *_, **__: {}),
         stories=(broken.record_is_lost_before_another_of_its_key,),
     ),
@@ -220,7 +220,7 @@ OF_REPAIRS: Final = (
         stories=(key_stories.record_is_lost_where_a_clock_went_back,),
     ),
     Mutant(
-        name="an event is left to an operator behind an earlier one of its key",
+        name="an event is left to an operator after an earlier one of its key",
         applied=instead(key_order, "_OfOneKey", _ByAnyArrival),
         stories=(key_stories.record_is_lost_where_a_clock_went_back,),
     ),

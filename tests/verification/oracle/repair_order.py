@@ -56,7 +56,7 @@ def inverted(before: Rows, after: Rows, applied: Sequence[Effect]) -> Iterator[s
         row = sent[event_id]
         key = service, group, *key_of(row)
         if row["seq"] < latest.get(key, 0):
-            yield f"{effect} was applied behind a later event of its key"
+            yield f"{effect} was applied after a later event of its key"
         latest[key] = max(row["seq"], latest.get(key, 0))
 
 
@@ -127,7 +127,7 @@ def awaited_in_vain(missing: Iterable[Pair], before: Rows, report: RepairReport)
             )
     refused = report.refused.get((Verdict.MISSING_DOWNSTREAM, LACKS_EARLIER), 0)
     if refused > rightly:
-        yield f"{refused} are left to an operator behind what a group lacks, and {rightly} are"
+        yield f"{refused} are left to an operator after what a group lacks, and {rightly} are"
 
 
 def keys_at_rest(rows: Rows) -> set[Key]:

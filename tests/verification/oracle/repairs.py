@@ -308,7 +308,7 @@ class RepairedNight:
             if effect in plan.lost_effects and self._was_settled(rows, effect[-1]):
                 yield f"{effect} was applied again by a group whose inbox had lost it"
             if effect in overtaken:
-                yield f"{effect} was applied behind a later event of its key"
+                yield f"{effect} was applied after a later event of its key"
             is_lost = effect not in received
             if is_lost and effect[-1] in taken_back and self._was_settled(rows, effect[-1]):
                 yield f"{effect} was applied though it had been taken back"

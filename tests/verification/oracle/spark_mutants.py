@@ -143,7 +143,7 @@ ON_SPARK: Final = (
         stories=(damaged.is_taken_back_days_later,),
     ),
     Mutant(
-        name="a rollback is owed since its event came",
+        name="a rollback is due since its event came",
         applied=instead(transforms, "owes_rollback", _owed_since_it_came),
         stories=(damaged.rollback_row_is_lost,),
     ),

@@ -14,7 +14,7 @@ from tests.verification.oracle.setting import Judged
 from tests.verification.oracle.timeline import Life
 from tests.verification.oracle.topic_logs import ALWAYS, EventId, Log, Partition, Topics, id_of
 
-O, V = OutboxStatus, Verdict  # noqa: E741  short, for what is said of rows
+O, V = OutboxStatus, Verdict  # noqa: E741  short names for verdicts on rows
 _PERHAPS_SENT: Final = {O.INIT, O.PROCESSING, O.PROCESSED}
 
 

@@ -138,7 +138,7 @@ def test_an_end_by_rst_goes_through_as_one(
     ask(client, b"ping")
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
-    eventually(lambda: echo.ends == ["reset"], "the server hears of the reset")
+    eventually(lambda: echo.ends == ["reset"], "the server notices the reset")
 
 
 def test_what_is_on_concerns_open_connections_until_it_heals(
@@ -272,10 +272,10 @@ def test_a_reset_strikes_once_and_at_its_byte(
     client = connect()
     ask(client, b"ping")
     fault = proxy.reset_after(size)
-    with pytest.raises((ConnectionResetError, BrokenPipeError)):  # noqa: PT012 - either may say so
+    with pytest.raises((ConnectionResetError, BrokenPipeError)):  # noqa: PT012 - either may raise
         client.sendall(bytes(size + 500_000))
         receive(client, size + 500_000)
-    eventually(lambda: echo.ends == ["reset"], "the server is told too")
+    eventually(lambda: echo.ends == ["reset"], "the server notices too")
     assert len(echo.got) <= len(b"ping") + size
     assert proxy.tally.passed[TO_SERVER] == len(b"ping") + size
     assert fault.struck == proxy.tally.resets == 1

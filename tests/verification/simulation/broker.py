@@ -22,7 +22,7 @@ from shieldtx.ports.broker import (
 Place = tuple[str, int]
 
 _ACKNOWLEDGED = Delivery(outcome=DeliveryOutcome.ACKNOWLEDGED)
-_UNSENT = Delivery(outcome=DeliveryOutcome.UNSENT, reason="the broker is away")
+_UNSENT = Delivery(outcome=DeliveryOutcome.UNSENT, reason="the broker is unreachable")
 _UNCONFIRMED = Delivery(outcome=DeliveryOutcome.UNCONFIRMED, reason="no answer")
 _REFUSED = Delivery(outcome=DeliveryOutcome.REFUSED, reason="the topic refuses")
 _REJECTED = Delivery(outcome=DeliveryOutcome.REJECTED, reason="too large")
@@ -175,7 +175,7 @@ class MemoryPublisher:
         records: Sequence[Record],
         *,
         timeout: float,
-        with_offsets: bool = False,  # noqa: ARG002  nobody asks here
+        with_offsets: bool = False,  # noqa: ARG002  unused here
     ) -> Sequence[Delivery]:
         """Send `records` and return a delivery for each, as the port requires."""
         sender = self._sender

@@ -131,7 +131,7 @@ class _Look:
         for number in self._sent:
             refunds = self._entries["refund", number] + self._entries["undo", number]
             if refunds > 1 and not self._entries["refund", number] > 1:
-                yield Violation("I3", f"transfer {number}: given back twice")
+                yield Violation("I3", f"transfer {number}: refunded twice")
         for number, row in self._sent.items():
             published = str(row.envelope.id) in self._published
             ended = self._entries["credit", number] + self._entries["refund", number]

@@ -67,7 +67,7 @@ def audit(session: Session, event: Event) -> None:
     """Enter a transfer in the auditors' books, whatever the bank does with it, or refuse it too."""
     _enter(session, event, 1)
     if event.payload.refuse == "by all":
-        raise Refused("nobody takes this")
+        raise Refused("no group accepts this")
 
 
 @auditors.compensates(

@@ -323,7 +323,7 @@ IN_BANKS = named(
     ("M7", "giving up and rollback in two transactions", _the_rollback_in_a_second_transaction),
     (
         "M8",
-        "success on a retry, and rolled back all the same",
+        "success on a retry, and rolled back anyway",
         _rolled_back_although_it_succeeds,
     ),
     ("M9", "polling by id > last seen", _polled_by_last_seen),

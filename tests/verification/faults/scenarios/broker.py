@@ -60,7 +60,8 @@ def frozen(banks: Banks) -> None:
         banks.until(lambda: _unconfirmed(banks), "a send ends without an answer", PATIENCE_S)
         time.sleep(max(0.0, thaw_at - time.monotonic()))
         banks.expect(
-            _logged(banks.upstream, "not acknowledged within"), "the relay says what it waited for"
+            _logged(banks.upstream, "not acknowledged within"),
+            "the relay reports what it waited for",
         )
     load.finish(PATIENCE_S)
 

@@ -33,7 +33,7 @@ OWN_SESSIONS: Final = "each process has sessions of its own"
 REFUSED: Final = "password authentication failed"
 PREPARED: Final = 'prepared statement "_pg3_'
 """Part of the errors of statements that lie in the session of another client."""
-NOT_PREPARED: Final = "no statement is prepared behind a pooler"
+NOT_PREPARED: Final = "no statement is prepared through a pooler"
 PORT: Final = "BANK_POOLER_PORT"
 URL: Final = "SHIELDTX_DATABASE_URL"
 ENDS: Final = 12

@@ -255,7 +255,7 @@ def a_key_that_waits(banks: Banks) -> None:
         key=key,
         event=event,
     )
-    banks.expect(behind, "some events wait behind the first of their key")
+    banks.expect(behind, "some events wait for the first of their key")
     banks.expect(set(map(tuple, behind)) <= {("INIT", 0)}, f"its key does not wait: {behind}")
     side.execute("UPDATE shield_inbox SET due_at = now() WHERE event_id = :event", event=event)
 

@@ -21,7 +21,7 @@ from tests.verification.faults.matrix import Fault
 from tests.verification.faults.scenarios.members import await_rollbacks
 from tests.verification.faults.world import World
 
-KEY = "the banks' own key that they tell nobody else"
+KEY = "the banks' own key that no other client has"
 KEY_OF_THE_FORGER = "a key of the same length that the forger made up"
 MISSING = f"{signing.HEADER}: the header is missing"
 WRONG = f"{signing.HEADER}: is not that of this record"

@@ -217,7 +217,7 @@ def _while_reported(
                 client.end()
                 clients.banks.expect(loss.struck, f"{name}: its call is lost")
             clients.banks.expect(
-                client.worker.has_logged("was lost: it will be checked"), f"{name} notices"
+                client.worker.has_logged("check-back will resolve it"), f"{name} notices"
             )
             clients.expect_ends({name: status})
 

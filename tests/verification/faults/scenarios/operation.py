@@ -59,7 +59,7 @@ def poison(banks: Banks) -> None:
     failed = up.rows("SELECT event_id FROM shield_outbox WHERE status = 'FAILED'")
     banks.expect(undone == {row.event_id for row in failed}, "each is rolled back where it began")
     banks.expect(up.one(_ATTEMPTS) == 1, "the others go out at their first attempt")
-    banks.expect(not relay.has_logged("broker unavailable"), "poison is no outage")
+    banks.expect(not relay.has_logged("broker unavailable"), "poison is not an outage")
 
 
 _FAILURES = """
@@ -78,7 +78,7 @@ def stopped_under_load(banks: Banks) -> None:
     clients = banks.begin_writing(200, pause=0.02)
     # A lease too long to wait for.
     relay = up.relay(SHIELDTX_RELAY_LEASE="600")
-    banks.until(lambda: up.outbox().get("PROCESSED", 0) > 40, "the relay is at work")
+    banks.until(lambda: up.outbox().get("PROCESSED", 0) > 40, "the relay is running")
     banks.expect(relay.terminate() == 0, "SIGTERM leads to a graceful end")
     banks.expect(clients.is_running or up.unsettled() > 0, "there is work left")
     banks.expect("PROCESSING" not in up.outbox(), "nothing is left under a lease")
@@ -97,7 +97,7 @@ def _stop_twice(banks: Banks) -> None:
         banks.write(20)
         banks.until(lambda: "PROCESSING" in up.outbox(), "the relay waits for an acknowledgement")
         relay.send(SIGTERM)
-        banks.until(partial(relay.has_logged, "relay is stopping"), "it has heard")
+        banks.until(partial(relay.has_logged, "relay is stopping"), "it reports the request")
         banks.expect(relay.is_running, "it lets its pass end")
         began = time.monotonic()
         relay.send(SIGTERM)
@@ -130,7 +130,7 @@ def upgraded(banks: Banks) -> None:
         again.join(30) and again.exit_status == MISCONFIGURED,
         "the old release does not start again",
     )
-    banks.expect(again.has_logged("a newer one made them; install that one"), "it says why")
+    banks.expect(again.has_logged("a newer one made them; install that one"), "it reports why")
     for worker in old:
         banks.expect(worker.terminate() == 0, f"{worker.name} leaves in order")
     banks.write(40)

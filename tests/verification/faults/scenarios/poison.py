@@ -42,12 +42,12 @@ def poisons(good: RawRecord) -> Iterator[Poison]:
     """Yield variants of a good record with one defect each."""
     for value, reason in (
         (None, "a tombstone"),
-        (b"", "is no JSON"),
-        (b'{"account": "account-1", "seq"', "is no JSON"),
+        (b"", "is not JSON"),
+        (b'{"account": "account-1", "seq"', "is not JSON"),
         (b'{"account": "\xff"}', "is not UTF-8"),
         (b'{"account": "a\\u0000b"}', "NUL"),
-        (b"[" * 100_000, "is no JSON"),
-        (b'{"amount": NaN}', "is no JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b'{"amount": NaN}', "is not JSON"),
         (json.dumps("x" * FIFTY_MB).encode(), "bytes, the limit is"),
     ):
         yield Poison(record=good.evolve(value=value), reason=reason)
@@ -57,8 +57,8 @@ def poisons(good: RawRecord) -> Iterator[Poison]:
         ("ce_specversion", b"0.3", "is not 1.0"),
         ("ce_txkind", b"MAYBE", "is none of"),
         ("ce_txkind", b"ROLLBACK", "does not fit the kind"),
-        ("ce_id", b"17", "is no UUID"),
-        ("ce_time", b"yesterday", "is no time"),
+        ("ce_id", b"17", "is not a UUID"),
+        ("ce_time", b"yesterday", "is not a time"),
         ("ce_partitionkey", b"another", "differs from the record's key"),
         ("content-type", b"text/plain", "is not application/json"),
         ("ce_source", None, "has no value"),
@@ -101,7 +101,7 @@ def _await_all(banks: Banks, foreign_client: ForeignClient) -> None:
     ends = foreign_client.ends(topic)
     banks.until(
         lambda: foreign_client.has_read(side.group, topic, ends),
-        "every partition goes on behind its poison",
+        "every partition goes on after its poison",
         60,
     )
     # No parked record counts as a transfer here, so all transfers have to reach a terminal state.

@@ -81,7 +81,7 @@ def _runs_one_at_a_time(banks: Banks, reconciliation: ReconciliationRuns) -> Rec
     """A run excludes other runs, and a killed run only until its lease runs out."""
     name, killed = reconciliation.begin()
     log = reconciliation.log_of(name)
-    banks.until(lambda: log.exists() and log.stat().st_size, "Spark is at work", 60)
+    banks.until(lambda: log.exists() and log.stat().st_size, "Spark is running", 60)
     jobs = _children(killed)
     _expect_refused(banks, reconciliation)
     killed.kill()
@@ -96,7 +96,7 @@ def _runs_one_at_a_time(banks: Banks, reconciliation: ReconciliationRuns) -> Rec
     working = (
         "SELECT count(*) FROM shield_reconcile_run WHERE outcome IS NULL AND lease_until > now()"
     )
-    banks.until(lambda: banks.upstream.one(working) == 1, "the next one is at work", 60)
+    banks.until(lambda: banks.upstream.one(working) == 1, "the next one is running", 60)
     _expect_refused(banks, reconciliation)
     result = reconciliation.end(name, run)
     outcomes = [stored["outcome"] for stored in reconciliation.runs()]
@@ -110,7 +110,7 @@ def _expect_refused(banks: Banks, reconciliation: ReconciliationRuns) -> None:
     banks.expect(run.join(60), "a run that has to wait does not")
     banks.expect(run.exit_status == RunOutcome.ERROR, f"it ended with {run.exit_status}")
     who = banks.upstream.one("SELECT who FROM shield_reconcile_run WHERE outcome IS NULL")
-    banks.expect(run.has_logged(f"is at work: {who} began it at "), f"it said: {run.tail()}")
+    banks.expect(run.has_logged(f"is running: {who} started it at "), f"its log: {run.tail()}")
 
 
 def _repairs_that_die(banks: Banks, reconciliation: ReconciliationRuns) -> None:

@@ -129,11 +129,13 @@ def wrong_clocks(banks: Banks) -> None:
     banks.expect(epochs(up) == changes, "neither takes the other's shards")
     ahead.kill()
     banks.write(20)
-    banks.until(lambda: not up.unsettled(), "the one behind takes over as soon as any other")
+    banks.until(
+        lambda: not up.unsettled(), "the one with a late clock takes over as soon as any other"
+    )
     behind.terminate()
     _set_back(banks)
     _too_far_ahead(banks)
-    banks.expect("FAILED" not in up.outbox(), "a clock is no fault of an event")
+    banks.expect("FAILED" not in up.outbox(), "a clock is not a fault of an event")
     banks.expect(up.one(_TIMES_OFF) == 0, "all times are the database's")
     up.relay()
 

@@ -47,7 +47,7 @@ _LEFT = f"SELECT count(*) FROM shield_outbox WHERE waiting AND last_error LIKE '
 FAULTS = (
     Fault(
         id="F37",
-        name="a release beside one that does not know its events",
+        name="a release next to one that does not know its events",
         run=rolling_deployment,
     ),
 )

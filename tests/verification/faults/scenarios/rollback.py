@@ -300,7 +300,7 @@ FAULTS = (
     ),
     Fault(
         id="F43a",
-        name="a purge beside rollbacks that are tried again, dead, replayed",
+        name="a purge during rollbacks that are tried again, dead, replayed",
         run=purged_beside_rollbacks,
     ),
     Fault(

@@ -47,7 +47,7 @@ def deleted(banks: Banks) -> None:
         banks.gone.extend(record for record in banks.records() if record.topic == topic)
         administer(banks.kafka.bootstrap, lambda admin: admin.delete_topics([topic]))
     missing = f"topic {topic} does not exist; create it with `shieldtx topics create`"
-    banks.until(lambda: banks.logged(missing), "the relay says what is missing", PATIENCE_S)
+    banks.until(lambda: banks.logged(missing), "the relay reports what is missing", PATIENCE_S)
     load.finish(PATIENCE_S)
     banks.expect(banks.upstream.unsettled() > 60, "what is written waits for the topic")
     banks.upstream.launch("topics", "create", SHIELDTX_TOPIC_PARTITIONS=str(PARTITIONS)).finish()
@@ -62,13 +62,13 @@ def missing_for_too_long(banks: Banks) -> None:
     banks.gone.extend(record for record in banks.records() if record.topic == topic)
     administer(banks.kafka.bootstrap, lambda admin: admin.delete_topics([topic]))
     banks.write(60)
-    banks.until(lambda: not banks.upstream.unsettled(), "every event comes to its end", PATIENCE_S)
+    banks.until(lambda: not banks.upstream.unsettled(), "every event settles", PATIENCE_S)
     failed = banks.upstream.outbox().get("FAILED", 0)
     banks.expect(failed == 60, f"all 60 events without a topic fail: {failed}")
     missing = (
         "SELECT count(*) FROM shield_outbox WHERE last_error LIKE '%does not exist; create it%'"
     )
-    banks.expect(banks.upstream.one(missing) == failed, "each says what is missing")
+    banks.expect(banks.upstream.one(missing) == failed, "each reports what is missing")
     make_topics(banks.kafka, banks.topics)
     banks.write(40)
 
@@ -116,7 +116,7 @@ def too_few_replicas(banks: Banks) -> None:
         _await_published(banks, 40)
         second.kill()
         banks.until(lambda: followed() == {1}, "the second broker is missed", PATIENCE_S)
-        banks.until(lambda: banks.logged(TOO_FEW), "the log says what is wrong", PATIENCE_S)
+        banks.until(lambda: banks.logged(TOO_FEW), "the log shows what is wrong", PATIENCE_S)
         load.finish(PATIENCE_S)
         banks.until(
             lambda: banks.logged("broker unavailable"), "the relay logs an outage", PATIENCE_S

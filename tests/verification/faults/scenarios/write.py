@@ -47,7 +47,7 @@ def killed_before_commit(banks: Banks) -> None:
     committed = [_committed(banks, {operation}) for operation in unanswered]
     banks.expect(committed == [0, 0, 1], "of the clients killed only the last had committed")
     anywhere = banks.begin_writing(1000)
-    banks.until(lambda: _ok(banks) > 100, "clients are at work")
+    banks.until(lambda: _ok(banks) > 100, "clients are running")
     anywhere.kill()
     banks.expect(_ok(banks) < 1000, "the clients were killed in the middle of it")
 
@@ -81,7 +81,7 @@ def rolled_back(banks: Banks) -> None:
         (conflicts.conflict, r"rolled back by the server: 40001"),
     ):
         _client(banks, function, banks.accounts[:4]).finish()
-        banks.expect(banks.logged(expected), f"a client says: {expected}")
+        banks.expect(banks.logged(expected), f"a client reports: {expected}")
     load.finish()
     said = Operations.read(banks.journal).counts()
     # Two per savepoint, two per client of the deadlock, one per client of the conflict.
