@@ -116,7 +116,7 @@ def _stuck(state: State) -> Iterator[Breach]:
 
 
 def _missing_ends(state: State, number: int) -> Iterator[Breach]:
-    """An event ends in each group; refused by one, it is rolled back in all, or parked."""
+    """An event ends in each group; refused by one, all roll it back, or an operator decides."""
     for group in state.groups[1:]:
         if all(row.event != (number, "") for row in group.inbox):
             yield Breach(NO_LOSS, f"e{number} never came to {group.name}")

@@ -152,15 +152,15 @@ class MemoryInboxStore:
             yield transaction
 
     def reset_session(self, session: Transaction) -> None:
-        """Do nothing: these sessions need no reset."""
+        """Check the transaction; these sessions need no reset."""
         session.require()
 
     def note_effect(self, session: Transaction) -> None:
-        """Do nothing: there are no savepoints."""
+        """Check the transaction; there are no savepoints."""
         session.require()
 
     def ends_after(self, session: Transaction, *_of_it: object) -> bool:
-        """Return False: handlers leave nothing in a transaction."""
+        """Return False: handlers leave no state in a transaction."""
         session.require()
         return False
 
