@@ -24,7 +24,7 @@ UV := $(or $(shell command -v uv),build/uv/bin/uv)
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(UPGRADE)
 
-.PHONY: help demo test lint format bench bench-reconcile faults nemesis mutation lock dist clean kafka
+.PHONY: help demo test lint format bench bench-reconcile faults nemesis mutation lock dist clean kafka docs reference pictures
 
 help: ## list the targets
 	@echo 'shieldtx: make needs Python 3.11 or newer and Java 17 or newer, and fetches everything else.'
@@ -43,8 +43,19 @@ lint: .venv/.ready ## check style, types, the layers of imports, the compose fil
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml
 	scripts/check-modules
-	for script in .ci/run scripts/bootstrap; do bash -n $$script; done
+	for script in .ci/run scripts/bootstrap scripts/render-diagrams; do bash -n $$script; done
+
+docs: .venv/.ready ## build the documentation in build/docs; a warning is an error
+	@$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
+	@echo 'build/docs/index.html'
+
+reference: .venv/.ready ## write the generated pages of docs/reference from the code
+	@$(BIN)/python -m docs.reference_pages
+
+pictures: reference ## draw docs/diagrams as docs/pictures (needs npm and Chromium)
+	scripts/render-diagrams
 
 format: .venv/.ready ## bring the code into shape
 	$(BIN)/ruff check --fix

@@ -11,6 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused, Settings, ShieldTx
+from shieldtx.cli.logging import LogFormat, LogLevel, set_up
 from shieldtx.testing.memory_broker import MemoryBroker
 
 folder = TemporaryDirectory()
@@ -65,6 +66,7 @@ def deliver() -> None:
 
 
 if __name__ == "__main__":
+    set_up(LogLevel.WARNING, LogFormat.PLAIN)
     shelf = "shelf AS SELECT 'lamp' AS item, 2 AS pieces"
     for service, table in (shop, "orders (id, item)"), (warehouse, shelf):
         service.schema.upgrade()

@@ -77,9 +77,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used.
+    """Import a public name at its first use.
 
-    The command line has to heed signals before it imports anything that takes long.
+    The command line must handle signals before an import that takes long.
     """
     if name in {home.partition(".")[0] for home in _HOMES.values()}:
         return import_module(f"{__name__}.{name}")

@@ -1,4 +1,4 @@
-"""A thread of a worker's own, which takes calls for as long as the worker runs."""
+"""A worker's own thread, which takes calls for as long as the worker runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ R = TypeVar("R")
 
 
 class SingleThread(ThreadPoolExecutor):
-    """Makes one call at a time, in their order, each once.
+    """Makes one call at a time, in the order of submission, each once.
 
-    Where no thread can be started (none is left, or the interpreter ends: then Python ends the
-    threads of pools before those of a host, whose worker has still to finish its work), a call is
-    made in the caller's thread.
+    Where the thread cannot start, the caller's thread makes the call. The system may have no thread
+    left, or the interpreter may be ending: Python then ends pool threads before a host's threads,
+    whose worker still has work to finish.
     """
 
     def __init__(self, name: str) -> None:
@@ -25,20 +25,20 @@ class SingleThread(ThreadPoolExecutor):
         self._latest: Future[Any] | None = None
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Make a call in the thread, or at once where there is none."""
+        """Make a call in the thread, or at once in the caller's where none can start."""
         call = _Once(partial(fn, *args, **kwargs))
         made: Future[R]
         try:
             made = super().submit(call)
         except RuntimeError:
-            # The pool may have the call in its queue already, for the thread it could not start.
+            # The pool may have queued the call already, for the thread that it could not start.
             made = self._made_here(call)
         self._latest = made
         return made
 
     def _made_here(self, call: _Once[R]) -> Future[R]:
         if self._latest is not None:
-            # The thread may still be in it; earlier calls have ended before.
+            # The thread may still run the latest call; earlier calls have ended.
             self._latest.exception()
         made: Future[R] = Future()
         try:
@@ -49,7 +49,7 @@ class SingleThread(ThreadPoolExecutor):
 
 
 class _Once(Generic[R]):
-    """A call that is made by whoever comes first, and by nobody else."""
+    """A call that runs once, in the thread that takes it first."""
 
     def __init__(self, call: Callable[[], R]) -> None:
         self._call = call

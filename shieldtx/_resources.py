@@ -1,4 +1,4 @@
-"""Where the folders that travel with the package are: beside it in a checkout, in it in a wheel."""
+"""Finds the folders of package data: next to the package in a checkout, inside it in a wheel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PACKAGE = Path(__file__).resolve().parent
 
 
 def resource_folder(name: str) -> Path:
-    """Return the folder `migrations` or `spark`; raises FileNotFoundError when it is missing."""
+    """Return the folder `migrations` or `spark`; raises FileNotFoundError where it is missing."""
     for folder in (PACKAGE / name, PACKAGE.parent / name):
         if folder.is_dir():
             return folder

@@ -3,7 +3,7 @@
 ::
 
     ShieldTxError
-    ├── ConfigurationError          settings, names or declarations that cannot work
+    ├── ConfigurationError          a setting, name or declaration that cannot work
     │   ├── UnknownEventType
     │   ├── HandlerConflict
     │   ├── SchemaMismatch
@@ -12,19 +12,19 @@
     │   ├── PayloadRefused
     │   └── TooLarge
     ├── BacklogExceeded             too many events of the topic wait to be sent; try again later
-    ├── TransactionRefused          no transaction of the caller that takes the event for certain
+    ├── TransactionRefused          the caller's transaction cannot store the event safely
     │   └── LateTransaction         its half message has been given up meanwhile
     ├── IllegalTransition           a status change that the lifecycle does not list
-    ├── LeaseLost                   somebody else owns the row or the shard by now
+    ├── LeaseLost                   another process has taken over the row or the shard
     ├── UpgradeBlocked              other transactions kept the tables locked for too long
-    ├── AlreadyRunning              another run of the same reconciliation is at work
-    │   └── NameTaken               it judges something else under the same name
+    ├── AlreadyRunning              another run of the same reconciliation is in progress
+    │   └── NameTaken               a run of another configuration uses the same name
     ├── BrokerError
-    │   └── BrokerUnavailable       an outage: pause, burn no attempt
-    ├── UndecodableRecord           a record that is no event; parked with its bytes
+    │   └── BrokerUnavailable       an outage: pause without counting an attempt
+    ├── UndecodableRecord           a record that is not an event; parked with its bytes
     │   └── NotAuthorised           a rollback from a source that may not refuse the event
-    └── HandlerError                what a handler raises about its event
-        ├── LocalRollbackFailed     the local rollback of a failed event raised; tried again later
+    └── HandlerError                raised by a handler, or by a check of its call
+        ├── LocalRollbackFailed     the local rollback of a failed event raised; retried later
         ├── Refused                 a business refusal that no further attempt would change
         └── NothingToCompensate     a rollback of an event that this service never wrote
 """
@@ -40,10 +40,10 @@ def _made(kind: type[ShieldTxError], *args: Any) -> ShieldTxError:
 
 
 class ShieldTxError(Exception):
-    """The root: whoever catches it catches all that shieldtx raises on purpose."""
+    """The base class of every error that shieldtx raises on purpose."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Be copied and pickled by message and fields, whatever a constructor takes."""
+        """Copy and pickle an error by its message and fields, whatever its constructor takes."""
         return _made, (type(self), *self.args), vars(self)
 
 
@@ -52,15 +52,15 @@ class ConfigurationError(ShieldTxError):
 
 
 class UnknownEventType(ConfigurationError):
-    """An event of a type that the application has not declared."""
+    """The application has not declared the type of an event."""
 
 
 class HandlerConflict(ConfigurationError):
-    """Two handlers for the same event type and kind in one consumer group."""
+    """One consumer group has two handlers for the same event type and kind."""
 
 
 class SchemaMismatch(ConfigurationError):
-    """The database's tables are older or newer than this version of shieldtx needs."""
+    """The tables of the database are older or newer than this version of shieldtx needs."""
 
 
 class TopicMissing(ConfigurationError):
@@ -68,17 +68,17 @@ class TopicMissing(ConfigurationError):
 
 
 class EventRefused(ShieldTxError):
-    """An event that must not be stored; nothing was written."""
+    """An event must not be stored; nothing was written. See `field` and `problem`."""
 
     def __init__(self, field: str, problem: str) -> None:
-        """Name the `field` of the event and the `problem` that it has."""
+        """Name the `field` of the event, and its `problem`."""
         super().__init__(f"event refused, {field}: {problem}")
         self.field = field
         self.problem = problem
 
 
 class PayloadRefused(EventRefused):
-    """A payload that does not fit the declared type or that no JSON text can carry."""
+    """A payload that does not fit the declared type, or that JSON text cannot represent."""
 
 
 class TooLarge(EventRefused):
@@ -89,7 +89,7 @@ class BacklogExceeded(ShieldTxError):
     """Too many events of a topic wait to be sent; nothing was written."""
 
     def __init__(self, topic: str, backlog: int, limit: int) -> None:
-        """Name the `topic`, at least how many events of it wait, and how many may."""
+        """Name the `topic`, a lower bound of its waiting events (`backlog`), and the `limit`."""
         super().__init__(
             f"topic {topic}: {backlog} events or more wait to be sent, the limit is {limit}, so no "
             "further one was written. Try again later; `shieldtx status` shows whether the relay "
@@ -101,11 +101,11 @@ class BacklogExceeded(ShieldTxError):
 
 
 class TransactionRefused(ShieldTxError):
-    """A transaction that cannot take the event for certain; the message says what to do."""
+    """A transaction that cannot store the event safely; the message names the remedy."""
 
 
 class LateTransaction(TransactionRefused):
-    """A local transaction that came when its half message had been given up: it must not commit."""
+    """A local transaction came after its half message had been given up, and must not commit."""
 
 
 class IllegalTransition(ShieldTxError):
@@ -113,7 +113,7 @@ class IllegalTransition(ShieldTxError):
 
 
 class LeaseLost(ShieldTxError):
-    """Another process has taken over what this one was working on."""
+    """Another process has taken over the row, the shard or the run of this process."""
 
 
 class UpgradeBlocked(ShieldTxError):
@@ -121,11 +121,11 @@ class UpgradeBlocked(ShieldTxError):
 
 
 class AlreadyRunning(ShieldTxError):
-    """Another run of the same reconciliation is at work, here or on another machine."""
+    """Another run of the same reconciliation is in progress, here or on another machine."""
 
 
 class NameTaken(AlreadyRunning):
-    """The run at work is one of another configuration that has the same name."""
+    """A run of another configuration with the same name is in progress."""
 
 
 class BrokerError(ShieldTxError):
@@ -133,7 +133,7 @@ class BrokerError(ShieldTxError):
 
 
 class BrokerUnavailable(BrokerError):
-    """The broker cannot be reached or does not answer; no event is to blame."""
+    """The broker is unreachable or does not respond; the event is not the cause."""
 
 
 class UndecodableRecord(ShieldTxError):
@@ -141,11 +141,11 @@ class UndecodableRecord(ShieldTxError):
 
 
 class NotAuthorised(UndecodableRecord):
-    """A rollback from a source that is not among those which may refuse the event."""
+    """A rollback from a source that may not refuse the event."""
 
 
 class HandlerError(ShieldTxError):
-    """Something a handler says about the event in its hands."""
+    """A handler failed, or broke a rule of its transaction."""
 
 
 class LocalRollbackFailed(HandlerError):
@@ -153,8 +153,8 @@ class LocalRollbackFailed(HandlerError):
 
 
 class Refused(HandlerError):
-    """A business refusal for good: raise it in a handler to give up without further attempts."""
+    """A permanent business refusal: raise it in a handler to give up without further attempts."""
 
 
 class NothingToCompensate(HandlerError):
-    """A rollback that names an event which this service has no record of."""
+    """A rollback names an event of which this service has no record."""

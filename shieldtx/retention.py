@@ -1,4 +1,4 @@
-"""Retention: purges rows whose retention is over; one pass is `run_once`."""
+"""Retention: a pass of `run_once` purges the rows whose retention is over."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retention:
-    """How long settled rows stay, by the database's clock.
+    """How long settled rows are kept, by the database's clock.
 
-    The inbox's must reach as far back as a record can come again: topic retention plus redelivery.
+    `inbox` must be as long as a record can arrive again: topic retention plus redelivery.
     """
 
     outbox: timedelta
     inbox: timedelta
     barrier: timedelta = timedelta(days=7)
-    """Above the age up to which half messages are checked."""
+    """More than the age up to which half messages are checked."""
     parked: timedelta | None = None
-    """Of parked records that wait for an operator; None: for ever. Discarded ones: as the inbox."""
+    """Of parked records that wait for an operator; None: permanently. Discarded ones: as the
+    inbox."""
     audit: timedelta | None = None
-    """None: for ever."""
+    """Of audit entries; None: permanently."""
     trace: timedelta | None = None
-    """None: the trace is somebody else's business."""
+    """Of trace entries; None: this service does not purge them."""
     trace_rows: int = 1_000_000
     batch_size: int = 1000
     batches_per_pass: int = 50
 
 
 REST = 0.15
-"""What part of a batch's time passes before the next one: others need the database too."""
+"""Pause after a batch, as a share of the batch's time: other clients need the database too."""
 
 
 class RetentionService:
-    """Purges in small transactions with pauses, so that it stands in nobody's way for long."""
+    """Purges in small transactions with pauses, so that other transactions wait only briefly."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class RetentionService:
         clock: Callable[[], float] = time.monotonic,
         rest: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Purge by way of `store`, resting for a while (in seconds) behind each batch.
+        """Purge through `store`; `rest` pauses for a number of seconds after each batch.
 
         `barriers` may be in other databases.
         """
@@ -63,7 +64,7 @@ class RetentionService:
         self._rest = rest
 
     def run_once(self) -> Purged:
-        """Make one pass over each table, of a bounded number of batches."""
+        """Purge each table once, up to `batches_per_pass` batches, and return what was removed."""
         r = self._retention
         done = [
             self._purge(self._store.purge_outbox, r.outbox),
@@ -78,7 +79,7 @@ class RetentionService:
             done.append(self._purge(purge, r.trace))
         removed = sum(each.removed for each in done)
         if removed:
-            log.info("purged %d rows whose retention is over", removed)
+            log.info("expired rows purged", extra={"action": "rows_purged", "count": removed})
         return Purged(removed=removed, more=any(each.more for each in done))
 
     def _purge(self, purge: Callable[..., Purged], older_than: timedelta) -> Purged:
@@ -90,5 +91,5 @@ class RetentionService:
             if not batch.more:
                 return Purged(removed=removed, more=False)
             self._rest((self._clock() - began) * REST)
-        # A long way over rows that stay is no reason to hurry.
+        # A pass that removed nothing does not continue at once: it only walked over rows that stay.
         return Purged(removed=removed, more=removed > 0)

@@ -1,4 +1,4 @@
-"""The job's process: takes the request from standard input, answers by files and exit status."""
+"""The process of the job: a request on standard input, results as files and an exit status."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from .prefetch import prefetching
 from .progress import report_progress
 
 UNTIL_STDIN_CLOSES = "--until-stdin-closes"
-"""End when the process that holds the other end of standard input is gone."""
+"""End when the process at the other end of standard input has ended."""
 _CAUSED_BY = "Caused by: "
-# A run is over before the optimising compiler has paid off. Measured on 2 cores, start included: 14
+# A run ends before the optimising compiler has paid off. Measured on 2 cores, start included: 14
 # instead of 28 s of processor time for a hundred rows, 24 instead of 37 s for half a million.
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -45,16 +45,16 @@ def main(arguments: list[str]) -> int:
             request = from_json(line)
             with prefetching(request) as prefetch, session(request, scratch) as spark:
                 return job.run(spark, prefetch).outcome
-        except Exception:  # noqa: BLE001  whatever it was, the exit status has to say so
+        except Exception:  # noqa: BLE001  any error must be reported by the exit status
             traceback.print_exc()
             return RunOutcome.ERROR
 
 
 @contextmanager
 def session(request: ReconcileRequest, scratch: str) -> Iterator[SparkSession]:
-    """Open a Spark session for one run; an error in it is explained, and then it is stopped.
+    """Yield a Spark session for one run; add the root cause to an error, and stop the session.
 
-    Its settings become part of a command line, so nothing secret may be among them.
+    The settings become part of a command line, so none of them may be secret.
     """
     builder = (
         SparkSession.Builder()
@@ -64,14 +64,14 @@ def session(request: ReconcileRequest, scratch: str) -> Iterator[SparkSession]:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "WARN")
         .config("spark.sql.session.timeZone", "UTC")
-        # What failed in the end stands in Java's stack trace and nowhere else.
+        # The root cause of an error is only in Java's stack trace.
         .config("spark.sql.pyspark.jvmStacktrace.enabled", "true")
-        # Else each function on a column asks Java five times for what an error might have to name:
-        # half a second of a run. Python's own traceback names the line.
+        # Otherwise each function on a column makes five calls to Java for the context of a possible
+        # error: half a second of a run. Python's own traceback has the line.
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
-        # Two cores and narrow rows; the default of 200 costs more than the join.
+        # For two cores and narrow rows; the default of 200 costs more than the join.
         .config("spark.sql.shuffle.partitions", "4")
-        # Rows are kept for a second look alone: to look for what compresses them best costs more.
+        # Rows are kept only for a second read: finding the best compression costs more.
         .config("spark.sql.inMemoryColumnarStorage.compressed", "false")
         .config("spark.driver.extraJavaOptions", _JAVA_OPTIONS)
         .config("spark.sql.warehouse.dir", scratch)
@@ -89,7 +89,7 @@ def session(request: ReconcileRequest, scratch: str) -> Iterator[SparkSession]:
 
 
 def driver_jar(request: ReconcileRequest) -> Path:
-    """Return the JDBC driver of the request; without one, the pinned one, fetched and verified.
+    """Return the JDBC driver of the request, or else download and verify the pinned one.
 
     Raises DownloadFailed.
     """
@@ -97,10 +97,10 @@ def driver_jar(request: ReconcileRequest) -> Path:
 
 
 def root_cause(error: Exception) -> str:
-    """Say in one line what failed, and where if that was noted.
+    """Return the cause of an error in one line, with notes about its location.
 
-    Of Java's errors, all of which are in the text of the Python one, the database's says most, and
-    otherwise the innermost.
+    The text of the Python error contains all of Java's errors. The database's error is the most
+    informative one, and otherwise the innermost.
     """
     lines = str(error).splitlines() or [""]
     causes = [line.removeprefix(_CAUSED_BY) for line in lines if line.startswith(_CAUSED_BY)]
@@ -115,9 +115,9 @@ def _leave_after_stdin(leave: Callable[[], None]) -> None:
 
 
 def _leave(scratch: str, *_signal: object) -> None:
-    """End at once: Spark may be in the middle of a call that never returns.
+    """End at once: Spark may be in a call that never returns.
 
-    Its JVM ends when this process has.
+    The JVM ends when this process has ended.
     """
     shutil.rmtree(scratch, ignore_errors=True)
     os._exit(RunOutcome.ERROR)

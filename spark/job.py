@@ -1,4 +1,4 @@
-"""One run: reads, compares, writes. Every decision in it is made elsewhere."""
+"""One run: reads, compares, writes. Other modules make all decisions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+from pyspark.sql import functions as F  # noqa: N812  the usual name in PySpark programs
 
 from shieldtx.reconcile.asked_window import unjudged_of
 from shieldtx.reconcile.compared_streams import possible_streams
@@ -40,7 +40,7 @@ from .sources.other_sources import OtherSources, other_sources
 
 
 def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
-    """Compare the services each with each and leave the findings in the request's folder."""
+    """Compare the services pairwise, and write the findings into the request's folder."""
     began = time.monotonic()
     report_progress("asking the databases for their clocks")
     clocks = prefetch.clocks.result()
@@ -54,7 +54,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
         found = judged(databases, plan, clocks)
         at_end = databases.clocks_at_end(clocks)
         if at_end != clocks:
-            # Of rows that were purged before they were read, the other side looks alone.
+            # If rows were purged before they were read, the other side's rows look unmatched.
             found.rows.unpersist()
             found = judged(databases, plan, at_end)
         days = days_of(traffic.result(), found.tallies)
@@ -62,7 +62,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
     folder = OutputFolder(path=request.folder)
     counts = counts_of([*found.tallies, *unread_of(plan.compared or ())])
     write_counts(counts, folder.summary)
-    # A repair reads no rows of another run, whatever has come into the folder.
+    # A repair rejects rows of another run, so each row has its run id.
     rows = transforms.listed(found.rows).withColumn(RUN_ID, F.lit(request.run_id))
     rows.coalesce(1).write.mode("overwrite").parquet(str(folder.rows))
     first = first_rows_of(found.rows, request.first_rows)
@@ -98,17 +98,17 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Planned:
-    """What is to be read, and what was seen on the way there."""
+    """The plan of the reads, and the observations made for it."""
 
     databases: Databases
-    """With the request as it is now: it may have to look at everything."""
+    """With the final request, which may select all events."""
     plan: Plan
     earlier_topics: ObservedTopics
     others: OtherSources
 
 
 def _planned(spark: SparkSession, prefetch: Prefetch, clocks: Mapping[str, Clock]) -> _Planned:
-    """Decide what to read: all of it, where the last run's watermarks turn out to be of no use."""
+    """Return the plan of the reads; all events if the last run's watermarks cannot be used."""
     request = prefetch.request
     lately = earliest_watermark(clocks.values(), margin=request.margin)
     memories = memories_of(clocks, margin=request.margin)
@@ -134,9 +134,9 @@ def _planned(spark: SparkSession, prefetch: Prefetch, clocks: Mapping[str, Clock
 def _unjudged(
     request: ReconcileRequest, found: Judged, clocks: Mapping[str, Clock]
 ) -> tuple[str, ...]:
-    """Say which times no run has judged, or of those that were asked for this one cannot judge."""
+    """Return sentences for times that no run has judged, or that this run's window cannot judge."""
     received = {*found.received, *request.past.received}
-    # Also of services between which no event is left that could be seen.
+    # Includes services between which no row is left.
     streams = sorted(possible_streams(request.members, received), key=repr)
     windows = {**windows_of(streams, clocks, request), **found.windows}
     if mode_of(request.selection) is Mode.WINDOW:
@@ -152,7 +152,7 @@ def _bounds(stream: Stream, window: Window) -> Bounds:
 
 
 def _expect(spark: SparkSession, *, many_rows: bool) -> None:
-    """Let Spark compile its plans, and plan anew as it goes, where there are rows to gain from it.
+    """Let Spark compile and adapt its plans only where the number of rows justifies it.
 
     Measured on 2 cores: 22 instead of 17 s where digests left a hundred buckets of a million
     events; 7 instead of 9.5 s to judge the 200,000 events of a night.

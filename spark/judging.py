@@ -1,4 +1,4 @@
-"""Reads what is planned, and judges it: pairs of rows, and rows beside their topics."""
+"""Reads the planned rows, and judges pairs of rows, and rows with their topics."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from .sources.jdbc import Databases
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BesideTopics:
-    """What came of comparing outboxes with topics."""
+    """The result of the comparison of outboxes with topics."""
 
     rows: tuple[DataFrame, ...] = ()
     left_out: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     observed: ObservedTopics = field(default_factory=ObservedTopics)
     sent: frozenset[Sent] = frozenset()
-    """Of which types the events of the outboxes are."""
+    """The types of the events in the outboxes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """What came of reading and judging."""
+    """The result of reading and judging."""
 
     expectation: Expectation
     received: frozenset[Received]
-    """What groups have received, as far as the run has seen."""
+    """The receipts of groups, as far as the run has seen them."""
     windows: Mapping[Stream, Window]
     rows: DataFrame
-    """Judged; kept by Spark."""
+    """Judged rows, persisted by Spark."""
     tallies: Sequence[Tally]
     beside: BesideTopics
 
 
 def judged(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]) -> Judged:
-    """Read what is planned, and judge it by these clocks."""
+    """Read the planned rows, and judge them by these clocks."""
     if databases.request.broker is not None:
         report_progress("reading topics")
     beside = _beside_topics(databases, plan, clocks)
@@ -69,7 +69,7 @@ def judged(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]) -> Jud
 
 
 def _beside_topics(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]) -> BesideTopics:
-    """Compare outboxes with topics; nothing where no broker is named."""
+    """Return the comparison of outboxes with topics; empty if no broker is configured."""
     request = databases.request
     if request.broker is None:
         return BesideTopics()
@@ -139,8 +139,8 @@ def idle_of(
 ) -> Mapping[str, datetime]:
     """Return the watermark of each service without a stream.
 
-    Nothing of it has moved since the last good run. Without a watermark, the next run would read
-    all of its rows.
+    No row of such a service has changed since the last good run. Without a watermark, the next run
+    would read all its rows.
     """
     own = windows_alone(windows, clocks, request)
     return {name: window.watermark for name, window in own.items() if window.watermark is not None}

@@ -1,4 +1,4 @@
-"""What a run is stored with of what it met, and whether that is what the earlier run met."""
+"""The observations that are stored with a run, and their comparison with the earlier run's."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .sources.jdbc import Databases
 
 
 def differs(databases: Databases, plan: Plan) -> tuple[ObservedTopics, tuple[str, ...]]:
-    """Return how the topics of the earlier run are now, and why its watermarks are of no use.
+    """Return the current topics of the earlier run, and why its watermarks cannot be used.
 
-    This comes before the reads of rows. A type that a group receives for the first time after it
-    is not among what the run is stored with, so the next run looks at everything.
+    This check precedes the reads of rows. A type that a group first receives after the check is not
+    stored with the run, so the next run judges all events.
     """
     request = databases.request
     if request.observed is None:
@@ -45,9 +45,9 @@ def observed_in(
     clocks: Mapping[str, Clock],
     earlier_topics: ObservedTopics,
 ) -> Observed:
-    """Return what the next run has to meet as well, so that it may trust this one.
+    """Return the observations that the next run must find again to rely on this run.
 
-    `clocks` are those from before anything was read; `earlier_topics`, as `differs` returned them.
+    `clocks` were read before any row; `earlier_topics` is the result of `differs`.
     """
     return Observed(
         received=_received(request, found),
@@ -59,10 +59,10 @@ def observed_in(
 
 
 def _received(request: ReconcileRequest, found: Judged) -> tuple[Received, ...]:
-    """Return what groups have received, by their inboxes and by what earlier runs have seen.
+    """Return the receipts of groups, from their inboxes and from earlier runs.
 
-    All of it, and not only what says who should receive what: a name in the configuration is no
-    mistyped one where a group has received such events ever.
+    Includes receipts that define no expectation: a configured name is not mistyped if a group has
+    ever received such events.
     """
     names = {service.name for service in request.services}
     seen = {*found.received, *request.past.received}
@@ -70,7 +70,7 @@ def _received(request: ReconcileRequest, found: Judged) -> tuple[Received, ...]:
 
 
 def _former_since(request: ReconcileRequest, clocks: Mapping[str, Clock]) -> FormerSince:
-    """Return since when groups are former ones; of those that no earlier run knew for such, now."""
+    """Return since when groups are former ones; now, if no earlier run knew that."""
     known = request.past.former_since
     return {
         service.name: {
@@ -83,7 +83,7 @@ def _former_since(request: ReconcileRequest, clocks: Mapping[str, Clock]) -> For
 
 
 def _topics(before: ObservedTopics, read: ObservedTopics) -> ObservedTopics:
-    """Return the topics that the next run has to meet: those held against the last run, if any."""
+    """Return the topics for the next run; topics in `before` keep that state."""
     held = {
         name: replace(asked, writers=topic.writers if topic else asked.writers)
         for name, topic in read.topics.items()

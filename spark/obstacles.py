@@ -1,6 +1,6 @@
-"""What a run says beside its verdicts: why something could not be judged, and what is worth a look.
+"""The messages of a run in addition to its verdicts: obstacles to judging, and remarks.
 
-The databases are asked for what no group is judged by.
+For some of them, the databases are queried for rows by which no group is judged.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def obstacles_of(
     clocks: Mapping[str, Clock],
     received: Collection[Received],
 ) -> Iterator[str]:
-    """Say in sentences why the run is not clean though no verdict names a mismatch.
+    """Yield sentences for reasons why the run is not clean, in addition to mismatches.
 
-    `clocks` are those by which the rows were judged; `received` is what groups have received ever.
+    `clocks` are the clocks by which the rows were judged; `received` has all receipts ever seen.
     """
     yield from _unseen(found, clocks)
     yield from (problem for _, problem in found.expectation.obstacles)
@@ -50,9 +50,9 @@ def obstacles_of(
 
 
 def _unseen(found: Judged, clocks: Mapping[str, Clock]) -> Iterator[str]:
-    """Say which databases do not show what they hold, beyond those that a stream names.
+    """Yield obstacles of databases that no stream reports.
 
-    Where nothing of a service is seen, it has no stream: a replica of something else is empty.
+    A service has no stream if none of its rows is seen, as with a replica of another database.
     """
     named = [window.obstacle for window in found.windows.values()]
     for clock in clocks.values():
@@ -63,7 +63,7 @@ def _unseen(found: Judged, clocks: Mapping[str, Clock]) -> Iterator[str]:
 def remarks_of(
     request: ReconcileRequest, found: Judged, clocks: Mapping[str, Clock]
 ) -> Iterator[str]:
-    """Say in sentences what an operator should know, and what does not keep a run from clean."""
+    """Yield sentences that an operator should know and that do not affect the outcome."""
     yield from request.remarks
     yield from (clock.remark for clock in clocks.values() if clock.remark)
     yield from found.expectation.remarks

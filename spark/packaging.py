@@ -1,8 +1,8 @@
-"""Brings this package, and what it needs, to the workers of a Spark cluster.
+"""Ships this package and its dependencies to the workers of a Spark cluster.
 
-Tables are read by Spark itself; only the records of topics are read by Python on the workers. For
-that they need a Python of the driver's version with PyArrow, at the path that PYSPARK_PYTHON names,
-and nothing of shieldtx: it is put into a file that Spark hands to each of them.
+Spark itself reads the tables; Python on the workers reads only the records of topics. For that, a
+worker needs a Python of the driver's version with PyArrow, at the path in PYSPARK_PYTHON. The
+worker needs no installation of shieldtx: Spark copies a file with the code to each worker.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from pyspark.sql import SparkSession
 from shieldtx._resources import PACKAGE
 
 FILE: Final = "shieldtx-code.zip"
-# Its own __init__ imports the whole of the package, and with it what workers have no use for.
+# The package's own __init__ imports all modules, also those that workers do not need.
 _FRONT_DOOR: Final = '"""shieldtx, as far as Spark\'s workers need it."""\n'
 _CLIENT: Final = "kafka"
 _SUFFIXES: Final = frozenset({".py", ".json"})
-# Spark puts what is shipped second on the path of its Pythons. First is the folder that they start
-# in, and for those that plan a read, beside the driver, that is the one in which its user stands: a
-# checkout there would be imported instead, whose __init__ needs what their Python does not have.
+# Spark puts shipped files second on the path of its Pythons. First is the start folder. The Pythons
+# that plan a read, next to the driver, start in the user's working directory. A checkout there
+# would be imported instead, whose __init__ needs packages that this Python lacks.
 _SAFE_PATH: Final = "PYTHONSAFEPATH"
-# Any will do: Spark tells files apart by their names.
+# Any time will do: Spark distinguishes files by name.
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 
 
 def ship(spark: SparkSession, scratch: Path) -> None:
-    """Hand the code to all workers; in local mode they have it.
+    """Copy the code to all workers; in local mode they have it already.
 
-    To be called before the first data source is registered. `scratch` is a folder that lasts as
-    long as the session.
+    Call this before the first data source is registered. `scratch` is a folder that lasts as long
+    as the session.
     """
     context = spark.sparkContext
     if not (context.master or "").startswith("local"):
@@ -54,7 +54,7 @@ def _code() -> Iterator[tuple[str, str]]:
     front_door = f"{PACKAGE.name}/__init__.py"
     yield front_door, _FRONT_DOOR
     own = Path(__file__).resolve().parent
-    # Under the name that this package has here: beside shieldtx in a checkout, in it in a wheel.
+    # Under the current name of this package: next to shieldtx in a checkout, inside it in a wheel.
     folders = {
         PACKAGE.name: PACKAGE,
         __name__.rpartition(".")[0].replace(".", "/"): own,
@@ -73,6 +73,6 @@ def _code() -> Iterator[tuple[str, str]]:
 
 def _folder_of(package: str) -> Path:
     spec = find_spec(package)
-    assert spec is not None  # noqa: S101  shieldtx itself needs it
+    assert spec is not None  # noqa: S101  shieldtx itself needs the package
     assert spec.origin is not None  # noqa: S101
     return Path(spec.origin).parent

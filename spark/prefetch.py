@@ -1,7 +1,7 @@
-"""What the databases are asked before there is a Spark, which takes as long to start.
+"""The queries that run while Spark starts, which takes as long.
 
-First their clocks: what a watermark promises, it promises for reads that come after it. Then, for a
-run that judges all events, their digests.
+The clocks come first: the guarantee of a watermark is only for later reads. Then come the digests,
+if the run judges all events.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _CANCEL_EVERY_S = 0.2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prefetch:
-    """A run, and what it has asked for; to wait for an answer may raise what the database did."""
+    """A run and its pending queries; waiting for a result may raise the database's error."""
 
     request: ReconcileRequest
     started_at: datetime
     clocks: Future[Mapping[str, Clock]]
     digests: Future[Digests] | None
-    """None where none are compared."""
+    """None if no digests are compared."""
 
 
 @contextmanager
 def prefetching(request: ReconcileRequest) -> Iterator[Prefetch]:
-    """Ask, and go on; what is still being asked at the end of the block is given up."""
+    """Start the queries; cancel the unfinished ones at the end of the block."""
     servers = Servers(request=request)
     # One after the other: no digest is older than a clock.
     with ThreadPoolExecutor(1) as asking:
@@ -61,7 +61,7 @@ def _digests(servers: Servers, clocks: Future[Mapping[str, Clock]]) -> Digests:
 
 
 def _give_up(servers: Servers, answers: Collection[Future[Any]]) -> None:
-    """Cancel until nobody asks any more: a statement may just be on its way to its server."""
+    """Cancel until all queries have ended: a statement may just be on its way to its server."""
     while open_ := [each for each in answers if not each.done()]:
         servers.cancel()
         wait(open_, timeout=_CANCEL_EVERY_S)

@@ -1,4 +1,4 @@
-"""How a job says what it is doing."""
+"""The progress messages of a job."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from shieldtx.reconcile.spark_launcher import PROGRESS
 
 
 def report_progress(what: str) -> None:
-    """Write a line of progress into the log, which the process that waits for the job reads."""
+    """Write a progress message to the log, which the waiting process reads."""
     print(f"{PROGRESS}{what}", flush=True)

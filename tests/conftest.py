@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 import pytest
 from hypothesis import settings
 
+from shieldtx.cli.logging import PlainFormatter
 from shieldtx.embedded import EmbeddedPostgres
 from tests.support.migrated_databases import MigratedDatabases
 
@@ -37,6 +38,13 @@ LOGGERS = (None, "shieldtx", "kafka", "apscheduler", "alembic")
 # A busy machine is no defect.
 settings.register_profile("shieldtx", deadline=None)
 settings.load_profile("shieldtx")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Have `caplog.text` and the reports of failures show the fields of log records."""
+    if plugin := session.config.pluginmanager.get_plugin("logging-plugin"):
+        for handler in (plugin.caplog_handler, plugin.report_handler):
+            handler.setFormatter(PlainFormatter(tracebacks=True))
 
 
 @pytest.hookimpl(tryfirst=True, wrapper=True)

@@ -1,1 +1,1 @@
-"""ShieldTx: what a service declares, and the wiring of services to adapters."""
+"""ShieldTx: the declarations of a service, and the wiring of services to adapters."""

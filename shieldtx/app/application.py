@@ -1,4 +1,4 @@
-"""ShieldTx: the one object of a service: it declares, writes and builds relay and consumers."""
+"""ShieldTx: the entry point of a service: declares, writes events, builds relay and consumers."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ C = TypeVar("C", bound=Callable[[Event], LocalOutcome])
 
 
 class ShieldTx:
-    """The one object a service makes: it declares events and handlers, and builds the workers.
+    """The entry point of a service: declares events and handlers, and builds its workers.
 
-    Making it connects to nothing. `engine` and `broker` replace those of the settings, in tests.
+    The constructor does not connect. `engine` and `broker` replace those of the settings, in tests.
     `traceparent` returns the W3C trace context of the caller, which is stored with each event.
     """
 
@@ -63,9 +63,9 @@ class ShieldTx:
     ) -> None:
         check_callable(traceparent, what="ShieldTx(traceparent=...)", call="traceparent()")
         self.settings = settings
-        """The settings it was made with."""
+        """The settings given to the constructor."""
         self.hooks = Hooks()
-        """Where an application registers what is called around each send and each attempt."""
+        """Registers an application's hooks around each send and each attempt."""
         self._declarations = Declarations(settings)
         self._connections = connections = Connections(
             settings, engine=engine, longest_lease=self._declarations.longest_lease
@@ -80,9 +80,9 @@ class ShieldTx:
             traceparent=traceparent,
             after_commit=connections.hint,
         )
-        """Where a service writes events: `outbox.add(session, Event(...))`."""
+        """Adds events to a transaction: `outbox.add(session, Event(...))`."""
         self.delayed = DelayedEvents(outbox=self.outbox, store=SqlDelayedEventStore(self.tables))
-        """Where a service cancels and reschedules its delayed events."""
+        """Lists, cancels and reschedules delayed events."""
         self.half_messages = HalfMessageWiring(
             settings,
             event_types=self.event_types,
@@ -91,17 +91,18 @@ class ShieldTx:
             to_envelope=self.outbox.to_envelope,
             after_commit=connections.hint,
         )
-        """The half messages of a service: the methods `half`, `prepare` and `guard` call it."""
+        """The half messages of a service: the methods `half`, `half_prepare` and `guard` call
+        it."""
         self.stores = Stores(settings, connections=connections, half_messages=self.half_messages)
-        """What the command line reads and changes in this service's tables."""
+        """Stores through which the command line reads and changes this service's tables."""
         self.tracer = TraceRecorder(self.stores.trace)
-        """Writes an entry for each send and each attempt where SHIELDTX_TRACE is set."""
+        """Writes an entry for each send and each attempt if SHIELDTX_TRACE is set."""
         if settings.trace:
             self.tracer.attach(self.hooks)
 
     @classmethod
     def from_env(cls) -> Self:
-        """Read the settings from `SHIELDTX_*`; raises ConfigurationError for those at fault."""
+        """Return a ShieldTx for the `SHIELDTX_*` settings; raises ConfigurationError."""
         return cls(Settings.from_env())
 
     # --- events -----------------------------------------------------------------------------------
@@ -116,11 +117,13 @@ class ShieldTx:
         backlog_limit: int | None = None,
         on_backlog: OnBacklog | str | None = None,
     ) -> EventType:
-        """Declare an event type that is written with `outbox.add`.
+        """Declare an event type that is written with `outbox.add`, and return it.
 
-        `payload` is its type (any JSON without it), `topic` its logical topic (the type's name
-        without it), `retry` the attempts to publish it. Raises ConfigurationError for a name or a
-        type that cannot be used, and for a second declaration that differs.
+        `payload` is the type of the payload (default: any JSON value), `topic` its logical topic
+        (default: the type's name), and `retry` limits the attempts to publish it. `backlog_limit`
+        is how many events of the topic may wait to be sent; `on_backlog` is "refuse", "warn" or
+        "ignore". Raises ConfigurationError for a name or a type that cannot be used, and for a
+        second declaration.
         """
         return self.event_types.declare(
             event_type,
@@ -146,12 +149,13 @@ class ShieldTx:
         level: DueAt[int] = None,
         retry: RetryPolicy | None = None,
     ) -> Callable[[F], F]:
-        """Publish what the decorated method returns, in the transaction that it is called with.
+        """Return a decorator that publishes a method's return value in its caller's transaction.
 
-        `key` and `biz_key` name fields of the returned payload (or are functions of it), and so may
-        the one of `delay`, `at` and `level` that chooses when the event is due. `payload` is its
-        type where the return annotation does not say it. An event type that several methods publish
-        is declared first, with `declare`.
+        `key` and `biz_key` are names of payload fields, or functions of the payload. One of `delay`
+        (timedelta), `at` (aware datetime) and `level` (1 to 18) chooses the due time, as a value or
+        in the same way. `payload` is the type of the payload, if the return annotation does not
+        define it. Declare an event type with `declare` first if several methods publish it. Raises
+        ConfigurationError for bad arguments.
         """
         publication = Publication(
             event_type=event_type,
@@ -168,14 +172,16 @@ class ShieldTx:
         )
 
     def local_rollback(self, event_type: str) -> Callable[[H], H]:
-        """Declare what undoes the business data of an event that can never be delivered.
+        """Return a decorator that declares the local rollback of an event type.
 
-        It is called as `function(session, event)` in the transaction that marks the event FAILED.
+        The function undoes the business data of an event that can never be delivered. It is called
+        as `function(session, event)`, in the transaction that marks the event FAILED. Raises
+        ConfigurationError for a second local rollback of the type.
         """
         return self._declarations.local_rollback(event_type)
 
     def consumer(self, group: str) -> ConsumerGroup:
-        """Return the consumer group of this name, to declare its handlers on."""
+        """Return the consumer group of this name, on which handlers are declared."""
         return self._declarations.consumer(group)
 
     # --- half messages ----------------------------------------------------------------------------
@@ -188,34 +194,47 @@ class ShieldTx:
         rollback_on: tuple[type[BaseException], ...] = (),
         **fields: Unpack[EventFields],
     ) -> HalfMessageBlock:
-        """Open a block around a local transaction that is not in the outbox's own database.
+        """Return a block around a local transaction outside of the outbox's own database.
 
         `with shield.half("orders.placed", order, key=order.id) as tx:` prepares the message first,
-        and does not enter the block if it cannot. The end of the block commits the message; an
-        error of `rollback_on` discards it, and any other leaves its outcome to a check.
+        and does not enter the block if the preparation fails. The end of the block commits the
+        message. An error of `rollback_on` discards the message, and after any other error a check
+        finds the outcome.
         """
         return self.half_messages.half(event_type, payload, rollback_on=rollback_on, **fields)
 
     def half_prepare(
         self, event_type: str, payload: Any = None, **fields: Unpack[EventFields]
     ) -> UUID:
-        """Prepare a half message by itself and return its id, to be committed or rolled back."""
+        """Prepare a half message and return its id, for `half_commit` or `half_rollback`.
+
+        Raises EventRefused, UnknownEventType, and errors of the database: after an error, do not
+        run the local transaction.
+        """
         return self.half_messages.prepare(event_type, payload, **fields)
 
     def half_commit(self, *event_ids: UUID) -> None:
-        """Send half messages whose local transaction committed."""
+        """Send half messages whose local transaction committed.
+
+        Raises IllegalTransition for messages that were rolled back, wait for an operator or do not
+        exist; TransactionRefused where a declared barrier does not confirm the commit.
+        """
         self.half_messages.commit(*event_ids)
 
     def half_rollback(self, *event_ids: UUID) -> None:
-        """Discard half messages whose local transaction rolled back."""
+        """Discard half messages whose local transaction rolled back.
+
+        Raises IllegalTransition for messages that were committed, wait for an operator or do not
+        exist; TransactionRefused where a declared barrier does not confirm the rollback.
+        """
         self.half_messages.rollback(*event_ids)
 
     def guard(self, transaction: CallersTransaction, *event_ids: UUID) -> None:
-        """Guard a local transaction with the half message of the block around it.
+        """Guard a local transaction with the half messages of the block around this call.
 
-        In a decorated method with those of its decorators, and not with its callers'. Outside of
-        blocks with those that `half_prepare` returned the ids of. Raises TransactionRefused in a
-        block that is inside of another: call the block's own `guard`.
+        A decorated method uses the messages of all its decorators, and not those of its callers.
+        Outside of blocks, pass the `event_ids` that `half_prepare` returned. Raises
+        TransactionRefused in a nested block, where the block's own `guard` must be called.
         """
         self.half_messages.guard(transaction, *event_ids)
 
@@ -234,11 +253,13 @@ class ShieldTx:
         immunity: timedelta | None = None,
         rollback_on: tuple[type[BaseException], ...] = (),
     ) -> Callable[[F], F]:
-        """Make the decorated method a local transaction, with a half message prepared before it.
+        """Return a decorator that prepares a half message before the method, a local transaction.
 
-        `payload` names the argument that is sent (or is a function of all arguments by name); `key`
-        and `biz_key` name fields of it. The method ends its transaction itself. It commits the
-        message by returning, or returns a LocalOutcome; when it raises, a check finds out.
+        `payload` is the name of the argument to send, or a function of all arguments by name. `key`
+        and `biz_key` are names of its fields, or functions of it. `delay` counts from the commit,
+        and `immunity` is the time until the first check. The method ends its transaction itself.
+        Its return commits the message, unless it returns another LocalOutcome; after an exception,
+        a check finds the outcome, except for `rollback_on`.
         """
         transaction = LocalTransactionSpec(
             event_type=event_type,
@@ -254,26 +275,30 @@ class ShieldTx:
         return self.half_messages.transactional(transaction, payload_type=payload_type, topic=topic)
 
     def checks(self, event_type: str) -> Callable[[C], C]:
-        """Declare the check of local transactions whose half message stayed open.
+        """Return a decorator that declares the checker of an event type's local transactions.
 
-        It is called as `function(event)`, in any relay of the service, and returns a LocalOutcome.
+        The function is called as `function(event)`, in any relay of the service, if the outcome of
+        a half message is unknown. It returns a LocalOutcome. Raises ConfigurationError for a second
+        checker.
         """
         return self.half_messages.checks(event_type)
 
     def barrier(
         self, *event_types: str, engine: Engine | None = None, schema: str | None = None
     ) -> None:
-        """Declare that a barrier in the local transactions' own database knows their outcome.
+        """Declare that a barrier in the local transactions' own database proves their outcome.
 
-        It is in the service's database; or in that of an `engine`, where `shieldtx db upgrade` has
-        made the tables in its `schema`. Each local transaction of these types calls `guard`.
+        The barrier is in the service's database by default. An `engine` names another database,
+        where `shieldtx db upgrade` has created the tables in `schema`. Each local transaction of
+        these types must call `guard`. Raises ConfigurationError for a type that has a checker or a
+        barrier.
         """
         self.half_messages.barrier(*event_types, engine=engine, schema=schema)
 
-    # --- what runs it -----------------------------------------------------------------------------
+    # --- workers ----------------------------------------------------------------------------------
 
     def build_relay(self, name: str | None = None) -> Relay:
-        """Build a relay; a `name` of its own, among restarts too, is made up by default."""
+        """Return a relay; its `name`, by default a new one, must be unique, also among restarts."""
         return builders.build_relay(
             self.settings,
             connections=self._connections,
@@ -286,9 +311,9 @@ class ShieldTx:
     def build_consumer(
         self, group: str, *, stopping: Callable[[], bool] = lambda: False
     ) -> Consumer:
-        """Build the consumer of a declared group; raises ConfigurationError for an unknown one.
+        """Return the consumer of a declared group; raises ConfigurationError for an unknown group.
 
-        Its passes begin nothing more once `stopping` is true.
+        A pass begins no further attempt once `stopping` returns true.
         """
         return builders.build_consumer(
             self.settings,
@@ -302,12 +327,12 @@ class ShieldTx:
         )
 
     def build_retention(self) -> RetentionService:
-        """Build the purge of this service's tables, and of its barriers in other databases."""
+        """Return the purge of this service's tables, and of its barriers in other databases."""
         return builders.build_retention(
             self.settings, connections=self._connections, half_messages=self.half_messages
         )
 
-    # --- what it has ------------------------------------------------------------------------------
+    # --- declared names, tables and connections ---------------------------------------------------
 
     @property
     def event_types(self) -> EventTypeRegistry:
@@ -324,7 +349,7 @@ class ShieldTx:
         return self._declarations.topics()
 
     def topics_of(self, group: str) -> list[str]:
-        """Return the broker's names of the topics that a declared group reads."""
+        """Return the broker's names of the topics that a group reads; raises ConfigurationError."""
         return self._declarations.topics_of(group)
 
     def group_id(self, group: str) -> str:
@@ -332,7 +357,7 @@ class ShieldTx:
         return self._declarations.group_id(group)
 
     def handled_by(self, group: str) -> AbstractSet[tuple[str, TxKind]]:
-        """Return the event types and kinds that a group has handlers for in this application."""
+        """Return the event types and kinds for which a group has handlers in this application."""
         return self._declarations.handled_by(group)
 
     @property
@@ -342,12 +367,12 @@ class ShieldTx:
 
     @property
     def schema(self) -> Schema:
-        """The maker and checker of the tables."""
+        """Creates and checks the tables."""
         return self.stores.schema()
 
     @property
     def engine(self) -> Engine:
-        """The connections of relay and consumers; services write through sessions of their own."""
+        """The engine of relay and consumers; services write through sessions of their own."""
         return self._connections.engine
 
     @property
@@ -357,7 +382,7 @@ class ShieldTx:
 
     @cached_property
     def broker(self) -> Broker:
-        """The broker of the settings."""
+        """The broker of the settings, or the one given to the constructor."""
         if self._broker is not None:
             return self._broker
         from shieldtx.brokers.kafka.broker import KafkaBroker  # noqa: PLC0415  writers need no Kafka client
@@ -365,6 +390,6 @@ class ShieldTx:
         return KafkaBroker.from_settings(self.settings)
 
     def close(self) -> None:
-        """Close the connections that this object opened for itself."""
+        """Close the connections that this object has opened."""
         self.tracer.close()
         self._connections.close()

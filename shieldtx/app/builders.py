@@ -1,4 +1,4 @@
-"""How the services of a process are built: each is given its ports."""
+"""Builds the services of a process with their ports."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def build_consumer(
     hooks: Hooks,
     stopping: Callable[[], bool],
 ) -> Consumer:
-    """Build the consumer of a declared group; raises ConfigurationError for an unknown one."""
+    """Build the consumer of a declared group; raises ConfigurationError for an unknown group."""
     s = settings
     declared = declarations.group(group)
     fetcher = BlockingFetcher(
@@ -132,5 +132,5 @@ def build_retention(
 
 
 def worker_name() -> str:
-    """Make a name that no other process or restart has: host, process, and a part of a UUID."""
+    """Return a name that no other process or restart has: host, process, and a part of a UUID."""
     return f"{socket.gethostname()}-{os.getpid()}-{new_event_id().hex[-8:]}"

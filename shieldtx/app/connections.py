@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Connections:
-    """Opens what the settings name, when it is first used, and closes what it has opened."""
+    """Opens the engines of the settings at their first use, and closes those that it has opened."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Connections:
         engine: Engine | None,
         longest_lease: Callable[[], timedelta],
     ) -> None:
-        """Connect to nothing yet; an `engine` that is given serves in place of the settings' URL.
+        """Connect to nothing yet; a given `engine` replaces the URL of the settings.
 
         A connection may be idle in a transaction for as long as a handler's `longest_lease`.
         """
@@ -43,17 +43,17 @@ class Connections:
 
     @cached_property
     def engine(self) -> Engine:
-        """The connections of relay and consumers; services write through sessions of their own."""
+        """The engine of relay and consumers; services write through sessions of their own."""
         if self._given is not None:
             return read_committed_view(self._given)
         return self._open_engine(idle=self._longest_idleness)
 
     @cached_property
     def relay_engine(self) -> Engine:
-        """The connections of a relay's own transactions: stopped, it loses them with its lease.
+        """The engine of a relay's own transactions: a stopped relay loses them with its lease.
 
-        A pool of their own, since claims are made without a BEGIN that could limit them. Of an
-        engine that was given, or behind a pooler, each transaction is limited.
+        The pool is separate, since claims run without a BEGIN that could limit their idle time.
+        With a given engine, or through a pooler, each transaction is limited.
         """
         lease = max(self._settings.relay_lease, SHORTEST)
         is_session_ours = self._given is None and self._has_server
@@ -63,10 +63,10 @@ class Connections:
 
     @cached_property
     def checks_engine(self) -> Engine:
-        """The connections of a relay's checks of half messages, which wait for other transactions.
+        """The engine of a relay's checks of half messages, which wait for other transactions.
 
-        A pool of their own: however long the checks wait, events go out meanwhile. An engine that
-        was given serves the checks too.
+        The pool is separate: events are sent however long the checks wait. A given engine also
+        serves the checks.
         """
         if self._given is not None or not self._has_server:
             return self.engine
@@ -79,19 +79,22 @@ class Connections:
             self._notifier.hint()
 
     def listener(self, wake: Callable[[], None]) -> Listener | None:
-        """Build the listener for wake-up hints; None where there are none.
+        """Return the listener for wake-up hints; None where hints are not available.
 
-        A pooler of transactions keeps no session that could listen: a relay behind it only polls.
+        A transaction pooler keeps no session that could listen: a relay that connects through it
+        only polls.
         """
         if not self._sends_hints:
             return None
         if self._settings.database_pooler is Pooler.TRANSACTION:
-            log.info("no wake-up notifications through a transaction pooler, polling instead")
+            log.info(
+                "transaction pooler: relay polls only", extra={"action": "wake_ups_unavailable"}
+            )
             return None
         return Listener(self.engine, self._settings.database_schema, wake)
 
     def close(self) -> None:
-        """Close the connections that this object has opened for itself."""
+        """Close the engines that this object has opened."""
         opened = vars(self)
         if "_notifier" in opened:
             self._notifier.close()
@@ -106,7 +109,7 @@ class Connections:
         return open_engine(s.url, idle=idle, pooler=s.database_pooler, most=most)
 
     def _longest_idleness(self) -> timedelta:
-        """Return how long a handler may think; handlers may be declared after the first use."""
+        """Return a handler's longest idle time; handlers may be declared after the first use."""
         return max(self._longest_lease(), self._settings.relay_lease)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What a service has declared: events, handlers, and what undoes an event that fails."""
+"""The declarations of a service: events, handlers, and local rollbacks of failed events."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Declarations:
         return decorate
 
     def consumer(self, group: str) -> ConsumerGroup:
-        """Return the consumer group of this name, to declare its handlers on."""
+        """Return the consumer group of this name, on which handlers are declared."""
         if group not in self.groups:
             self.groups[group] = ConsumerGroup(group, self.event_types)
         return self.groups[group]
@@ -92,7 +92,7 @@ class Declarations:
         prefix = self._settings.topic_prefix
         named = {(t.topic, kind) for t in self.event_types for kind in TxKind}
         for group in self.groups.values():
-            # A group that gives up writes to the rollback topic of what it reads.
+            # A group that gives up writes to the rollback topic of the events that it reads.
             named |= {(topic, kind) for topic, _ in group.subscriptions() for kind in TxKind}
         return sorted(physical_topic(prefix, topic, kind) for topic, kind in named)
 
@@ -106,13 +106,13 @@ class Declarations:
         return f"{self._settings.kafka_group_prefix}{group}"
 
     def longest_lease(self) -> timedelta:
-        """Return how long a handler of this application may take; a minute without handlers."""
-        # Copied: it is asked for whenever a connection opens, also while others are declared.
+        """Return the longest lease of this application's handlers; a minute without handlers."""
+        # Copied, because each new connection calls this, even while handlers are declared.
         leases = [h.lease for group in list(self.groups.values()) for h in group.handlers()]
         return max(leases, default=timedelta(minutes=1))
 
     def handled_by(self, group: str) -> AbstractSet[tuple[str, TxKind]]:
-        """Return the event types and kinds that a group has handlers for in this application."""
+        """Return the event types and kinds for which a group has handlers in this application."""
         declared = self.groups.get(group)
         return frozenset() if declared is None else declared.handled()
 
@@ -122,7 +122,7 @@ class Declarations:
         return any((event_type, TxKind.COMMIT) in other.handled() for other in others)
 
     def group(self, group: str) -> ConsumerGroup:
-        """Return a group with handlers; raises ConfigurationError for one that has none."""
+        """Return a group with handlers; raises ConfigurationError for a group without handlers."""
         declared = self.groups.get(group)
         if declared is None or not declared.subscriptions():
             known = ", ".join(sorted(self.groups)) or "none"
@@ -132,13 +132,13 @@ class Declarations:
         return declared
 
     def retry_of(self, event_type: str) -> RetryPolicy:
-        """Return the retries of an event type's publication."""
-        # A rollback event is of a type that its upstream declared, not this service.
+        """Return the retry policy for the publication of an event type."""
+        # Another service, the upstream, declares the type of a rollback event.
         declared = self.event_types.find(event_type)
         return RetryPolicy() if declared is None else declared.retry
 
     def knows(self, envelope: Envelope) -> bool:
-        """Whether this release can tell if an event has a local rollback."""
+        """Whether this release knows if an event has a local rollback."""
         known = self.event_types.find(envelope.type) is not None
         return known or envelope.kind is TxKind.ROLLBACK
 

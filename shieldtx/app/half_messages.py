@@ -1,4 +1,4 @@
-"""Half messages, wired: what a service declares and calls, and what its relays run for it."""
+"""The wiring of half messages: declarations and calls of a service, and jobs of its relays."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ class HalfMessageWiring:
         self._after_commit = after_commit
         self._checkers: dict[str, Checker] = {}
         self._barriers: dict[str, _BarrierDatabase] = {}
-        """By event type: where its barrier is."""
+        """The database of each event type's barrier."""
         self._barrier_at = cache(partial(self._open_barrier, engine))
         self._checked_barrier_at = cache(partial(self._open_barrier, checks_engine))
 
-    # --- what a service calls ---------------------------------------------------------------------
+    # --- calls of a service -----------------------------------------------------------------------
 
     def half(
         self,
@@ -80,7 +80,7 @@ class HalfMessageWiring:
         rollback_on: tuple[type[BaseException], ...] = (),
         **fields: Unpack[EventFields],
     ) -> HalfMessageBlock:
-        """Open a block around a local transaction that is not in the outbox's own database.
+        """Return a block around a local transaction outside of the outbox's own database.
 
         The message is prepared first; see `ShieldTx.half` and HalfMessageBlock.
         """
@@ -89,7 +89,7 @@ class HalfMessageWiring:
         )
 
     def prepare(self, event_type: str, payload: Any = None, **fields: Unpack[EventFields]) -> UUID:
-        """Prepare a half message by itself and return its id, to be committed or rolled back."""
+        """Prepare a half message and return its id, for a later commit or rollback."""
         return self.messages.prepare(event_type, payload, **fields)
 
     def commit(self, *event_ids: UUID) -> None:
@@ -107,16 +107,16 @@ class HalfMessageWiring:
             self.messages.end(event_ids, LocalOutcome.ROLLBACK)
 
     def guard(self, transaction: CallersTransaction, *event_ids: UUID) -> None:
-        """Guard a local transaction with the half messages of the blocks around it.
+        """Guard a local transaction with the half messages of the blocks around this call.
 
-        Outside of blocks with those that `half_prepare` returned the ids of.
+        Outside of blocks, pass the `event_ids` that `half_prepare` returned.
         """
         if event_ids:
             self.messages.guard(transaction, event_ids)
         else:
             guard_open(transaction)
 
-    # --- what a service declares ------------------------------------------------------------------
+    # --- declarations of a service ----------------------------------------------------------------
 
     def transactional(
         self, transaction: LocalTransactionSpec, *, payload_type: Any, topic: str | None
@@ -141,9 +141,10 @@ class HalfMessageWiring:
         return decorate
 
     def checks(self, event_type: str) -> Callable[[C], C]:
-        """Declare who knows how the local transactions of an event type ended.
+        """Return the decorator of a checker, which returns the outcomes of local transactions.
 
-        It is called as `function(event)`, in any relay of the service, and returns a LocalOutcome.
+        The function is called as `function(event)`, in any relay of the service, and returns a
+        LocalOutcome.
         """
 
         def decorate(function: C) -> C:
@@ -157,10 +158,11 @@ class HalfMessageWiring:
     def barrier(
         self, *event_types: str, engine: Engine | None = None, schema: str | None = None
     ) -> None:
-        """Declare that a barrier in the local transactions' own database tells how they ended.
+        """Declare that a barrier in the local transactions' own database proves their outcome.
 
-        It is in the service's database; or in that of an `engine`, where `shieldtx db upgrade` has
-        made the tables in its `schema`. Each local transaction of these types calls `guard`.
+        The barrier is in the service's database by default. An `engine` names another database,
+        where `shieldtx db upgrade` has created the tables in `schema`. Each local transaction of
+        these types must call `guard`.
         """
         database = (engine, schema if engine is not None else self._settings.database_schema)
         if engine is not None:
@@ -171,11 +173,11 @@ class HalfMessageWiring:
                 event_type, lambda envelope: self._checked_barrier_at(database).ask(envelope.id)
             )
 
-    # --- what runs it -----------------------------------------------------------------------------
+    # --- workers ----------------------------------------------------------------------------------
 
     @cached_property
     def messages(self) -> HalfMessages:
-        """The service that prepares and ends half messages."""
+        """The service that prepares half messages and records their outcomes."""
         return HalfMessages(
             store=self._store,
             barrier_of=self._barrier_of,
@@ -185,7 +187,7 @@ class HalfMessageWiring:
         )
 
     def check_backs(self, *, stopping: Callable[[], bool] = lambda: False) -> Sequence[CheckBack]:
-        """Build the check-back of each event type that this application can tell about."""
+        """Build the check-back of each event type that has a checker or a barrier here."""
         s = self._settings
         # A pass is no longer than the watchdog allows.
         timeout = min(s.half_check_timeout, s.watchdog / 4)
@@ -209,11 +211,11 @@ class HalfMessageWiring:
         return self._check_store.types_due(sorted(self._checkers))
 
     def parking(self) -> Parking:
-        """Build what leaves half messages to an operator."""
+        """Build the job that leaves half messages to an operator."""
         return Parking(store=self._check_store)
 
     def other_barriers(self) -> Sequence[tuple[Engine, str | None]]:
-        """Return the databases and schemas of barriers that are not in the service's own."""
+        """Return the databases and schemas of barriers outside of the service's own database."""
         found = {(engine, schema) for engine, schema in self._barriers.values() if engine}
         return sorted(found, key=str)
 
@@ -254,10 +256,10 @@ class HalfMessageWiring:
         return None if database is None else self._barrier_at(database)
 
     def barrier_to_ask(self, event_type: str, outcome: LocalOutcome) -> SqlBarrier | None:
-        """Return the barrier that is asked before an operator's decision about a half message.
+        """Return the barrier to query before an operator's decision about a half message.
 
-        Of an event type that this application knows nothing about (the command line without
-        `--app`) a rollback shuts out at least local transactions in the service's own database.
+        Without a known checker for the event type (the command line without `--app`), a rollback at
+        least refuses later local transactions in the service's own database.
         """
         if event_type not in self._checkers and outcome is LocalOutcome.ROLLBACK:
             return self._barrier_at((None, self._settings.database_schema))

@@ -33,7 +33,7 @@ from shieldtx.store.tables import tables
 
 @contextmanager
 def stored_runs(configuration: Configuration) -> Iterator[SqlReconciliationRuns]:
-    """Open the stored runs of a configuration: they are in the database of its first service."""
+    """Open the stored runs of a configuration, in the database of its first service."""
     home = configuration.services[0]
     engine = create_engine(home.url, hide_parameters=True)
     try:
@@ -43,7 +43,7 @@ def stored_runs(configuration: Configuration) -> Iterator[SqlReconciliationRuns]
 
 
 def request_of(configuration: Configuration, folder: Path) -> ReconcileRequest:
-    """Return what a configuration asks for; the report goes into `folder`."""
+    """Return the request of a configuration; the report is written into `folder`."""
     return ReconcileRequest(
         services=configuration.services,
         folder=folder,
@@ -61,17 +61,17 @@ def run_reconciliation(
     who: str,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ReconcileResult:
-    """Run the reconciliation to its end, and store its outcome under the name of `who`.
+    """Run the reconciliation, store its outcome under the name of `who`, and return the result.
 
-    Without a `selection`, it reads what has moved since the last good run that judged the same
-    things in the same databases; where there is none, it looks at everything, and the findings say
-    why. `progress` is called with each step.
+    Without a `selection`, the run reads the rows that have changed since the last good run that
+    judged the same things in the same databases. Without such a run, it reads everything, and the
+    findings contain the reason. `progress` is called with each step.
 
     Raises AlreadyRunning while another run under the configuration's name is in progress, on any
-    machine, and NameTaken where that run judges something else; LeaseLost where this run was given
-    up meanwhile; ConfigurationError where Spark cannot be started, for a URL that is not
-    PostgreSQL's; SQLAlchemy's OperationalError where a database cannot be reached. A run that broke
-    off is a result too.
+    machine, and NameTaken if that run judges something else; LeaseLost if this run was given up
+    meanwhile; ConfigurationError if Spark cannot be started, or for a URL that is not PostgreSQL's;
+    SQLAlchemy's OperationalError if a database is unreachable. A run that stopped early is also a
+    result.
     """
 
     def job(asked: ReconcileRequest, given_up: Callable[[], bool]) -> ReconcileResult:
@@ -88,9 +88,10 @@ def run_stored(
     who: str,
     job: Callable[[ReconcileRequest, Callable[[], bool]], ReconcileResult],
 ) -> ReconcileResult:
-    """Decide what a run looks at, have `job` do it, and store how it ended.
+    """Decide which rows a run reads, run `job`, and store its outcome.
 
-    `job` gets the request of the run, and what tells it to break off; see `run_reconciliation`.
+    `job` receives the request of the run, and a function that returns whether to stop; see
+    `run_reconciliation`.
     """
     with stored_runs(configuration) as runs, opened(request) as databases:
         run_id = str(new_event_id())
@@ -99,7 +100,7 @@ def run_stored(
         with _telling_of_namesakes(runs, configured):
             runs.begin(
                 run_id,
-                # Until it is known from where the run may start.
+                # Until the start of the run is known.
                 mode=Mode.INCREMENTAL if selection is None else mode_of(selection),
                 who=who,
                 folder=str(folder),
@@ -136,7 +137,7 @@ def run_stored(
 
 
 def _problem(error: BaseException) -> str:
-    """Return what an error says, and where it was if that was noted."""
+    """Return the message of an error, after its notes."""
     return ": ".join([*getattr(error, "__notes__", ()), message_of(error) or repr(error)])
 
 
@@ -147,7 +148,7 @@ def _finish(
     if findings is None:
         runs.finish(run_id, outcome=result.outcome.name, problem=result.problem)
         return
-    # It may have looked at more than it was asked to.
+    # The job may have read more than requested.
     mode = mode_of(findings.selection)
     met = replace(judged, observed=findings.observed)
     runs.judge(run_id, mode=mode, basis=basis.to_json(met))
@@ -162,7 +163,7 @@ def _finish(
 
 @contextmanager
 def _telling_of_namesakes(runs: SqlReconciliationRuns, now: Basis) -> Iterator[None]:
-    """Let an error say that the run which is in the way is one of another configuration."""
+    """Raise NameTaken if the run in progress belongs to another configuration."""
     try:
         yield
     except AlreadyRunning as error:

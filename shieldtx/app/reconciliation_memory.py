@@ -1,9 +1,8 @@
-"""What stored runs have seen and judged, in the databases of all services and under any name.
+"""The results of stored runs, in the databases of all services and under any name.
 
-The runs of a configuration are stored in the database of its first service, under its name. The
-order of the services and the name of a file may change, and what runs have seen must not be lost
-with that. So the runs of other names count as well, wherever they tell of the same services in the
-same databases.
+The runs of a configuration are stored in the database of its first service, under its name. A
+change in the order of the services, or in the name of a file, must not lose them. So the runs of
+other names count as well, where they judged the same services in the same databases.
 """
 
 from __future__ import annotations
@@ -35,31 +34,32 @@ from shieldtx.reconcile.restored_copies import as_restored
 from shieldtx.store.reconciliation_runs import SqlReconciliationRuns, StoredRun
 
 _Run = tuple[StoredRun, Basis | None]
-"""A stored run, and what it judged; None: another release has written that down.
+"""A stored run, and its basis; None: another release has written the basis.
 
-It is decoded once, and not before it is needed: that of most runs never is."""
+The basis is decoded once, and only when needed: for most runs never."""
 
 _CAME_TO_THEIR_END: Final = [o.name for o in RunOutcome if o is not RunOutcome.ERROR]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """What a run takes over from those before it."""
+    """The facts that a run takes over from earlier runs."""
 
     past: Past
     topics_before: ObservedTopics
     judged_until: tuple[JudgedUntil, ...]
     incomplete_inboxes: Mapping[str, datetime]
-    """By service whose inbox may lack rows of effects that are there: from when it has all rows."""
+    """By service whose inbox may lack rows of existing effects: the time from which no row is
+    missing."""
     remarks: tuple[str, ...]
-    """Where stored runs could not be read, in sentences."""
+    """Why stored runs could not be read, in sentences."""
 
 
 def memory_of(own: SqlReconciliationRuns, databases: ServiceDatabases, now: Basis) -> Memory:
-    """Read what earlier runs have seen of what is judged `now`; `own` are those of its name."""
+    """Return what earlier runs know of the basis `now`; `own` are the runs of its name."""
     remarks: list[str] = []
     others = list(_of_other_names(own.scope, databases, remarks))
-    # Since when a group is a former one, the latest run that knows of it says.
+    # The latest run that knows a group decides since when that group is a former one.
     others.sort(key=lambda runs: runs[0].started_at, reverse=True)
     by_name = [tee(_with_bases(runs), 4) for runs in (own.all_ended(), *others)]
     for_past, for_topics, for_inboxes, judged_by = zip(*by_name, strict=True)
@@ -85,18 +85,19 @@ def memory_of(own: SqlReconciliationRuns, databases: ServiceDatabases, now: Basi
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RepairMemory:
-    """What a repair takes over from all runs, also those behind the one that it is of."""
+    """The facts that a repair takes over from all runs, also from runs after its own."""
 
     incomplete_inboxes: Mapping[str, datetime]
-    """By service whose inbox may lack rows of effects, by now: from when it has all rows."""
+    """By service whose inbox may now lack rows of effects: the time from which no row is
+    missing."""
     in_order: KnownInOrder
-    """What good runs have found in order at these services, as far as effects were not lost."""
+    """What good runs found in order at these services, except where effects were lost."""
 
 
 def repair_memory(
     own: SqlReconciliationRuns, request: ReconcileRequest, *, restored: Collection[str]
 ) -> RepairMemory:
-    """Read what runs have seen of the services of a repair, of which some lost effects with rows.
+    """Return what runs know of a repair's services; those in `restored` lost effects with rows.
 
     Raises ConfigurationError where stored runs cannot be read.
     """
@@ -120,9 +121,9 @@ def repair_memory(
 
 
 def _good(ended: Iterable[_Run], *, now: Basis | None) -> Iterator[GoodRun]:
-    """Yield what good runs have met; those of another name as far as they judged what is `now`."""
+    """Yield what good runs have read; with `now`, only of services judged in the same way."""
     runs = ((run, read) for run, read in ended if run.good and read is not None)
-    # Each run remembers what those before it have met.
+    # Each run contains what the earlier ones have read.
     for run, read in islice(runs, ENOUGH):
         alike = (
             frozenset(read.services)
@@ -140,21 +141,21 @@ def _good(ended: Iterable[_Run], *, now: Basis | None) -> Iterator[GoodRun]:
 
 
 def _known(runs: Iterable[_Run]) -> Iterator[Basis]:
-    """Yield what runs judged, as far as it can be read."""
+    """Yield the bases of runs, as far as they can be read."""
     return (read for _, read in runs if read is not None)
 
 
 def _with_bases(runs: Iterable[StoredRun]) -> Iterator[_Run]:
-    """Yield each run with what it judged."""
+    """Yield each run with its basis."""
     return ((run, basis.from_json(run.basis)) for run in runs)
 
 
 def _of_other_names(
     scope: str, databases: ServiceDatabases, remarks: list[str]
 ) -> Iterator[Sequence[StoredRun]]:
-    """Yield runs of each name in each database, the latest first.
+    """Yield the runs of each name in each database, the latest first.
 
-    The runs of `scope` in the first database are left out: the run that asks has read them.
+    The runs of `scope` in the first database are left out: the caller has read them.
     """
     for number, (service, runs) in enumerate(databases.stored_runs(scope)):
         try:
@@ -172,16 +173,16 @@ def _of_other_names(
 
 
 def _judged_runs(ended: Iterable[_Run]) -> Iterator[JudgedRun]:
-    """Yield what runs have judged that have ended; those of a window have left most of it out."""
+    """Yield what ended runs have judged, without runs of a window, which omit most rows."""
     for run, read in ended:
         if (judged := _judged_by(run, read)) is not None:
             yield judged
 
 
 def _judged_alike(ended: Iterable[_Run], now: Basis) -> Iterator[JudgedRun]:
-    """Yield what runs of another name have judged: services as they are now, by the same filters.
+    """Yield what runs of another name have judged: the same services, with the same filters.
 
-    A run that was to judge less says nothing of the rest.
+    A run that judged less proves nothing about the rest.
     """
     for run, read in ended:
         if read is None or (judged := _judged_by(run, read)) is None:
@@ -194,8 +195,8 @@ def _judged_alike(ended: Iterable[_Run], now: Basis) -> Iterator[JudgedRun]:
 def _judged_by(run: StoredRun, read: Basis | None) -> JudgedRun | None:
     """Return what a run has judged; None: nothing, or not known.
 
-    A service of which a good run met nothing was judged as well: nothing of it was there. A run
-    with watermarks that lie ahead went by a clock that was ahead: it is not known what it judged.
+    A service of which a good run read nothing was judged as well: it had no rows. A run with
+    watermarks in the future used a wrong clock: what it judged is unknown.
     """
     if run.mode == Mode.WINDOW or not (run.good or run.watermarks):
         return None
@@ -217,7 +218,7 @@ def _judged_by(run: StoredRun, read: Basis | None) -> JudgedRun | None:
         histories={
             name: service.history
             for name, service in read.services.items()
-            # What could not be judged was not told of either.
+            # A service that was not judged has no known history either.
             if service.history is not None and name in watermarks
         },
     )

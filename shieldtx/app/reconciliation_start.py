@@ -1,4 +1,4 @@
-"""From where a run of the reconciliation may start, asked of stored runs and of the databases."""
+"""The start of a reconciliation run, according to stored runs and the databases."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
 
 CONNECT_S = 10
-"""Within which a database has to take a connection, unless its URL says otherwise."""
+"""Seconds within which a database must accept a connection, unless its URL sets another limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """From where an incremental run may start."""
+    """The start of an incremental run."""
 
     watermarks: Mapping[str, datetime] | None = None
     observed: Observed | None = None
-    """What the run of these watermarks met."""
+    """What the run of these watermarks read."""
     why_not_later: tuple[str, ...] = ()
-    """Why it starts from the beginning, in sentences."""
+    """Why the run starts from the beginning, in sentences."""
 
 
 class ServiceDatabases:
-    """The databases of a run's services, asked within the time limits of the run."""
+    """The databases of a run's services, queried within the time limits of the run."""
 
     def __init__(self, request: ReconcileRequest, engines: Mapping[str, Engine]) -> None:
         self._services = request.services
@@ -50,7 +50,7 @@ class ServiceDatabases:
         }
 
     def stored_runs(self, scope: str) -> Iterator[tuple[str, SqlReconciliationRuns]]:
-        """Yield the stored runs of a scope in each database, with a service that has it."""
+        """Yield the stored runs of a scope in each database, with a service that uses it."""
         databases: dict[tuple[str, str | None], ServiceDatabase] = {}
         for service in self._services:
             databases.setdefault((service.url, service.schema), service)
@@ -69,7 +69,7 @@ class ServiceDatabases:
                 raise SchemaMismatch(f"service {service.name}: {error}") from error
 
     def histories(self) -> dict[str, DatabaseHistory]:
-        """Return the history of each database as it stands."""
+        """Return the present history of each database."""
         found = {}
         for name, history in self._histories.items():
             with _told_of(name):
@@ -77,22 +77,22 @@ class ServiceDatabases:
         return found
 
     def remains_of(self, service: str, earlier: DatabaseHistory) -> Remains:
-        """Return what the database of a service has left of what it had."""
+        """Return what the database of a service still has of an earlier history."""
         with _told_of(service):
             return self._histories[service].remains_of(earlier, retention=self._kept(service))
 
     def inbox_has(self, service: str, earlier: DatabaseHistory) -> bool | None:
-        """Whether the inbox of a service has a row of then still; None: it may be purged."""
+        """Whether a service's inbox still has an earlier history's row; None: it may be purged."""
         with _told_of(service):
             return self._histories[service].inbox_has(earlier, retention=self._kept(service))
 
     def inbox_settled_since(self, service: str) -> datetime | None:
-        """Return when one of the first rows of a service's inbox was settled; None: none is."""
+        """Return when one of the first rows of a service's inbox was settled; None: no row is."""
         with _told_of(service):
             return self._histories[service].inbox_settled_since()
 
     def last_settled(self, service: str, *, before: datetime) -> datetime | None:
-        """Return when the last row of a service was settled of those settled until then."""
+        """Return when a service's last row was settled, of the rows settled before a time."""
         with _told_of(service):
             return self._histories[service].last_settled(before=before)
 
@@ -100,7 +100,7 @@ class ServiceDatabases:
         return next(each.retention for each in self._services if each.name == service)
 
     def lacking(self, earlier: Basis) -> Iterator[str]:
-        """Say in sentences which databases have lost rows that an earlier run saw."""
+        """Describe in sentences which databases have lost rows that an earlier run saw."""
         for name, service in earlier.services.items():
             with _told_of(name):
                 lost = self._histories[name].lacks(service.history) if service.history else ()
@@ -113,11 +113,11 @@ class ServiceDatabases:
 
 
 def start_of(good: Iterable[StoredRun], now: Basis, databases: ServiceDatabases) -> Start:
-    """Find the latest good run that judged the same; of what it judged nothing may be lost since.
+    """Return the start after the latest good run that judged the same, if no row was lost since.
 
-    A run of another configuration says nothing about what that one did not judge, and a database
-    that was restored may have lost what was in order. Where a clock was set back, what has moved
-    since lies before the watermarks.
+    A run of another configuration proves nothing about rows that it did not judge. A restored
+    database may have lost rows that were in order. After a clock was set back, later changes lie
+    before the watermarks.
     """
     reasons: list[str] = []
     for stored in good:
@@ -140,7 +140,7 @@ def start_of(good: Iterable[StoredRun], now: Basis, databases: ServiceDatabases)
 
 @contextmanager
 def opened(request: ReconcileRequest) -> Iterator[ServiceDatabases]:
-    """Open the databases of a run's services; they are connected to when they are asked."""
+    """Open the databases of a run's services, which connect at their first query."""
     engines: dict[str, Engine] = {}
     try:
         for service in request.services:
@@ -153,7 +153,7 @@ def opened(request: ReconcileRequest) -> Iterator[ServiceDatabases]:
 
 
 def _engine(url: str, statement_timeout: timedelta) -> Engine:
-    """Return an engine whose connections and statements are given up after a time."""
+    """Return an engine with time limits for connections and statements."""
     parsed = make_url(url)
     milliseconds = max(1, round(statement_timeout.total_seconds() * 1000))
     options = f"{parsed.query.get('options', '')} -c statement_timeout={milliseconds}".strip()
@@ -163,7 +163,7 @@ def _engine(url: str, statement_timeout: timedelta) -> Engine:
 
 @contextmanager
 def _told_of(service: str) -> Iterator[None]:
-    """Let an error say whose database it was."""
+    """Add the name of a service's database to an error."""
     try:
         yield
     except Exception as error:

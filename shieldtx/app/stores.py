@@ -1,4 +1,4 @@
-"""The tables of a service as the command line and the workers use them: one store for each use."""
+"""Stores on a service's tables for the command line and the workers: one store for each use."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Stores:
         self._half_messages = half_messages
 
     def schema(self) -> Schema:
-        """Build the maker and checker of the tables."""
+        """Build the creator and checker of the tables."""
         s = self._settings
         return Schema(self._connections.engine, schema=s.database_schema, shards=s.shards)
 
     def status(self) -> SqlStatus:
-        """Build the reader of a service's counts: what waits, what failed, how old it is."""
+        """Build the reader of a service's counts: waiting and failed events, and their ages."""
         return SqlStatus(self._connections.engine, self._connections.tables)
 
     def limits(self) -> SqlLimitStatus:
@@ -38,7 +38,7 @@ class Stores:
         return SqlLimitStatus(self._connections.engine, self._connections.tables)
 
     def inbox(self) -> SqlInboxStore:
-        """Build the consumer's side of the inbox table."""
+        """Build the consumer's store of the inbox table."""
         return SqlInboxStore(
             self._connections.engine,
             self._connections.tables,
@@ -46,7 +46,7 @@ class Stores:
         )
 
     def trace(self) -> SqlTraceStore:
-        """Build the store of traced attempts, which also reads what the tables know of an event."""
+        """Build the store of traced attempts, which also reads an event's rows in other tables."""
         return SqlTraceStore(self._connections.engine, self._connections.tables)
 
     def dead_letters(self) -> SqlDeadLetters:
@@ -54,11 +54,11 @@ class Stores:
         return SqlDeadLetters(self._connections.engine, self._connections.tables)
 
     def discards(self) -> SqlDiscards:
-        """Build what discards rows that will never be handled."""
+        """Build the store that discards rows which will never be handled."""
         return SqlDiscards(self._connections.engine, self._connections.tables)
 
     def half_message_admin(self) -> SqlHalfMessageAdmin:
-        """Build what shows half messages to an operator, and ends them in the operator's name."""
+        """Build the store for an operator's view of half messages, and decisions about them."""
         return SqlHalfMessageAdmin(
             self._connections.engine,
             self._connections.tables,

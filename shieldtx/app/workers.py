@@ -13,13 +13,12 @@ from shieldtx.half_messages.check_back import CheckBack
 from shieldtx.relay.relay import RENEWALS_PER_LEASE
 from shieldtx.scheduling.periodic_job import PeriodicJob
 from shieldtx.scheduling.worker import Worker
-from shieldtx.store.status import warning_of_shared_schema
 
 log = logging.getLogger(__name__)
 
 RETENTION = timedelta(minutes=1)
 CHECKS = timedelta(seconds=1)
-"""Between two looks for half messages that are due for a check."""
+"""The interval between two polls for half messages that are due for a check."""
 PARKING = timedelta(seconds=10)
 LINGER = timedelta(milliseconds=100)
 """How long the relay stays awake for the next hint."""
@@ -84,15 +83,25 @@ def relay_process(app: ShieldTx) -> Worker:
 
 def _warn_of_other_sources(app: ShieldTx) -> None:
     for source, count in app.stores.limits().other_sources(app.settings.source).items():
-        log.warning("%s", warning_of_shared_schema(count, source, app.settings.source))
+        log.warning(
+            "another source writes into this schema",
+            extra={
+                "action": "schema_shared",
+                "source": app.settings.source,
+                "other_source": source,
+                "count": count,
+                "advice": "Give each service a schema of its own: its events wait in shards that "
+                "relays of the other one own",
+            },
+        )
 
 
 def _half_message_jobs(
     app: ShieldTx, *, stopping: Callable[[], bool], wake: Callable[[str], None]
 ) -> list[PeriodicJob]:
-    """Check the half messages of each type by a job of its own: none waits for a slow checker.
+    """Return jobs that check half messages, one for each type: no type waits for a slow checker.
 
-    Only a type with a check due is woken, by one look at all types.
+    One poll of all types wakes only the types with a due check.
     """
 
     def look() -> bool:
@@ -145,6 +154,6 @@ def consumer_process(app: ShieldTx, group: str) -> Worker:
 
 
 def _longest_pass(app: ShieldTx, group: str) -> timedelta:
-    """Return how long a pass may take: a handler that uses its whole lease does not hang."""
+    """Return the maximum duration of a pass: a handler that uses its whole lease does not hang."""
     leases = [handler.lease for handler in app.groups[group].handlers()]
     return max(leases, default=timedelta(0)) + 2 * timedelta(seconds=LONGEST_PASS)

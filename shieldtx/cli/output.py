@@ -62,9 +62,15 @@ def announce(text: str) -> None:
         print_line(text)
     except BrokenPipeError:
         _silence()
-        log.warning("standard output is closed, the worker goes on without it")
+        log.warning(
+            "standard output lost, worker goes on",
+            extra={"action": "output_lost", "error": "standard output is closed"},
+        )
     except ResultsLost as error:
-        log.warning("%s; the worker goes on without it", error)
+        log.warning(
+            "standard output lost, worker goes on",
+            extra={"action": "output_lost", "error": str(error)},
+        )
 
 
 def print_json(data: Any) -> None:

@@ -65,7 +65,7 @@ class Program(TyperGroup):
                 raise told from told.__cause__
             if failure is None:
                 raise
-            log.debug("the command failed", exc_info=told)
+            log.debug("command failed", exc_info=told, extra={"action": "command_failed"})
             typer.echo(f"error: {failure.line}", err=True)
             raise typer.Exit(failure.status) from error
         return result

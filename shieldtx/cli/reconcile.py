@@ -17,13 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from shieldtx.app.reconciliation import request_of, run_reconciliation
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.option_places import refuse_options_before
-from shieldtx.cli.output import (
-    AsJson,
-    print_fields,
-    print_json,
-    print_made_table,
-    showing_progress,
-)
+from shieldtx.cli.output import AsJson, print_json, showing_progress
 from shieldtx.cli.prompts import current_operator
 from shieldtx.cli.reconcile_config import (
     Config,
@@ -31,13 +25,13 @@ from shieldtx.cli.reconcile_config import (
     load_configuration,
     require_tables,
 )
+from shieldtx.cli.reconcile_views import data_of, show
 from shieldtx.errors import AlreadyRunning, ConfigurationError, NameTaken
 from shieldtx.reconcile.config import Configuration
 from shieldtx.reconcile.findings import RunOutcome
-from shieldtx.reconcile.report.terminal import remarks, summary_table
 from shieldtx.reconcile.report_folder import new_folder
 from shieldtx.reconcile.request import EVERYTHING, MOST_ROWS, Selection
-from shieldtx.reconcile.spark_launcher import ReconcileRequest, ReconcileResult
+from shieldtx.reconcile.spark_launcher import ReconcileRequest
 from shieldtx.scheduling.cron import run_by_crontab
 
 log = logging.getLogger(__name__)
@@ -182,9 +176,9 @@ def _run(
             configuration, request, selection, who=current_operator(), progress=progress
         )
     if as_json:
-        print_json(_data(result))
+        print_json(data_of(result))
     else:
-        _show(result)
+        show(result)
     if result.problem:
         typer.echo(f"error: {result.problem}", err=True)
     return result.outcome
@@ -203,11 +197,24 @@ def _run_at_night(
         outcome = _run(configuration, replace(request, folder=folder), selection, as_json=as_json)
     except NameTaken as error:
         # Nobody has judged what this configuration names.
-        log.error("no reconciliation tonight: %s", error)  # noqa: TRY400  where is of no use
+        log.error(  # noqa: TRY400  where is of no use
+            "no reconciliation, its name is taken",
+            extra={"action": "reconciliation_refused", "error": str(error)},
+        )
     except AlreadyRunning as error:
-        log.info("left to another machine: %s", error)
+        log.info(
+            "another machine runs the reconciliation",
+            extra={"action": "reconciliation_elsewhere", "reason": str(error)},
+        )
     else:
-        log.info("the reconciliation ended with %s: %s", outcome.name, folder)
+        log.info(
+            "reconciliation ended",
+            extra={
+                "action": "reconciliation_ended",
+                "outcome": outcome.name,
+                "folder": str(folder),
+            },
+        )
     finally:
         # Of a run that has not begun.
         with suppress(OSError):
@@ -245,51 +252,3 @@ def _moment(option: str, text: str | None) -> datetime | None:
         raise ConfigurationError(
             f"{option}: {text!r} is not a time; write it as 2026-01-31T00:00:00+00:00"
         ) from None
-
-
-def _show(result: ReconcileResult) -> None:
-    if result.findings is not None:
-        print_made_table(summary_table(result.findings))
-    folder = result.folder
-    print_fields(
-        [
-            ("outcome", result.outcome.name),
-            *(remarks(result.findings) if result.findings else []),
-            *([("report", folder.page), ("rows", folder.rows)] if result.findings else []),
-            ("Spark's log", folder.log),
-        ]
-    )
-
-
-def _data(result: ReconcileResult) -> dict[str, Any]:
-    findings, folder = result.findings, result.folder
-    data: dict[str, Any] = {
-        "outcome": result.outcome.name,
-        "exit_status": int(result.outcome),
-        "problem": result.problem or None,
-        "log": str(folder.log),
-    }
-    if findings is None:
-        return data
-    return data | {
-        "not_judged": list(findings.problems),
-        "left_out": list(findings.left_out),
-        "remarks": list(findings.remarks),
-        "full_because": list(findings.full_because),
-        "totals": {verdict.value: number for verdict, number in findings.totals.items()},
-        "pairs": [
-            {
-                "kind": pair.kind.value,
-                "upstream": pair.upstream,
-                "downstream": pair.downstream,
-                "group": pair.group,
-                "not_judged": list(findings.problems),
-                "totals": {verdict.value: number for verdict, number in verdicts.items()},
-            }
-            for pair, verdicts in findings.by_pair.items()
-        ],
-        "report": str(folder.page),
-        "rows": str(folder.rows),
-        "summary": str(folder.summary),
-        "findings": str(folder.findings),
-    }

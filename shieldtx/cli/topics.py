@@ -79,7 +79,10 @@ def refuse_strangers(app: ShieldTx, group: str) -> None:
         found = admin.strangers(app.group_id(group))
     except BrokerError as error:
         # A cluster without groups yet has no coordinator to ask.
-        log.warning("the members of group %s are not checked: %s", group, error)
+        log.warning(
+            "group members could not be checked",
+            extra={"action": "group_members_not_checked", "group": group, "error": str(error)},
+        )
         return
     finally:
         admin.close()

@@ -122,7 +122,10 @@ def _require_topics(app: ShieldTx, group: str, *, may_wait: bool) -> None:
     except BrokerUnavailable as error:
         if not may_wait:
             raise
-        log.warning("the topics are not checked, %s", error)
+        log.warning(
+            "topics could not be checked",
+            extra={"action": "topics_not_checked", "group": group, "error": str(error)},
+        )
 
 
 def _listed(counts: Mapping[str, object], *names: str) -> str:

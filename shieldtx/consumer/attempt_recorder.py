@@ -1,4 +1,4 @@
-"""Recording how attempts ended: in the inbox where they failed, and to the hooks in any case."""
+"""Records outcomes of attempts: failures in the inbox, and every outcome for the hooks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from shieldtx.consumer.handler_caller import UnfitPayload
 from shieldtx.consumer.handlers import ConsumerGroup, Handler
 from shieldtx.domain.error_groups import leaves_of, reason_with_leaves
 from shieldtx.domain.events import storable
+from shieldtx.domain.log_fields import event_fields
 from shieldtx.domain.reasons import WITH_TRACEBACK, loggable, reason_of
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import LeaseLost, NothingToCompensate, Refused
@@ -24,14 +25,14 @@ _PERMANENT = (UnfitPayload, NothingToCompensate)
 """Errors that no further attempt would change."""
 
 _EXPECTED = (Refused, *_PERMANENT)
-"""Errors that say all in their message: a traceback would add nothing."""
+"""Errors whose message is complete: a traceback would add nothing."""
 
 
 class AttemptRecorder:
     """Records the outcomes of one group's attempts. Used by one thread.
 
-    The effect of an attempt is committed together with its status: of a success only the hooks
-    learn here.
+    The effect of an attempt is committed together with its status: this class only notifies the
+    hooks of a success.
     """
 
     def __init__(
@@ -51,11 +52,11 @@ class AttemptRecorder:
 
     @property
     def times_attempts(self) -> bool:
-        """Whether any hook wants to know of attempts: `begin` does nothing otherwise."""
+        """Whether any hook observes attempts: `begin` does nothing otherwise."""
         return self._timer.is_on
 
     def begin(self, attempts: Sequence[Attempt]) -> None:
-        """Record that a handler is about to get these events."""
+        """Record that a handler is about to receive these events."""
         self._timer.begin(attempts)
 
     def succeed(self, attempts: Sequence[Attempt], outcome: AttemptOutcome) -> AttemptOutcome:
@@ -81,13 +82,19 @@ class AttemptRecorder:
 
     def lose(self, attempt: Attempt, reason: LeaseLost) -> AttemptOutcome:
         """Record that another worker has taken the event over."""
-        log.warning("%s", reason)
+        log.warning(
+            "attempt lost its lease",
+            extra={"action": "attempt_lost", **_fields(attempt), "reason": str(reason)},
+        )
         self._timer.fail(attempt, AttemptOutcome.LOST, reason)
         return AttemptOutcome.LOST
 
     def wait(self, attempt: Attempt, reason: EventUnfinished) -> AttemptOutcome:
-        """Take the start of a rollback's attempt back: its event is not settled yet."""
-        log.info("%s", reason)
+        """Take back the start of a rollback's attempt: its event is not settled yet."""
+        log.info(
+            "rollback waits for its event",
+            extra={"action": "rollback_waits", **_fields(attempt), "reason": str(reason)},
+        )
         self._store.release([attempt])
         self._timer.fail(attempt, AttemptOutcome.BLOCKED, reason)
         return AttemptOutcome.BLOCKED
@@ -95,18 +102,33 @@ class AttemptRecorder:
     def interrupt(self, attempts: Sequence[Attempt], error: BaseException) -> None:
         """Record the error that ends the process during attempts that were started together.
 
-        The attempts stay counted: another worker continues when their lease runs out.
+        The attempts stay counted: another worker continues when their lease expires.
         """
         reason = reason_of(error)
-        log.critical("the process ends in the middle of %d attempts: %s", len(attempts), reason)
+        log.critical(
+            "process ends during attempts",
+            extra={
+                "action": "attempts_interrupted",
+                "group": self._group.name,
+                "count": len(attempts),
+                "error": reason,
+            },
+        )
         try:
             self._store.note(attempts, reason=storable(f"ended its process: {reason}"))
         except Exception as failure:
-            shown = loggable(failure)
-            log.exception("why the process ends could not be written down", exc_info=shown)
+            log.exception(
+                "interruption could not be recorded",
+                exc_info=loggable(failure),
+                extra={
+                    "action": "interruption_not_recorded",
+                    "group": self._group.name,
+                    "count": len(attempts),
+                },
+            )
 
     def forget(self) -> None:
-        """Forget when attempts began that never ended: they were repeated alone, or lost."""
+        """Forget the start times of attempts without an outcome: repeated alone, or lost."""
         self._timer.forget()
 
     def _retry_or_give_up(
@@ -117,13 +139,14 @@ class AttemptRecorder:
         if delay is None or _is_final(error, handler):
             return self._give_up(attempt, reason, error)
         log.info(
-            "attempt %d at %s %s failed, next in %.1f s: %s",
-            attempt.number,
-            attempt.envelope.type,
-            attempt.envelope.id,
-            delay.total_seconds(),
-            reason,
+            "attempt failed",
             exc_info=loggable(error) if log.isEnabledFor(logging.DEBUG) else None,
+            extra={
+                "action": "attempt_failed",
+                **_fields(attempt),
+                "delay_s": round(delay.total_seconds(), 1),
+                "reason": reason,
+            },
         )
         kept = self._store.postpone(attempt, delay=delay, reason=reason)
         return AttemptOutcome.RETRIED if kept else AttemptOutcome.LOST
@@ -146,14 +169,14 @@ class AttemptRecorder:
         """Give an event up, and write its ROLLBACK event."""
         envelope = attempt.envelope
         log.warning(
-            "group %s gives up %s %s at attempt %d: %s",
-            self._group.name,
-            envelope.type,
-            envelope.id,
-            attempt.number,
-            reason,
+            "event is given up",
             exc_info=traceback,
-            extra=WITH_TRACEBACK,
+            extra={
+                "action": "event_given_up",
+                **_fields(attempt),
+                "reason": reason,
+                **WITH_TRACEBACK,
+            },
         )
         rollback = self._outbox.rollback_of(envelope, reason=reason)
         kept = self._store.give_up(
@@ -173,12 +196,14 @@ class AttemptRecorder:
     ) -> AttemptOutcome:
         """Give a rollback up: it is DEAD, and an operator decides."""
         log.error(
-            "compensation of %s %s is dead: %s",
-            attempt.envelope.type,
-            attempt.envelope.id,
-            reason,
+            "compensation is dead",
             exc_info=traceback,
-            extra=WITH_TRACEBACK,
+            extra={
+                "action": "compensation_dead",
+                **_fields(attempt),
+                "reason": reason,
+                **WITH_TRACEBACK,
+            },
         )
         close = partial(self._compensation.close, attempt=attempt)
         kept = self._store.give_up(
@@ -187,8 +212,13 @@ class AttemptRecorder:
         return AttemptOutcome.DEAD if kept else AttemptOutcome.LOST
 
 
+def _fields(attempt: Attempt) -> dict[str, object]:
+    """Return the log fields that name an attempt."""
+    return {"group": attempt.group, **event_fields(attempt.envelope), "attempt": attempt.number}
+
+
 def _is_final(error: Exception, handler: Handler) -> bool:
-    """Whether no further attempt would help; of a group of errors, if it would help with none."""
+    """Whether no further attempt would help; for a group of errors, with none of them."""
     return isinstance(error, _PERMANENT) or _all_are(handler.retry.give_up_on, error)
 
 

@@ -1,4 +1,4 @@
-"""Backpressure: partitions whose events pile up in the inbox are paused."""
+"""Backpressure: pauses partitions whose events accumulate in the inbox."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shieldtx.ports.broker import ReceivedRecord, TopicPartition
 log = logging.getLogger(__name__)
 
 LOW: Final = 1 / 2
-"""The part of the limit to which a partition has to drain before it is polled again."""
+"""The part of the limit to which a partition must drain before it is polled again."""
 
 SAMPLE_EVERY: Final = 1.0
 """Seconds between two samples, when none is needed sooner."""
@@ -41,8 +41,8 @@ def paused_after(
 class PartitionBackpressure:
     """Keeps an upper bound of each partition's unfinished events in the inbox, and pauses by it.
 
-    Between two samples received events are added to the bound, and finished events are not taken
-    off. So no sample is needed while the bound is below the limit, and no pause comes late.
+    Between two samples, received events are added to the bound, and finished events are not
+    subtracted. So no sample is needed while the bound is below the limit, and no pause comes late.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class PartitionBackpressure:
         count: Callable[[], Mapping[TopicPartition, int]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Sample with `count`, which counts in the inbox; the first call of `sample` does."""
+        """Use `count` to sample the inbox; the first call of `sample` takes a sample."""
         self._limit = limit
         self._count = count
         self._clock = clock
@@ -63,7 +63,7 @@ class PartitionBackpressure:
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
-        """The partitions that are not to be polled, as of the last sample."""
+        """The partitions that must not be polled, as of the last sample."""
         return self._paused
 
     def received(self, records: Iterable[ReceivedRecord]) -> None:
@@ -73,7 +73,7 @@ class PartitionBackpressure:
         self._is_needed = self._is_needed or any(self._bound[p] >= self._limit for p in added)
 
     def sample(self) -> None:
-        """Count the unfinished events if that is needed, or due."""
+        """Count the unfinished events if a sample is needed, or due."""
         if not (self._is_needed or self._sampler.is_due()):
             return
         began = self._clock()
@@ -86,11 +86,17 @@ class PartitionBackpressure:
         self._is_needed = False
         for topic, partition in sorted(self._paused - before):
             log.warning(
-                "%s[%d] is paused: %d of its events are unfinished in the inbox, the limit is %d",
-                topic,
-                partition,
-                pending[topic, partition],
-                self._limit,
+                "partition is paused",
+                extra={
+                    "action": "partition_paused",
+                    "topic": topic,
+                    "partition": partition,
+                    "count": pending[topic, partition],
+                    "limit": self._limit,
+                },
             )
         for topic, partition in sorted(before - self._paused):
-            log.info("%s[%d] is polled again", topic, partition)
+            log.info(
+                "partition is polled again",
+                extra={"action": "partition_resumed", "topic": topic, "partition": partition},
+            )

@@ -1,4 +1,4 @@
-"""Executing batches: first attempts that share a transaction, for as long as none of them fails."""
+"""Executes batches: first attempts share a transaction as long as none of them fails."""
 
 from __future__ import annotations
 
@@ -25,41 +25,43 @@ from shieldtx.ports.inbox import Attempt, AttemptOutcome, InboxStore
 log = logging.getLogger(__name__)
 
 LONGEST = 1.0
-"""Seconds that a batch's transaction is meant to take at most; it holds its rows' locks so long."""
+"""Maximum seconds that a batch's transaction should take, because it locks its rows meanwhile."""
 
 FIRST = 8
-"""How many events a worker's first transaction has, from which it learns how fast they are."""
+"""The number of events in a worker's first transaction, which measures their speed."""
 
 SHARE_OF_LEASE = 0.25
 """The part of the shortest lease after which the rest of a batch is processed one by one."""
 
 _SHORTEST = 0.000_001
-"""Seconds that a transaction has taken in any case."""
+"""The minimum duration of a transaction, in seconds."""
 
 _Key: TypeAlias = tuple[str, str | None]
 _Call: TypeAlias = tuple[int, Sequence[Attempt], Handler]
-"""One call of a handler: the position of its first attempt in the transaction, and its attempts.
+"""One call of a handler: the position of its first attempt in the transaction, its attempts, its
+handler.
 
-A plain tuple: one is made for nearly every event.
-"""
+A plain tuple: one is made for nearly every event."""
 
 
 class BatchExecutor:
     """Applies started attempts in the order of their arrival, many in one transaction.
 
-    A failure costs no event but the failing one: the transaction is rolled back, the events before
-    it are applied again, and it begins the next transaction, since what they left in theirs (a
-    temporary table, a `SET LOCAL`) may be the cause. When it fails there too, its attempt has
-    failed, and the events after it go on, unless they are of its key: then they wait. An error that
-    no single event causes (a deadlock, a COMMIT that fails, a lost lease) ends the batch: its
-    starts are taken back, and each event is processed alone.
+    A failure costs only the failing event. The transaction is rolled back, and the events before
+    the failing one are applied again. The failing event begins the next transaction, since the
+    state that the others left (a temporary table, a `SET LOCAL`) may be the cause. If it fails
+    there too, its attempt has failed. The events after it continue, except those of its key, which
+    wait.
 
-    A handler that leaves something behind for the next one is the last of its transaction: each
-    event finds what it would find alone.
+    An error that no single event causes (a deadlock, a COMMIT that fails, a lost lease) ends the
+    batch: its starts are taken back, and each event is processed alone.
 
-    Should the process die, the event that killed it is unknown. The worker that takes the rows over
-    goes on under the number that was counted, each event alone: the neighbours lose nothing, and
-    the event that kills gets one run more than its `max_attempts`.
+    A handler that leaves a state for the next one is the last of its transaction: each event finds
+    the same state as alone.
+
+    If the process dies, the event that killed it is unknown. The worker that takes the rows over
+    keeps the counted number, and processes each event alone. The other events lose nothing, and the
+    killing event gets one run more than its `max_attempts`.
     """
 
     def __init__(
@@ -81,12 +83,13 @@ class BatchExecutor:
         self._clock = clock
         self._seconds_per_event = LONGEST / FIRST
         self._ends_transactions: set[str] = set()
-        """Event types whose handlers have left something behind: they may do so each time."""
+        """Event types whose handlers have left a state for the next one: they may do so each
+        time."""
 
     def execute(self, attempts: Sequence[Attempt]) -> Counter[AttemptOutcome]:
         """Execute the attempts that one call of `receive` has started; return their outcomes.
 
-        Errors of the database are raised; rows then stay as they are until their lease runs out.
+        Errors of the database are raised; rows then stay unchanged until their lease expires.
         """
         if not attempts:
             return Counter()
@@ -97,7 +100,7 @@ class BatchExecutor:
         return batch.outcomes
 
     def _work_off(self, attempts: Sequence[Attempt], batch: _Batch) -> None:
-        # Those of a batch that was received in parts have a token for each part.
+        # Attempts of a batch that was received in parts have a token for each part.
         parts = [_Task(attempts=list(part)) for _, part in groupby(attempts, attrgetter("token"))]
         agenda = parts[::-1]
         while agenda:
@@ -117,7 +120,7 @@ class BatchExecutor:
                 ]
 
     def _end_of_transaction(self, attempts: Sequence[Attempt]) -> int:
-        """Return how many of the attempts the next transaction is meant to have."""
+        """Return the number of attempts for the next transaction."""
         most = min(len(attempts), max(1, int(LONGEST / self._seconds_per_event)))
         if self._ends_transactions:
             for first, called, _ in self._calls(attempts[:most]):
@@ -126,14 +129,14 @@ class BatchExecutor:
         return most
 
     def _free(self, attempts: Sequence[Attempt], batch: _Batch) -> Sequence[Attempt]:
-        """Leave out the attempts that an unfinished event of their key blocks."""
+        """Return the attempts that no unfinished event of their key blocks; release the others."""
         if not batch.blocked_keys:
             return attempts
         self._store.release([a for a in attempts if _key(a) in batch.blocked_keys])
         return [a for a in attempts if _key(a) not in batch.blocked_keys]
 
     def _apply_or_divide(self, attempts: Sequence[Attempt], batch: _Batch) -> list[_Task]:
-        """Apply attempts in one transaction; return what is left to do when it fails, in order."""
+        """Apply attempts in one transaction; return the remaining tasks in order."""
         try:
             applied = self._apply(attempts, batch)
         except _FailedCall as failed:
@@ -143,10 +146,13 @@ class BatchExecutor:
             raise interrupted.error from None
         except Exception as error:  # noqa: BLE001  what no single event causes
             log.warning(
-                "group %s works %d events one by one: %s",
-                self._group.name,
-                len(attempts),
-                reason_of(error),
+                "batch failed, events run alone",
+                extra={
+                    "action": "batch_failed",
+                    "group": self._group.name,
+                    "count": len(attempts),
+                    "error": reason_of(error),
+                },
             )
             self._process_alone(attempts, batch)
             return []
@@ -155,17 +161,15 @@ class BatchExecutor:
         return [_Task(attempts=attempts[applied:])]
 
     def _apply(self, attempts: Sequence[Attempt], batch: _Batch) -> int:
-        """Apply attempts in one transaction; return how many, or raise what kept them from it."""
-        applied = 0
-        began = self._clock()
+        """Apply attempts in one transaction; return how many, or raise the failure."""
+        applied, began = 0, self._clock()
         is_recorded = self._recorder.times_attempts
         with self._store.effects(attempts) as session:
             for call in self._calls(attempts):
                 if self._clock() >= batch.ends:
                     raise TimeoutError("they have taken too much of their leases")
                 if is_recorded:
-                    _, called, _ = call
-                    self._recorder.begin(called)
+                    self._recorder.begin(call[1])
                 self._make(call, session)
                 applied += len(call[1])
                 if applied < len(attempts) and self._store.ends_after(session, attempts, applied):
@@ -182,7 +186,7 @@ class BatchExecutor:
             else:
                 self._caller.call(session, handler, attempts[0].envelope)
         except (_FailedCall, OperationalError):
-            # A deadlock or a lost connection is not the event's fault.
+            # The event does not cause a deadlock or a lost connection.
             raise
         except Exception as error:
             raise _FailedCall(first, len(attempts), error) from error
@@ -190,7 +194,7 @@ class BatchExecutor:
             raise _InterruptedCall(attempts, error) from error
 
     def _calls(self, attempts: Sequence[Attempt]) -> Iterator[_Call]:
-        """Yield the calls of handlers that these attempts need: lists as long as they can be."""
+        """Yield the handler calls that these attempts need, with the longest possible lists."""
         first = 0
         while first < len(attempts):
             handler, end = self._handler_of(attempts[first]), first + 1
@@ -221,10 +225,10 @@ class BatchExecutor:
 
 @dataclass(kw_only=True, slots=True)
 class _Batch:
-    """How far the attempts of one `receive` are."""
+    """The progress of the attempts of one `receive`."""
 
     ends: float
-    """When the batch has taken its share of the shortest lease."""
+    """When the batch has used its share of the shortest lease."""
     outcomes: Counter[AttemptOutcome] = field(default_factory=Counter)
     blocked_keys: set[_Key] = field(default_factory=set)
     """Keys of events that are not finished: later events of these keys wait."""
@@ -241,7 +245,7 @@ _FINISHED = {AttemptOutcome.APPLIED, AttemptOutcome.REFUSED}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Task:
-    """Attempts that are to be applied together; with an error, the one that has failed with it."""
+    """Attempts to be applied together; with an error, the single attempt that has failed."""
 
     attempts: Sequence[Attempt]
     error: Exception | None = None
@@ -251,7 +255,7 @@ class _FailedCall(Exception):
     """The call for `count` attempts, from position `first` of a transaction, has failed."""
 
     def __init__(self, first: int, count: int, error: Exception) -> None:
-        # Its text may be logged as the context of another error: nothing of a payload in it.
+        # The text may be logged as the context of another error: no payload in it.
         super().__init__(type(error).__name__)
         self.first = first
         self.count = count
@@ -268,14 +272,14 @@ class _InterruptedCall(BaseException):
 
 
 def _divided(attempts: Sequence[Attempt], failed: _FailedCall) -> list[_Task]:
-    """Return what is left to do of a transaction that a call has failed, in order.
+    """Return the remaining tasks of a transaction in which a call has failed, in order.
 
-    A call fails its attempt only as the first of its transaction. Of a call for several events,
-    halves are tried until the failing event is alone.
+    A call fails its attempt only as the first of its transaction. A call for several events is
+    divided into halves until the failing event is alone.
     """
     first, count = failed.first, failed.count
     if first > 0:
-        # Perhaps by what the calls before left in the transaction: it begins the next one.
+        # Perhaps caused by earlier calls of the transaction: the failing call begins the next one.
         return [_Task(attempts=attempts[:first]), _Task(attempts=attempts[first:])]
     after = _Task(attempts=attempts[count:])
     if count == 1:

@@ -1,4 +1,4 @@
-"""Compensation: takes an event back, once, from what this service's own tables know of it."""
+"""Compensation: takes an event back, once, according to this service's own tables."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from shieldtx.consumer.handler_caller import HandlerCaller
 from shieldtx.consumer.handlers import ConsumerGroup, Handler
 from shieldtx.domain.events import Envelope, age_of
+from shieldtx.domain.log_fields import cause_fields, event_fields
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import NothingToCompensate
 from shieldtx.outbox.outbox import Outbox
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 _NOT_APPLIED = {InboxStatus.MAX_RECONSUMED, InboxStatus.FENCED}
 SURE: Final = 0.9
-"""The part of the retention within which a settled row is there, whatever the clocks are."""
+"""The part of the retention within which a settled row exists, whatever the clocks are."""
 
 _UNFINISHED = {InboxStatus.INIT, InboxStatus.PROCESSING}
 
@@ -46,7 +47,7 @@ class KeptFor:
 
 
 class Compensation:
-    """Compensates what the rollbacks of one group name."""
+    """Compensates the events that the rollbacks of one group name."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Compensation:
     ) -> None:
         """Compensate with the handlers of `group`, called by `caller`.
 
-        `handled_elsewhere` tells whether another group of the service handles an event type.
+        `handled_elsewhere` returns whether another group of the service handles an event type.
         """
         self._group = group
         self._store = store
@@ -74,9 +75,9 @@ class Compensation:
     def run(self, attempt: Attempt, handler: Handler) -> bool:
         """Compensate the event of a rollback in one transaction with the rollback's PROCESSED.
 
-        Returns False when nothing is to be compensated: it was before, or the event was never
-        applied here. Raises EventUnfinished, having done nothing, when the group has yet to handle
-        the event; NothingToCompensate when the event is gone.
+        Returns False when there is nothing to compensate: already compensated, or never applied
+        here. Raises EventUnfinished, without a change, when the group has yet to handle the event;
+        NothingToCompensate when the event is missing.
         """
         with self._store.effect(attempt) as session:
             original = self._store.original(session, attempt, written_here=True)
@@ -91,7 +92,7 @@ class Compensation:
                 self._fence(session, attempt)
                 return False
             if original.envelope.causation_id == attempt.envelope.id:
-                # A tombstone of its own: it was DEAD, and an operator replays it.
+                # The rollback's own tombstone: the rollback was DEAD, and an operator replays it.
                 self._refuse_late(attempt)
             if original.compensated or original.status in _NOT_APPLIED:
                 return False
@@ -118,7 +119,7 @@ class Compensation:
         self._caller.call(session, handler, original.envelope, cause=attempt.envelope)
 
     def _stop_effect(self, session: Session, attempt: Attempt, original: Original) -> None:
-        """Let no effect follow the compensation where the group handles its service's own event."""
+        """Prevent a later effect where the group handles its service's own event."""
         envelope = original.envelope
         if self._group.handler_of(envelope.type, TxKind.COMMIT) is None:
             return
@@ -131,9 +132,9 @@ class Compensation:
             raise _unfinished(attempt)
 
     def close(self, session: Session, attempt: Attempt) -> None:
-        """Have the event of a rollback that came too late refused, should it come.
+        """Refuse the event of a rollback that came too late, if the event still arrives.
 
-        Raises EventUnfinished when it has come meanwhile.
+        Raises EventUnfinished when the event has arrived meanwhile.
         """
         if not self._store.fence(session, attempt):
             original = self._store.original(session, attempt, written_here=False)
@@ -141,7 +142,7 @@ class Compensation:
                 raise _unfinished(attempt)
 
     def _fence(self, session: Session, attempt: Attempt) -> None:
-        """Have the event refused when it comes."""
+        """Refuse the event when it arrives."""
         rollback = attempt.envelope
         if not self._store.fence(session, attempt):
             if self._store.original(session, attempt, written_here=False) is not None:
@@ -151,15 +152,17 @@ class Compensation:
                 f"{rollback.causation_source}, which is a rollback itself: nothing takes one back"
             )
         log.info(
-            "rollback %s came before event %s of %s, which group %s will refuse",
-            rollback.id,
-            rollback.causation_id,
-            rollback.causation_source,
-            attempt.group,
+            "rollback came before its event",
+            extra={
+                "action": "rollback_before_event",
+                "group": attempt.group,
+                **event_fields(rollback),
+                **cause_fields(rollback),
+            },
         )
 
     def _refuse_without_event(self, attempt: Attempt) -> None:
-        """Raise NothingToCompensate unless the event may be in the inbox, or may still come."""
+        """Raise NothingToCompensate unless the event may be in the inbox, or may still arrive."""
         rollback = attempt.envelope
         event_id, source = rollback.causation_id, rollback.causation_source
         if event_id is None:
@@ -171,7 +174,7 @@ class Compensation:
             )
 
     def _is_of_another_writer(self, session: Session, attempt: Attempt) -> bool:
-        """Whether the event is for another service to take back, which publishes the type too.
+        """Whether another service that also publishes the type must take the event back.
 
         Raises NothingToCompensate where the group, which never receives the event, cannot know.
         """
@@ -179,7 +182,7 @@ class Compensation:
         if self._group.handler_of(rollback.type, TxKind.COMMIT) is not None:
             return False
         event = f"event {rollback.causation_id} of {rollback.causation_source}"
-        # Whatever came first: the rollback may have overtaken its event.
+        # In either order: the rollback may have overtaken its event.
         may_be_applied = (
             not self._outbox.declares(rollback.type)
             or self._handled_elsewhere(rollback.type)
@@ -198,7 +201,15 @@ class Compensation:
                 f"here (SHIELDTX_RETENTION_OUTBOX is {kept_for}). If this service has written the "
                 "event, under another name than today's, undo it by hand"
             )
-        log.info("rollback %s names %s, which is not this service's", rollback.id, event)
+        log.info(
+            "rollback names another service's event",
+            extra={
+                "action": "rollback_of_other_service",
+                "group": attempt.group,
+                **event_fields(rollback),
+                **cause_fields(rollback),
+            },
+        )
         return True
 
     def _refuse_late(self, attempt: Attempt) -> None:
@@ -213,9 +224,9 @@ class Compensation:
             )
 
     def _pass_on(self, session: Session, undone: Envelope, attempt: Attempt) -> None:
-        """Take back the event whose handler wrote the undone one: a chain goes back in order.
+        """Take back the event whose handler wrote the undone event: a chain is undone in order.
 
-        It ends with an event that a compensation wrote: nothing takes a rollback back.
+        The chain ends with an event that a compensation wrote: a rollback is never taken back.
         """
         cause = self._store.cause(session, undone)
         if cause is not None and cause.kind is TxKind.ROLLBACK:
@@ -232,7 +243,7 @@ class Compensation:
             )
 
     def _may_be_purged(self, event_id: UUID | None, kept_for: timedelta | None) -> str | None:
-        """Say why an event's settled row may have been purged; None: it cannot have been."""
+        """Return why an event's settled row may have been purged; None: it cannot have been."""
         if event_id is None or kept_for is None:
             return None
         age = age_of(event_id, self._wall_clock())

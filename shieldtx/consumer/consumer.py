@@ -20,29 +20,30 @@ from shieldtx.ports.consumer import FetchedBatch, RecordFetcher
 from shieldtx.ports.inbox import AttemptOutcome, InboxStore, Receipt, ReceivedInPart
 
 LONGEST_PASS = 60.0
-"""Seconds after which a pass begins nothing more: what is left waits in the inbox for the next.
+"""Seconds after which a pass begins nothing more: remaining events wait in the inbox for the next
+pass.
 
-A slow handler is no reason to take the worker for hung, or to leave the consumer group.
-"""
+So a slow handler does not make the worker look hung, or leave the consumer group."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumerSettings:
-    """How a consumer works."""
+    """The settings of a consumer."""
 
     batch_size: int = 500
     batch_bytes: int = BATCH_BYTES
-    """A batch ends with the record that brings it to so many bytes, however large that one is."""
+    """The record that brings a batch to this size in bytes is its last one, however large it is."""
     poll_timeout: timedelta = timedelta(milliseconds=200)
     """How long a pass waits for records; due retries wait no longer than this."""
     pending_limit: int = 5000
-    """A partition with so many unfinished events in the inbox is not polled until it has half."""
+    """A partition with this many unfinished events in the inbox is paused until it has half of
+    them."""
     topic_prefix: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumerResult:
-    """What one pass did."""
+    """The result of one pass."""
 
     records: int = 0
     fresh: int = 0
@@ -61,13 +62,13 @@ class ConsumerResult:
 
 
 class Consumer:
-    """One worker of a consumer group; any number of them share the group's inbox.
+    """One worker of a consumer group; any number of workers share the group's inbox.
 
-    A record's way: decode, dedupe (the insert into the inbox), wait while its key is blocked, count
-    the attempt, commit of its offset; then, in a batch with its neighbours, the interceptors of the
-    group and the handler. An event that cannot share a batch, waits for its key or has failed is
-    processed alone, from the inbox, and at the end given up. So no event holds its partition up;
-    only too many unfinished events do, see `PartitionBackpressure`.
+    The steps of a record: decode, remove duplicates (the INSERT into the inbox), wait while its key
+    is blocked, count the attempt, commit the offset. Then the group's interceptors and the handler
+    run, in a batch with other events. An event that cannot share a batch, waits for its key or has
+    failed is processed alone, from the inbox, and finally given up. So no single event blocks its
+    partition; only too many unfinished events do, see `PartitionBackpressure`.
     """
 
     def __init__(
@@ -100,10 +101,10 @@ class Consumer:
         self._pass_ends = clock() + LONGEST_PASS
 
     def run_once(self) -> ConsumerResult:
-        """Make one pass: process what is due in the inbox; then fetch, receive and process records.
+        """Make one pass: process due events of the inbox; then fetch, receive and process records.
 
-        Errors of the database and the broker are raised; records that were not received are
-        fetched again.
+        Errors of the database and the broker are raised; records that were not received are fetched
+        again.
         """
         self._pass_ends = self._clock() + LONGEST_PASS
         outcomes = self._process(self._due.poll(limit=self._settings.batch_size))
@@ -128,7 +129,7 @@ class Consumer:
         )
 
     def has_caught_up(self) -> bool:
-        """Whether the passes have received all that is on the topics, for this member of the group.
+        """Whether the passes have received all records of the topics, for this member of the group.
 
         Events that wait in the inbox do not count, nor do paused partitions. Raises
         BrokerUnavailable.
@@ -155,11 +156,11 @@ class Consumer:
         )
 
     def _receive(self, batch: FetchedBatch) -> Receipt:
-        """Receive a batch into the inbox, then have its offsets committed."""
+        """Receive a batch into the inbox, then commit its offsets."""
         try:
             receipt = self._store.receive(self._group.name, batch.arrivals, batch.parked)
         except ReceivedInPart as part:
-            # The received part is read again, and its events are duplicates then.
+            # The received part is read again, and its events are then duplicates.
             self._fetcher.rewind(batch)
             self._process_received(part.receipt)
             raise part.error from None
@@ -167,7 +168,7 @@ class Consumer:
             self._fetcher.rewind(batch)
             raise
         self._backpressure.received(batch.records)
-        # The rows are committed, so the partitions can go on whatever becomes of the handlers.
+        # The rows are committed, so the partitions can continue whatever the handlers do.
         self._fetcher.commit(batch)
         return receipt
 
@@ -202,10 +203,10 @@ class Consumer:
 
 
 def _attempts_in(outcomes: Counter[AttemptOutcome]) -> int:
-    """Return how many attempts were made: for a blocked event there was none."""
+    """Return the number of attempts: a blocked event had none."""
     return outcomes.total() - outcomes[AttemptOutcome.BLOCKED]
 
 
 def _all_applied(receipt: Receipt, outcomes: Counter[AttemptOutcome]) -> bool:
-    """Whether the pass has applied all events that are new, and processed no others."""
+    """Whether the pass has applied all new events, and processed no others."""
     return outcomes[AttemptOutcome.APPLIED] == outcomes.total() == len(receipt.fresh)

@@ -12,12 +12,12 @@ from shieldtx.ports.inbox import InboxStore
 
 
 class DueEvents:
-    """Polls the inbox for due events, and leaves out polls that would probably find none.
+    """Polls the inbox for due events, and omits polls that would probably find none.
 
     Each poll costs a statement. A pass that has applied all its events, or has left records on the
-    topics, permits the next poll to be left out: only retries of earlier passes can become due
-    meanwhile, and these may wait for `interval`. So a poll is left out only with a permission, and
-    only within `interval` after a poll that has found nothing.
+    topics, permits the omission of the next poll. Meanwhile only retries of earlier passes can
+    become due, and they may wait for `interval`. So a poll is omitted only with a permission, and
+    only within `interval` after a poll that found nothing.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class DueEvents:
         self._needed_at = clock()
 
     def permit_leaving_out(self) -> None:
-        """Permit the next poll to be left out; the permission is for this one poll."""
+        """Permit the omission of the next poll; the permission covers this one poll."""
         self._is_optional = True
 
     def poll(self, *, limit: int) -> Sequence[Envelope]:
-        """Return up to `limit` due events; none where the poll is left out."""
+        """Return up to `limit` due events; none where the poll is omitted."""
         now = self._clock()
         is_optional, self._is_optional = self._is_optional, False
         if is_optional and now < self._needed_at:

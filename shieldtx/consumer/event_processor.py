@@ -1,4 +1,4 @@
-"""Processing one event of the inbox: an attempt of its own, to effect, compensation or failure."""
+"""Processes one event of the inbox in an individual attempt: effect, compensation or failure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from shieldtx.consumer.compensation import Compensation, EventUnfinished, KeptFo
 from shieldtx.consumer.handler_caller import HandlerCaller
 from shieldtx.consumer.handlers import ConsumerGroup, Handler
 from shieldtx.domain.events import Envelope
+from shieldtx.domain.log_fields import event_fields
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import LeaseLost
 from shieldtx.hooks.attempt_timer import AttemptTimer
@@ -33,7 +34,7 @@ class EventProcessor:
         kept_for: KeptFor = KeptFor(),  # noqa: B008  immutable
         handled_elsewhere: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """Process events by way of the ports; `handled_elsewhere` is as of `Compensation`."""
+        """Process events through the ports; for `handled_elsewhere`, see `Compensation`."""
         self._group = group
         self._store = store
         self.caller = HandlerCaller(group=group, store=store)
@@ -56,12 +57,19 @@ class EventProcessor:
     def process(self, envelope: Envelope) -> AttemptOutcome:
         """Make an attempt at an event: count the attempt, call the handler, record the outcome.
 
-        Errors of the database are raised; the event then stays as it is until its lease runs out.
+        Errors of the database are raised; the event then stays unchanged until its lease expires.
         """
         handler = self._group.handler_of(envelope.type, envelope.kind)
         if handler is None:
-            # Received by an earlier release that had a handler: it waits for one that has it again.
-            log.warning("no handler for %s of %s any more", envelope.kind, envelope.type)
+            # An earlier release with a handler received the event, which waits for such a release.
+            log.warning(
+                "received event has no handler",
+                extra={
+                    "action": "handler_missing",
+                    "group": self._group.name,
+                    **event_fields(envelope),
+                },
+            )
             return AttemptOutcome.BLOCKED
         attempt = self._store.start_attempt(
             self._group.name,

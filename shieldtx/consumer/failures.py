@@ -1,4 +1,4 @@
-"""What of a handler's errors that are no Exception is a failure of its attempt all the same."""
+"""Errors of a handler that are not an Exception, and still are a failure of its attempt."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from shieldtx.errors import HandlerError
 
 
 def failure_of(error: CancelledError | BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return as what the error of a handler goes on: as a failure of its attempt, if it can be one.
+    """Return the error to raise for a handler's error: a failure of its attempt, if possible.
 
-    A task that is cancelled inside of a handler is no reason to end the process, as SystemExit and
-    KeyboardInterrupt are.
+    A task that is cancelled inside a handler must not end the process, as SystemExit and
+    KeyboardInterrupt do.
     """
     is_failure = all(isinstance(leaf, Exception | CancelledError) for leaf in leaves_of(error))
     if isinstance(error, ExceptionGroup) or not is_failure:

@@ -1,4 +1,4 @@
-"""Fetching: batches of records, read and decoded, also ahead of the consumer in a thread."""
+"""Fetches batches of records: reads and decodes them, also ahead of the consumer in a thread."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from shieldtx.ports.inbox import IncomingEvent, Parked
 log = logging.getLogger(__name__)
 
 COMMIT_EVERY = 0.1
-"""Seconds between two commits of offsets while records come; each costs a round trip to Kafka."""
+"""Seconds between two commits of offsets while records arrive; each costs a round trip to Kafka."""
 
 
 class BlockingFetcher:
-    """Reads a batch when it is asked for, and commits its offsets at once."""
+    """Reads a batch on each call, and commits its offsets at once."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class BlockingFetcher:
         return batch
 
     def _rewind(self) -> None:
-        """Rewind what an error has left; where that fails, the next call does it."""
+        """Rewind the records that an error has left; where that fails, the next call does it."""
         if self._to_rewind:
             self._subscriber.rewind(self._to_rewind)
             self._to_rewind = ()
@@ -67,7 +67,14 @@ class BlockingFetcher:
                 arrival = self._arrival(record)
             except UndecodableRecord as error:
                 log.error(  # noqa: TRY400  the record is at fault, a traceback says nothing
-                    "parked %s[%d]@%d: %s", record.topic, record.partition, record.offset, error
+                    "record is parked",
+                    extra={
+                        "action": "record_parked",
+                        "topic": record.topic,
+                        "partition": record.partition,
+                        "offset": record.offset,
+                        "reason": str(error),
+                    },
                 )
                 parked.append(Parked(record=record, reason=str(error)))
             else:
@@ -91,17 +98,18 @@ class BlockingFetcher:
         self._subscriber.commit(batch.records)
 
     def rewind(self, batch: FetchedBatch) -> None:
-        """Have the next `fetch` begin with this batch's records."""
-        # At once with those that are left to rewind: the first of a partition counts.
+        """Make the next `fetch` begin with this batch's records."""
+        # In one call with the records that are left to rewind: the first record of a partition
+        # counts.
         self._subscriber.rewind(batch.records + self._to_rewind)
         self._to_rewind = ()
 
     def pause(self, partitions: AbstractSet[TopicPartition]) -> None:
-        """Fetch nothing from these partitions, and from all others again."""
+        """Stop fetching from these partitions, and resume all others."""
         self._subscriber.pause(partitions)
 
     def has_caught_up(self) -> bool:
-        """Whether the subscriber has read all records but those of paused partitions."""
+        """Whether the subscriber has read all records, except those of paused partitions."""
         return self._subscriber.has_caught_up()
 
     def close(self) -> None:
@@ -110,11 +118,11 @@ class BlockingFetcher:
 
 
 class PrefetchingFetcher:
-    """Leaves broker and decoding to a thread, while the consumer works in its database.
+    """Fetches and decodes in a thread, while the consumer uses its database.
 
     After a full batch the next one is read at once. A smaller batch has emptied the topics: records
-    that arrive meanwhile are better read together, later. Offsets are committed in the thread too,
-    from time to time; a consumer that reads their records once more finds them in the inbox.
+    that arrive meanwhile are better read together, later. Offsets are also committed in the thread,
+    at intervals; a consumer that reads their records again finds them in the inbox.
     """
 
     def __init__(
@@ -124,16 +132,16 @@ class PrefetchingFetcher:
         fetch_thread: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Fetch by way of another fetcher in `fetch_thread`; a thread of its own by default.
+        """Fetch through another fetcher in `fetch_thread`; by default a new thread.
 
-        The thread makes one call at a time, in their order.
+        The thread makes one call at a time, in order.
         """
         self._fetcher = fetcher
         self._thread = fetch_thread or SingleThread("shieldtx-fetch")
         self._clock = clock
         self._prefetched: Future[FetchedBatch] | None = None
         self._to_rewind: tuple[ReceivedRecord, ...] = ()
-        """Records that were returned, and are to be read again before any other."""
+        """Returned records that must be read again before any other."""
         self._uncommitted: dict[TopicPartition, ReceivedRecord] = {}
         """The last record of each partition whose offset is to be committed."""
         self._commit: Future[None] | None = None
@@ -146,7 +154,7 @@ class PrefetchingFetcher:
         """Return the prefetched batch, or else read one; also raises the error of a commit."""
         self._end_commit()
         self._rewind()
-        # There are two batches at a time: each has half of the bytes, which need not be counted.
+        # Two batches exist at a time: each has half of the bytes, so that no count is needed.
         half = max(1, limit_bytes // 2)
         batch = self._read_ahead()
         if not batch.records:
@@ -157,7 +165,7 @@ class PrefetchingFetcher:
             following = self._begin_fetch(0.0, limit, half)
         if not batch.records:
             self._begin_commit()
-        # At last: after any error before, the next call finds the records.
+        # Last: after any earlier error, the next call finds the records.
         self._prefetched = following
         return batch
 
@@ -176,7 +184,7 @@ class PrefetchingFetcher:
         return prefetched.result()
 
     def commit(self, batch: FetchedBatch) -> None:
-        """Commit the offsets of a batch now or later; a later `fetch` raises what goes wrong."""
+        """Commit the offsets of a batch now or later; a later `fetch` raises the errors."""
         self._uncommitted |= {(record.topic, record.partition): record for record in batch.records}
         if self._clock() >= self._next_commit:
             self._begin_commit()
@@ -200,7 +208,7 @@ class PrefetchingFetcher:
             raise
 
     def rewind(self, batch: FetchedBatch) -> None:
-        """Have the next `fetch` begin with this batch, then the prefetched one: the order stays.
+        """Make the next `fetch` begin with this batch, then the prefetched one: the order stays.
 
         Where that fails, the next `fetch` begins with another attempt.
         """
@@ -215,13 +223,15 @@ class PrefetchingFetcher:
         if failure is not None:
             # The failed read has rewound its own records.
             self._prefetched = None
-            log.warning("nothing was read ahead: %s", failure)
+            log.warning(
+                "prefetch failed", extra={"action": "prefetch_failed", "error": str(failure)}
+            )
         records = self._to_rewind + self._read_ahead().records
         self._thread.submit(self._fetcher.rewind, FetchedBatch(records)).result()
         self._prefetched, self._to_rewind = None, ()
 
     def pause(self, partitions: AbstractSet[TopicPartition]) -> None:
-        """Fetch nothing from these partitions: prefetched records of them are read later, too."""
+        """Stop fetching from these partitions: their prefetched records are read later, too."""
         self.rewind(FetchedBatch())
         self._thread.submit(self._fetcher.pause, partitions).result()
 
@@ -230,7 +240,7 @@ class PrefetchingFetcher:
         if self._to_rewind:
             return False
         prefetched = self._prefetched
-        # The next `fetch` raises why a read has failed.
+        # The next `fetch` raises the error of a failed read.
         if prefetched is not None and (
             prefetched.exception() is not None or prefetched.result().records
         ):
@@ -238,7 +248,7 @@ class PrefetchingFetcher:
         return self._thread.submit(self._fetcher.has_caught_up).result()
 
     def close(self) -> None:
-        """Commit what is to be committed, if the broker is available, and leave the group.
+        """Commit the remaining offsets, if the broker is available, and leave the group.
 
         A second call does nothing.
         """
@@ -250,7 +260,10 @@ class PrefetchingFetcher:
             self._begin_commit()
             self._end_commit()
         except BrokerError as error:
-            log.warning("offsets are not committed, their records are delivered again: %s", error)
+            log.warning(
+                "offsets could not be committed",
+                extra={"action": "offsets_not_committed", "error": str(error)},
+            )
         finally:
             self._thread.submit(self._fetcher.close).result()
             self._thread.shutdown()

@@ -1,4 +1,4 @@
-"""Calling a handler on an event, inside the transaction of the event's attempt."""
+"""Calls a handler on an event, inside the transaction of the event's attempt."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class HandlerCaller:
         if handler.takes_list:
             self.call_with_list(session, handler, [event])
             return
-        # Without its payload: a closed session is a circle, which the garbage collector finds late.
+        # Without its payload: a closed session is in a reference cycle, which is collected late.
         handling(session, (cause or envelope).opened(None))
         call: Callable[[], None] = partial(_run, handler, session, event)
         if self._group.interceptors:
@@ -82,13 +82,13 @@ def opened(handler: Handler, envelope: Envelope) -> Event:
     try:
         payload = decode_payload(handler.payload, envelope.payload)
     except PayloadRefused as refused:
-        # The handler's own events may be refused too, which is a failure as any.
+        # The handler's own events may be refused too, which is a normal failure.
         raise UnfitPayload(refused.field, refused.problem) from refused.__cause__
     return envelope.opened(payload)
 
 
 def _let_fail(call: Callable[[], None]) -> None:
-    """Call; raises what is no Exception as one where it is a failure all the same."""
+    """Call; if an error that is not an Exception is a failure of the attempt, raise it as one."""
     try:
         call()
     except (CancelledError, BaseExceptionGroup) as error:

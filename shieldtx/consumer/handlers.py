@@ -1,4 +1,4 @@
-"""What a consumer group does with events: declared with decorators, looked up by type and kind."""
+"""The handlers of a consumer group: declared with decorators, found by type and kind."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ ListHandlerFunction: TypeAlias = Callable[[Session, Sequence[Event]], None]
 Interceptor: TypeAlias = Callable[[Session, Event, Callable[[], None]], None]
 """Wraps a handler in its transaction: `def timed(session, event, proceed): ...; proceed(); ...`.
 
-One that returns without a call of `proceed` in its own thread fails the attempt: the handler has
-not run."""
+An interceptor that returns without a call of `proceed` in its own thread fails the attempt: the
+handler has not run."""
 
 F = TypeVar("F", bound=HandlerFunction)
 L = TypeVar("L", bound=ListHandlerFunction)
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
-I = TypeVar("I", bound=Interceptor)  # noqa: E741  the initial of what it stands for
+I = TypeVar("I", bound=Interceptor)  # noqa: E741  the initial of Interceptor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handler:
-    """A handler and how it is run."""
+    """A handler and its options."""
 
     function: Callable[[Session, Any], Any]
     topic: str
-    """The logical topic that its events come from."""
+    """The logical topic of its events."""
     payload: TypeAdapter[Any]
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     lease: timedelta = timedelta(minutes=1)
-    """How long one attempt may take before another worker may take the event over."""
+    """The maximum duration of one attempt; then another worker may take the event over."""
     authorised: frozenset[str] | None = None
-    """The sources whose events it is given; None: every source's."""
+    """The sources whose events the handler receives; None: all sources."""
     alone: bool = False
     """Whether each of its events gets a transaction of its own."""
     takes_list: bool = False
-    """Whether it is given a list of events."""
+    """Whether the handler takes a list of events."""
 
     def shares_transactions(self, kind: TxKind) -> bool:
         """Whether first attempts at events of this kind may share a transaction with others."""
         return kind is TxKind.COMMIT and not self.alone
 
     def check_authority(self, envelope: Envelope) -> None:
-        """Raise NotAuthorised for an event of a source that this handler does not listen to."""
+        """Raise NotAuthorised for an event of a source that this handler does not accept."""
         if self.authorised is not None and envelope.source not in self.authorised:
             raise NotAuthorised(
                 f"ce_source: {envelope.source!r} is not authorised to send a {envelope.kind} of "
@@ -65,13 +65,13 @@ class Handler:
 
 
 class ConsumerGroup:
-    """The handlers of one consumer group; events are dedupled per group."""
+    """The handlers of one consumer group; each event has one effect in each group."""
 
     def __init__(self, name: str, event_types: EventTypeRegistry) -> None:
         self.name = checked_name("consumer group", name)
         self._event_types = event_types
         self._handlers: dict[tuple[str, TxKind], Handler] = {}
-        # Those that take something over from their event type, which may be declared later.
+        # Handlers with options from their event type, which may be declared later.
         self._completed_by_type: dict[tuple[str, TxKind], tuple[str, ...]] = {}
         self.interceptors: list[Interceptor] = []
 
@@ -85,19 +85,20 @@ class ConsumerGroup:
         lease: timedelta = timedelta(minutes=1),
         alone: bool = False,
     ) -> Callable[[F], F]:
-        """Declare what this group does when an event of the type happened.
+        """Return a decorator that declares the handler of an event type in this group.
 
-        The function is called as `function(session, event)`; what it writes with `session` is
-        committed together with the event's status. An exception ends the attempt; after the last
-        one (or at once for shieldtx.Refused) a ROLLBACK event goes back to where the event came
-        from. `payload` is the type that `event.payload` is turned into; `lease` bounds one attempt.
-        Topic and payload are those of the event type where this service declares it.
+        shieldtx calls the function as `function(session, event)`, and commits its writes on
+        `session` together with the event's status. An exception ends the attempt. After the last
+        attempt (or at once for shieldtx.Refused), a ROLLBACK event goes back to the event's source.
+        `payload` is the type of `event.payload`; `lease` is the maximum duration of one attempt.
+        Topic and payload default to those of the event type where this service declares it. Raises
+        ConfigurationError for a bad argument, HandlerConflict for a second handler.
 
-        First attempts that arrive together share a transaction: when one of them fails, its code
-        and that of its neighbours may run again, as it may after a crash, and what they had written
-        with `session` is undone first. What they did elsewhere is not: with `alone`, each event
-        gets a transaction of its own, and no code runs again because of a neighbour. A handler that
-        leaves something in it (a temporary table, a `SET LOCAL`) is the last one there.
+        First attempts that arrive together share a transaction. When one of them fails, the code of
+        all may run again, as after a crash. Their writes on `session` are undone first. Effects
+        elsewhere are not undone. With `alone`, each event gets a transaction of its own, and no
+        code runs again because of another event. A handler that leaves a state in its transaction
+        (a temporary table, a `SET LOCAL`) is the last one in that transaction.
         """
         given = self._given(event_type, payload, topic, retry, lease)
         return self._declare(event_type, TxKind.COMMIT, given | {"alone": alone})
@@ -111,12 +112,13 @@ class ConsumerGroup:
         retry: RetryPolicy | None = None,
         lease: timedelta = timedelta(minutes=1),
     ) -> Callable[[L], L]:
-        """Declare a handler that is called as `function(session, events)`, for those that can.
+        """Return a decorator that declares a handler of lists: `function(session, events)`.
 
-        It is given what has arrived of the type, one event or many, in order; `lease` bounds one
-        call. When it raises, all that the call has written is undone, and halves of the list are
-        tried until the event at fault is alone: that one has failed its attempt, as any. Events
-        that it adds name no cause by themselves. A group with interceptors cannot have one.
+        The list contains the arrived events of the type, one or many, in order; `lease` limits one
+        call. When the call raises, all its writes are undone, and shieldtx tries halves of the list
+        until the failing event is alone: its attempt has failed. Events that the function adds name
+        no cause by default. A group with interceptors cannot have such a handler: it raises
+        ConfigurationError.
         """
         if self.interceptors:
             raise ConfigurationError(_EXCLUDED.format(group=self.name, type=event_type))
@@ -133,11 +135,11 @@ class ConsumerGroup:
         lease: timedelta = timedelta(minutes=1),
         authorised: Collection[str] | None = None,
     ) -> Callable[[F], F]:
-        """Declare how this group takes an event back that somebody downstream gave up on.
+        """Return a decorator that declares how this group takes back an event given up downstream.
 
-        The function is given the original event, from this service's own tables, and called once
-        per original however many rollbacks arrive. `authorised` names the sources that may refuse
-        the event, by default all; the rollbacks of others are parked.
+        The function receives the original event, from this service's own tables. It takes effect
+        once per original, however many rollbacks arrive. `authorised` names the sources that may
+        refuse the event, by default all; rollbacks of other sources are parked.
         """
         may_refuse = _sources(authorised, of=event_type)
         given = self._given(event_type, payload, topic, retry, lease)
@@ -154,7 +156,7 @@ class ConsumerGroup:
         return function
 
     def handler_of(self, event_type: str, kind: TxKind) -> Handler | None:
-        """Return the handler of a type and kind, or None where the group is not interested."""
+        """Return the handler of a type and kind; None where the group has none."""
         key = event_type, kind
         if key in self._completed_by_type:
             self._complete(key)
@@ -186,7 +188,7 @@ class ConsumerGroup:
         retry: RetryPolicy | None,
         lease: timedelta,
     ) -> dict[str, Any]:
-        """Check what every handler is declared with; None: left to the event type."""
+        """Check the options that every handler has; None: defined by the event type."""
         checked_name("event type", event_type)
         if lease <= timedelta(0):
             raise ConfigurationError(
@@ -227,7 +229,7 @@ class ConsumerGroup:
         return declare
 
     def _complete(self, key: tuple[str, TxKind]) -> None:
-        """Take over what the handler left to its event type, if that is declared by now."""
+        """Copy the omitted options from the handler's event type, if that is declared by now."""
         declared = self._event_types.find(key[0])
         if declared is not None:
             left_out = self._completed_by_type.pop(key)

@@ -16,7 +16,7 @@ from shieldtx.errors import HandlerError
 def intercept(
     interceptor: Interceptor, session: Session, event: Event, call: Callable[[], None]
 ) -> None:
-    """Run an interceptor; raises HandlerError unless the handler has run once and went well."""
+    """Run an interceptor; raises HandlerError unless the handler has run once and succeeded."""
     proceed = _Proceed(name_of(interceptor), call)
     try:
         run(interceptor, session, event, proceed)
@@ -26,13 +26,13 @@ def intercept(
 
 
 class _Proceed:
-    """What an interceptor calls to have the handler run, and how that went."""
+    """The function by which an interceptor runs the handler, and the result of that call."""
 
     def __init__(self, interceptor: str, call: Callable[[], None]) -> None:
         self._interceptor = interceptor
         self._call = call
         self._thread: int | None = threading.get_ident()
-        """That of the interceptor, until it has returned."""
+        """The thread of the interceptor, until it has returned."""
         self._calls = 0
         self._has_ended = False
         self._is_misused = False
@@ -64,7 +64,7 @@ class _Proceed:
         )
 
     def check(self) -> None:
-        """Raise HandlerError where the effect of the handler is not there, or not whole."""
+        """Raise HandlerError where the effect of the handler is missing or incomplete."""
         if self._is_misused:
             raise HandlerError(self._elsewhere)
         if not self._calls:
@@ -86,7 +86,7 @@ class _Proceed:
             )
 
     def close(self) -> None:
-        """Refuse later calls, and let go of everything that refers to the frame of the call."""
+        """Refuse later calls, and release everything that refers to the frame of the call."""
         self._thread = None
         # An error refers to this frame: kept, both would wait for the garbage collector.
         self._failures.clear()

@@ -1,4 +1,4 @@
-"""Events in the inbox that no handler of the worker is for: they stay, and the log names them."""
+"""Reports events in the inbox that have no handler in the worker; they stay there."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from shieldtx.ports.inbox import InboxStore
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 60.0
-"""Seconds between two looks at the inbox."""
+"""Seconds between two samples of the inbox."""
 
 MOST = 10_000
-"""Rows that are counted; where there are more, the log says so."""
+"""The maximum number of counted rows; the log reports when there are more."""
 
 
 class UnhandledEvents:
     """Logs once a minute, by type, which unfinished events of a group the worker cannot handle.
 
-    An earlier release had a handler for them, or another service uses the same group's name in the
+    An earlier release had a handler for them, or another service uses the same group name in the
     same tables. They wait until a worker of the group has a handler for them.
     """
 
@@ -38,20 +38,23 @@ class UnhandledEvents:
         self._next_look = clock()
 
     def look(self) -> None:
-        """Look at the inbox if it is time to."""
+        """Sample the inbox if a sample is due."""
         if self._clock() < self._next_look:
             return
         self._next_look = self._clock() + LOOK_EVERY
         name = self._group.name
         found = self._store.unhandled(name, handled=self._group.handled(), limit=MOST)
-        at_least = "at least " if sum(found.values()) >= MOST else ""
+        is_truncated = sum(found.values()) >= MOST
         for (event_type, kind), rows in sorted(found.items()):
             log.warning(
-                "no handler for %s of %s in group %s: %s%d received events wait; "
-                "declare a handler for them again",
-                kind,
-                event_type,
-                name,
-                at_least,
-                rows,
+                "received events wait for a handler",
+                extra={
+                    "action": "events_unhandled",
+                    "group": name,
+                    "event_type": event_type,
+                    "kind": str(kind),
+                    "count": rows,
+                    "at_least": is_truncated,
+                    "advice": "Declare a handler for them again",
+                },
             )

@@ -1,1 +1,1 @@
-"""What every part speaks of: events, states, retries, due times, payloads, event types."""
+"""The domain: events, states, retries, due times, payloads, event types."""

@@ -1,4 +1,4 @@
-"""What an application registers to be called: checked when it is declared, and after each call."""
+"""Functions that an application registers: checked when declared, and after each call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNCALLED = (
     map,
     partial,
 )
-"""Results whose code has not run, or not to its end, when the call returns."""
+"""Types of results whose code has not run, or not completely, when the call returns."""
 
 
 class _NotShown:
@@ -36,10 +36,10 @@ _NOT_SHOWN = _NotShown()
 def check_callable(function: object, *, what: str, call: str, accepts_async: bool = False) -> None:
     """Refuse a function that the plain `call`, such as "handler(session, event)", would not run.
 
-    Raises ConfigurationError for a coroutine or generator function, a class, what is not callable,
-    and a signature that does not take the positional arguments of `call`. `what` names the
-    declaration in the message. With an empty `call` any signature is accepted; with `accepts_async`
-    a coroutine function is.
+    Raises ConfigurationError for a coroutine or generator function, a class, an object that is not
+    callable, and a signature that does not take the positional arguments of `call`. `what` names
+    the declaration in the message. An empty `call` accepts any signature; `accepts_async` accepts a
+    coroutine function.
     """
     problem = _problem(function, call, accepts_async=accepts_async)
     if problem:
@@ -52,7 +52,7 @@ def run(function: Callable[..., object], *args: object) -> None:
 
 
 def check_result(result: object, function: object) -> None:
-    """Raise HandlerError when a call returned something whose code has not run; see uncalled."""
+    """Raise HandlerError when a call returned an object whose code has not run; see `uncalled`."""
     if problem := uncalled(result):
         raise HandlerError(
             f"{_described(function)} returned {problem}. Register a plain function that does the "
@@ -63,8 +63,8 @@ def check_result(result: object, function: object) -> None:
 def uncalled(result: object) -> str:
     """Describe a coroutine, a generator or the like that a call returned; "" for anything else.
 
-    Lambdas and decorators hide these from check_callable. The result is closed, so that Python does
-    not warn of it.
+    Lambdas and decorators hide them from check_callable. The result is closed, so that Python emits
+    no warning about it.
     """
     if isinstance(result, list | tuple | set | frozenset):
         return _uncalled_in(result)
@@ -75,7 +75,7 @@ def uncalled(result: object) -> str:
 
 
 def _uncalled_in(results: Collection[object]) -> str:
-    """Describe what waits to be run among several results; other objects may be all kinds there."""
+    """Describe the unrun results among several; "" where all have run, whatever their types."""
     waiting = [each for each in results if isinstance(each, Awaitable | Future)]
     if not waiting:
         return ""
@@ -116,7 +116,7 @@ def _misfit(function: Callable[..., Any], call: str) -> str:
     try:
         signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
-        # Some builtins have none.
+        # Some builtins have no signature.
         return ""
     try:
         signature.bind(*[name for name in names if name])
@@ -126,7 +126,7 @@ def _misfit(function: Callable[..., Any], call: str) -> str:
 
 
 def _code_of(function: object) -> object:
-    """Return the function behind partials, methods and callable objects."""
+    """Return the function inside partials, methods and callable objects."""
     while True:
         if isinstance(function, partial):
             function = function.func
@@ -142,16 +142,16 @@ def _code_of(function: object) -> object:
 
 
 def name_of(function: object) -> str:
-    """Name a function, never by its `repr`.
+    """Return the name of a function, never its `repr`.
 
-    Partials show their arguments in that, and dataclasses their fields.
+    The `repr` of a partial shows its arguments, and the `repr` of a dataclass its fields.
     """
     names = (getattr(each, "__qualname__", None) for each in (function, _code_of(function)))
     return next(filter(None, names), f"an object of type {type(function).__qualname__}")
 
 
 def _described(function: object) -> str:
-    """Name a function with the file and line of its code, where it has any."""
+    """Return the name of a function, with the file and line of its code if it has any."""
     code = _code_of(function)
     lines = getattr(inspect.unwrap(code), "__code__", None)  # type: ignore[arg-type]
     place = "" if lines is None else f" ({lines.co_filename}:{lines.co_firstlineno})"
@@ -159,14 +159,14 @@ def _described(function: object) -> str:
 
 
 def _shown(signature: inspect.Signature) -> str:
-    """Return a signature without defaults, which partials have from their arguments."""
+    """Return a signature without defaults: a partial's arguments are among them."""
     given = signature.parameters.values()
     shown = [p if p.default is p.empty else p.replace(default=_NOT_SHOWN) for p in given]
     return str(signature.replace(parameters=shown))
 
 
 def _close(result: object) -> None:
-    """End what was not run; an async generator that was not started needs nothing."""
+    """Close a result that was not run; an async generator that was not started needs no close."""
     if isinstance(result, Coroutine | Generator):
         result.close()
     elif isinstance(result, Future) or inspect.isawaitable(result):

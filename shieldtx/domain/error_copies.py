@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from sqlalchemy.exc import StatementError
 
 LONGEST_CHAIN = 40
-"""So many errors of a chain are copied: half of them the nearest, half of them the farthest."""
+"""The maximum number of copied errors of a chain: half of them the nearest, half the farthest."""
 
 
 class ErrorsLeftOut(Exception):
@@ -26,7 +26,8 @@ def copy_of(
     made: dict[int, BaseException] = {}
     groups = [each for each in kept if isinstance(each, BaseExceptionGroup)]
     others = [each for each in kept if not isinstance(each, BaseExceptionGroup)]
-    # A group is made of its members' copies: they are copied first, and groups in groups before.
+    # A group is made of its members' copies: so the members come first, and inner groups before
+    # outer ones.
     for error in (*others, *reversed(groups)):
         if isinstance(error, BaseExceptionGroup):
             members = [made.get(id(each), between) for each in error.exceptions]
@@ -44,7 +45,7 @@ def copy_of(
 def ends_of(
     chain: Sequence[BaseException], longest: int = LONGEST_CHAIN
 ) -> Sequence[BaseException]:
-    """Return the errors of a chain that are copied, or so many of its two ends."""
+    """Return the errors of a chain that are copied: all, or `longest` from its two ends."""
     half = longest // 2
     return chain if len(chain) <= longest else [*chain[:half], *chain[-half:]]
 
@@ -70,7 +71,7 @@ def _copy_notes(error: BaseException, copy: BaseException, reduced: Callable[[st
 def _group(
     error: BaseExceptionGroup[BaseException], text: str, members: Sequence[BaseException]
 ) -> BaseException:
-    """Return a group under the name of the class: its constructor may want anything."""
+    """Return a group with the name of the class, whose constructor may take any arguments."""
     kind = type(error)
     if kind in {ExceptionGroup, BaseExceptionGroup}:
         return BaseExceptionGroup(text, members)
@@ -85,7 +86,7 @@ def _alone(error: BaseException, text: str, *, keeps_fields: bool) -> BaseExcept
     try:
         copy = kind.__new__(kind)
         copy.args = (text,)
-        # As it will be linked, in which a class may have a say too.
+        # As `_link` does later; a class may refuse these attributes.
         copy.__traceback__ = copy.__cause__ = copy.__context__ = None
         kept = {name: value for name, value in vars(error).items() if name != "__notes__"}
         if isinstance(copy, StatementError):
@@ -94,7 +95,7 @@ def _alone(error: BaseException, text: str, *, keeps_fields: bool) -> BaseExcept
         elif keeps_fields:
             vars(copy).update(kept)
         shown = str(copy)
-        # SQLAlchemy's classes add where they are documented, others perhaps what a row contains.
+        # SQLAlchemy's classes append a link to their documentation, others perhaps values of a row.
         is_faithful = text == (shown[: len(text)] if isinstance(copy, StatementError) else shown)
     except Exception:  # noqa: BLE001  a class of the application's, which may do anything
         is_faithful = False

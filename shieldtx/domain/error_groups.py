@@ -1,4 +1,4 @@
-"""Groups of errors: the errors in them, and what a reason says of these."""
+"""Groups of errors: the errors in them, and their reasons."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 from shieldtx.domain.reasons import reason_of
 
 _NAMED: Final = 5
-"""So many errors of a group are named in a reason."""
+"""The maximum number of errors of a group that a reason names."""
 
 
 def leaves_of(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors of a group, and of groups in it; or the error itself."""
+    """Yield the errors of a group, also of nested groups; or the error itself."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from leaves_of(each)
@@ -22,7 +22,7 @@ def leaves_of(error: BaseException) -> Iterator[BaseException]:
 
 
 def reason_with_leaves(error: BaseException) -> str:
-    """Return the reason that an error is; of a group, with the errors in it."""
+    """Return the reason of an error; for a group, with the errors in it."""
     reason = reason_of(error)
     if not isinstance(error, BaseExceptionGroup):
         return reason

@@ -1,4 +1,4 @@
-"""The event types of a service, and what may be written as one of their events."""
+"""The event types of a service, and the checks of their events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shieldtx.errors import ConfigurationError, EventRefused, TooLarge, UnknownE
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """Event types, topics, sources and groups: Kafka's characters for topics (letters, digits, `.`,
-`_`, `-`), and short enough that prefix and suffix fit into Kafka's 249."""
+`_`, `-`). Prefix and suffix still fit into Kafka's 249 characters."""
 
 _UUID_VERSION = 7
 
@@ -27,7 +27,7 @@ HEADER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def checked_name(what: str, name: str) -> str:
-    """Return `name` if it can name a topic; raises ConfigurationError that says `what` it is."""
+    """Return `name` if it can name a topic; raises ConfigurationError, which names `what` it is."""
     if not NAME.fullmatch(name):
         raise ConfigurationError(
             f"{what} {name!r} cannot be used: up to 200 of the characters A-Z a-z 0-9 . _ - "
@@ -48,36 +48,36 @@ class EventLimits:
     biz_key: int = 512
     headers: int = 16_384
     header_count: int = 128
-    """Not bytes: consumers park what has many more."""
+    """A number of headers, not bytes: consumers park records with many more."""
     name: int = 256
-    """Of the names that an event carries along: its trace context, the source of its cause."""
+    """For names that an event carries: its trace context, the source of its cause."""
 
 
 class OnBacklog(StrEnum):
-    """What becomes of a new event when too many of its topic wait to be sent."""
+    """What happens to a new event when too many events of its topic wait to be sent."""
 
     REFUSE = "refuse"
-    """BacklogExceeded is raised, and nothing written."""
+    """Raise BacklogExceeded, and write nothing."""
     WARN = "warn"
-    """It is written, and the log says so once a minute."""
+    """Write the event, and log a warning once a minute."""
     IGNORE = "ignore"
-    """It is written, and nobody counts."""
+    """Write the event, without counting the backlog."""
 
 
 MOST_BACKLOG = 1_000_000
-"""The highest limit of a backlog: up to there it is counted, row by row."""
+"""The highest limit of a backlog: the count reads up to this number of rows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EventType:
-    """A declared event type: its topic, its payload's type, how often sending is tried."""
+    """A declared event type: its topic, its payload's type, its retry policy and backlog limit."""
 
     name: str
     topic: str
     payload: TypeAdapter[Any]
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     backlog_limit: int | None = None
-    """So many events of its topic may wait to be sent; None: any number."""
+    """The maximum number of events of its topic that may wait to be sent; None: any number."""
     on_backlog: OnBacklog = OnBacklog.REFUSE
 
 
@@ -91,11 +91,11 @@ class EventTypeRegistry:
         backlog_limit: int | None = None,
         on_backlog: OnBacklog = OnBacklog.REFUSE,
     ) -> None:
-        """Begin empty; the backlog's limit is that of types which are declared without one."""
+        """Create an empty registry; `backlog_limit` and `on_backlog` are defaults for its types."""
         self._types: dict[str, EventType] = {}
         self.limits = limits or EventLimits()
         self.limits_backlogs = False
-        """Some type has a limit."""
+        """Whether some type has a limit."""
         self._backlog_limit = backlog_limit
         self._on_backlog = on_backlog
 
@@ -112,12 +112,12 @@ class EventTypeRegistry:
         backlog_limit: int | None = None,
         on_backlog: OnBacklog | str | None = None,
     ) -> EventType:
-        """Declare an event type, with the type of its payload.
+        """Declare an event type, with the type of its payload, and return it.
 
-        `payload` is a dataclass, a TypedDict or a pydantic model; None stands for any JSON value.
-        `backlog_limit` says how many events of its topic may wait to be sent, and `on_backlog` what
-        becomes of more: "refuse", "warn" or "ignore"; by default both are those of the settings.
-        Raises ConfigurationError for a bad name, for a payload that pydantic knows nothing of, or
+        `payload` is a dataclass, a TypedDict or a pydantic model; None accepts any JSON value.
+        `backlog_limit` is how many events of its topic may wait to be sent. `on_backlog` decides
+        about further events: "refuse", "warn" or "ignore". Both default to the settings. Raises
+        ConfigurationError for a bad name, for a payload type that pydantic does not support, or
         when the type is declared twice.
         """
         if name in self._types:
@@ -147,10 +147,10 @@ class EventTypeRegistry:
         topic: str | None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        """Declare an event type where a method is decorated, unless `declare` has done it.
+        """Declare an event type where a method is decorated, unless `declare` has done so.
 
         Without `payload`, `infer_payload` returns its type. Raises ConfigurationError where the
-        event type is declared and something is given here too.
+        event type is declared and an argument is given here too.
         """
         if self.find(name) is None:
             inferred = infer_payload() if payload is None else payload
@@ -190,7 +190,7 @@ class EventTypeRegistry:
         return encode_payload(declared.payload, event.payload, self.limits.payload)
 
     def check_trace(self, traceparent: str | None) -> None:
-        """Raise EventRefused for a trace context that no header can carry."""
+        """Raise EventRefused for a trace context that a header cannot contain."""
         if traceparent is not None:
             _check_text("traceparent", traceparent, self.limits.name)
 
@@ -247,7 +247,7 @@ def _is_header_name(name: Any) -> bool:
 
 
 def _check_kinds(event: Event) -> None:
-    """Refuse what only a caller without a type checker writes: it would fail in the INSERT."""
+    """Refuse values of wrong types, which a type checker would find: the INSERT would fail."""
     kinds: tuple[tuple[str, Any, Any, str], ...] = (
         ("id", event.id, UUID, "a UUID"),
         ("kind", event.kind, TxKind, "a TxKind"),

@@ -1,4 +1,4 @@
-"""Events as people write and read them, and envelopes as they are stored and sent."""
+"""Events as applications write and read them, and envelopes as they are stored and sent."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from uuid_utils.compat import uuid7
 from shieldtx.domain.states import Operation, TxKind
 
 LONGEST_REASON = 2000
-"""Characters of what an error said that are kept."""
+"""The maximum length of a stored error message, in characters."""
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 def new_event_id() -> UUID:
-    """Make a UUIDv7 (RFC 9562): unique without asking the database, and increasing over time."""
+    """Return a new UUIDv7 (RFC 9562): unique without a database, and increasing over time."""
     return uuid7()
 
 
 def first_id_of(moment: float) -> UUID:
-    """Return the smallest id made then, in Unix time in seconds: 48 bits of milliseconds lead."""
+    """Return the smallest id made at a Unix time in seconds: 48 bits of milliseconds lead."""
     return UUID(int=max(0, int(moment * 1000)) << 80)
 
 
 def age_of(event_id: UUID, now: float) -> timedelta | None:
-    """Return how long before `now` (Unix time in seconds) an id was made; None: no UUIDv7."""
+    """Return how long before `now` (Unix time in seconds) an id was made; None: not a UUIDv7."""
     if event_id.version != 7:  # noqa: PLR2004  the version is its name
         return None
     return timedelta(seconds=now - (event_id.int >> 80) / 1000)
@@ -43,8 +43,8 @@ class Event:
     """Something that happened in a service, as its code writes it and as handlers receive it.
 
     `key` keeps order: events of one key are published and handled in the order in which they were
-    written. `biz_key` names the business object of an event type that happens once per object; a
-    second one is refused. `source` and `time` are the outbox's to fill in.
+    committed. `biz_key` names the business object of an event type that happens once per object;
+    the outbox refuses a second event. The outbox fills in `source` and `time`.
     """
 
     type: str
@@ -58,18 +58,20 @@ class Event:
     source: str = ""
     time: datetime | None = None
     causation_id: UUID | None = None
-    """Of a rollback: the event that it takes back. Of others: the event whose handler wrote it."""
+    """For a rollback: the event that it takes back. For other events: the event whose handler wrote
+    it."""
     causation_source: str | None = None
-    """The `source` of that event. Filled in where a handler of the event adds this one."""
+    """The `source` of that event. shieldtx fills it in where a handler of the event adds this
+    one."""
     traceparent: str | None = None
-    """W3C trace context of the code that wrote the event."""
+    """The W3C trace context of the code that wrote the event."""
 
 
 class Envelope(NamedTuple):
-    """An event with its payload as JSON text: what the tables hold and the records carry."""
+    """An event with its payload as JSON text, as the tables and the records contain it."""
 
-    # A tuple, as all that is made for each row and each record: a dataclass of so many fields that
-    # nobody may change takes ten times as long to make.
+    # A tuple, as every object made for each row and record: a frozen dataclass of as many fields
+    # takes ten times as long to make.
 
     id: UUID
     type: str
@@ -121,28 +123,28 @@ def shard_of(key: str | None, event_id: UUID, shards: int) -> int:
 
 
 def storable(text: str, limit: int = LONGEST_REASON) -> str:
-    """Return up to `limit` characters of a foreign text, such as an error's, as tables can hold it.
+    """Return up to `limit` characters of a foreign text, such as an error's, for a table.
 
-    What PostgreSQL or UTF-8 cannot (NUL, lone surrogates) is replaced.
+    Characters that PostgreSQL or UTF-8 cannot store (NUL, lone surrogates) are replaced.
     """
     return text[:limit].replace("\x00", "\ufffd").encode(errors="replace").decode()
 
 
 LONGEST_ON_THE_WIRE = 500
-"""How many characters of the reason a rollback event carries to the service upstream."""
+"""The maximum length of the reason that a rollback event carries upstream, in characters."""
 
 
 def rollback_of(
     original: Envelope, *, source: str, reason: str, event_id: UUID | None = None
 ) -> Envelope:
-    """Make the event of `source` that takes `original` back: same type, topic and key."""
+    """Return the event of `source` that takes `original` back: same type, topic and key."""
     return Envelope(
         id=event_id or new_event_id(),
         type=original.type,
         source=source,
         topic=original.topic,
         payload=json.dumps({"reason": storable(reason, LONGEST_ON_THE_WIRE)}, ensure_ascii=False),
-        # Replaced by the database's time in the row.
+        # The row contains the database's time instead.
         time=datetime.now(UTC),
         kind=TxKind.ROLLBACK,
         operation=original.operation,

@@ -1,4 +1,4 @@
-"""Throttling of log lines that would repeat themselves."""
+"""Throttling of repeated log lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOG_EVERY: Final = 60.0
 
 
 class LogThrottle:
-    """Admits a line about the same subject once in `every` seconds. For any number of threads."""
+    """Admits one line about a subject in `every` seconds. Safe for any number of threads."""
 
     def __init__(
         self, *, every: float = LOG_EVERY, clock: Callable[[], float] = time.monotonic
@@ -23,7 +23,7 @@ class LogThrottle:
         self._lock = threading.Lock()
 
     def admits(self, subject: Hashable = None) -> bool:
-        """Whether a line about this subject is to be logged now: the caller then logs it."""
+        """Whether the caller may log a line about this subject now; if true, the caller logs it."""
         now = self._clock()
         with self._lock:
             if now < self._next.get(subject, now):

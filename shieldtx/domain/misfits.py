@@ -1,7 +1,7 @@
-"""What may be said of a payload that does not fit its type: what the type declares, no more.
+"""Messages about a payload that does not fit its type: they contain only what the type declares.
 
-pydantic names a place by fields, and by the keys of mappings, which are data; and its messages may
-have the tag of a union in them, or whatever a validator of the application says.
+pydantic's locations contain fields, and also keys of mappings, which are data. Its messages may
+contain the tag of a union, or the text of an application's validator.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ _OWN_WORDS: Final = frozenset(
         "value_error",
     }
 )
-"""Kinds of errors in whose messages is what the application's code says, or a part of the value."""
+"""Kinds of errors whose messages contain text of the application's code, or a part of the value."""
 _KNOWN: Final = frozenset(get_args(ErrorType)) - _OWN_WORDS
 
 
 def message_of_misfit(error: ErrorDetails) -> str:
-    """Return pydantic's message where it is made of what the type declares, else its kind."""
+    """Return pydantic's message if it contains only declared names, else the kind of the error."""
     kind = error["type"]
     return error["msg"] if kind in _KNOWN else f"{kind}, whose text is left out"
 
 
 def message_of_unwritten(error: PydanticSerializationError) -> str:
-    """Return pydantic's message where it names a type; others quote values, or serializers do."""
+    """Return pydantic's message where it names a type; others may quote values."""
     text = str(error)
     return text if text.startswith(_OF_TYPE) else "a value cannot be written, the text is left out"
 
 
 def place_of(location: Sequence[int | str], names: frozenset[str]) -> str:
-    """Return a place as a path; keys of mappings, which are none of the `names`, are left out."""
+    """Return a location as a path, without keys of mappings: they are not among the `names`."""
     found = ""
     for part in location:
         if isinstance(part, int) and part < _LARGEST_INDEX:
@@ -62,12 +62,12 @@ def place_of(location: Sequence[int | str], names: frozenset[str]) -> str:
 
 
 def names_in(schema: Any) -> frozenset[str]:
-    """Return every text in a core schema: all names that a type declares are among them."""
+    """Return every text in a core schema, which includes all names that a type declares."""
     return frozenset(_texts_in(schema))
 
 
 def names_of_model(title: str) -> frozenset[str]:
-    """Return the names that the models of a title declare; none where it is no model's."""
+    """Return the names declared by the models with a title; empty for another type's title."""
     found: frozenset[str] = frozenset()
     for model in _models(BaseModel):
         if title == (model.model_config.get("title") or model.__name__):

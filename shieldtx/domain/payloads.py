@@ -1,4 +1,4 @@
-"""Payloads as JSON text: what fits its type and can be read again, or a refusal by its field."""
+"""Payloads as JSON text: encoded so that they can be read again, or refused by field."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from shieldtx.domain.misfits import message_of_misfit, names_in, place_of
 from shieldtx.errors import ConfigurationError, PayloadRefused, TooLarge
 
 DEEPEST = 200
-"""Levels of nesting; pydantic's JSON parser reads no more."""
+"""Levels of nesting; pydantic's JSON parser reads no deeper."""
 
 LONGEST_PATH = 200
-"""Characters of a path that an error names."""
+"""The maximum length of a path in an error, in characters."""
 
 _MASK = "**********"
-"""What pydantic writes in place of a secret."""
+"""The text that pydantic writes in place of a secret."""
 
 _TOO_DEEP = ("payload", f"is nested deeper than {DEEPEST} levels")
 
 _Place: TypeAlias = tuple[int | str, ...]
-"""Where a part of a payload is: its fields, keys and indexes."""
+"""The location of a part of a payload: its fields, keys and indexes."""
 
 
 def payload_type(type_: Any, *, of: str) -> TypeAdapter[Any]:
-    """Return what encodes and decodes payloads of a type; None stands for any JSON value.
+    """Return the encoder and decoder of payloads of a type; None stands for any JSON value.
 
-    What the type says is written: fields that a subclass adds are not, nor excluded ones.
+    Only what the type declares is written: neither fields that a subclass adds, nor excluded ones.
 
-    Raises ConfigurationError, which says what it is the payload `of`, for types that pydantic knows
-    nothing of.
+    Raises ConfigurationError, which names what it is the payload `of`, for types that pydantic does
+    not support.
     """
     if type_ is None:
         return TypeAdapter(Any)
@@ -54,7 +54,7 @@ def payload_type(type_: Any, *, of: str) -> TypeAdapter[Any]:
 def encode_payload(adapter: TypeAdapter[Any], payload: Any, limit: int) -> str:
     """Return a payload as JSON text of at most `limit` bytes, which `decode_payload` reads again.
 
-    Raises PayloadRefused or TooLarge; neither says anything of the payload's values.
+    Raises PayloadRefused or TooLarge; neither contains values of the payload.
     """
     valid = payload
     try:
@@ -69,23 +69,23 @@ def encode_payload(adapter: TypeAdapter[Any], payload: Any, limit: int) -> str:
     if size > limit:
         raise TooLarge("payload", f"{size} bytes as JSON, the limit is {limit}")
     _refuse_losses(adapter, valid, plain, text)
-    # An instance is not validated again by pydantic: what it holds may not fit its own type.
+    # pydantic does not validate an instance again: its values may not fit their declared types.
     read = decode_payload(adapter, text)
-    # Where both are equal, which is quick to see, no entry of a mapping has replaced another.
+    # Where both are equal, a quick comparison, no entry of a mapping has replaced another.
     if not _are_equal(read, valid):
         values = _as_python(adapter, valid)
         if any(_merges_keys(part) for part in _inside(values) if isinstance(part, dict)):
-            # Which raises the refusal, at the mapping.
+            # Raises the refusal, at the mapping.
             _refuse_parts(adapter, values, _text_problem)
     return text
 
 
 def _refuse_losses(adapter: TypeAdapter[Any], valid: Any, plain: Any, text: str) -> None:
-    """Refuse what JSON takes in place of the value, so that it would be lost in silence."""
-    # The escape may also be a harmless backslash before "u0000": only a walk can tell.
+    """Refuse values that JSON replaces: they would be lost silently."""
+    # The text may also be a harmless backslash before "u0000": only a walk finds out.
     if "\\u0000" in text:
         _refuse_parts(adapter, plain, _text_problem)
-    # Where a type says Any, pydantic writes null for what is no number.
+    # Where a type is Any, pydantic writes null for NaN and infinite numbers.
     if "null" in text:
         values = _as_python(adapter, valid)
         if any(map(_number_problem, _inside(values))):
@@ -103,7 +103,7 @@ def decode_payload(adapter: TypeAdapter[Any], text: str) -> Any:
 
 
 def text_problem(text: Any) -> str | None:
-    """Say why PostgreSQL or UTF-8 cannot hold a text; None where they can."""
+    """Return why PostgreSQL or UTF-8 cannot store a text; None where they can."""
     if not isinstance(text, str):
         return f"must be text, not {type(text).__name__}"
     return _text_problem(text)
@@ -126,7 +126,7 @@ def _refusal_of(adapter: TypeAdapter[Any], value: Any, error: Exception) -> Payl
     """Return the refusal that names the part which cannot be encoded: slow, for failures only."""
     try:
         _refuse_parts(adapter, _as_python(adapter, value), _problem)
-        # Then a part is of another type than declared. In its JSON, the strict parser finds it.
+        # Here a part has another type than declared. The strict parser finds the part in its JSON.
         loose = adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
         adapter.validate_json(json.dumps(loose), strict=True)
     except PayloadRefused as found:
@@ -139,7 +139,7 @@ def _refusal_of(adapter: TypeAdapter[Any], value: Any, error: Exception) -> Payl
 
 
 def _as_python(adapter: TypeAdapter[Any], value: Any) -> Any:
-    """Return a value with its models and dataclasses as dicts, everything else as it is."""
+    """Return a value with its models and dataclasses as dicts, everything else unchanged."""
     try:
         return adapter.dump_python(value, mode="python", by_alias=True, warnings=False)
     except (PydanticSerializationError, ValueError):
@@ -158,7 +158,7 @@ def _refuse_parts(
 def _parts(
     adapter: TypeAdapter[Any], value: Any, place: _Place = (), around: tuple[int, ...] = ()
 ) -> Iterator[tuple[_Place, bool, Any]]:
-    """Yield every part that has no parts itself, where it is, and whether it is a key."""
+    """Yield every part without parts: its location, whether it is a key, and the part."""
     if id(value) in around:
         raise _refused(adapter, place, "contains itself")
     if len(around) > DEEPEST:
@@ -169,7 +169,7 @@ def _parts(
             raise _refused(adapter, place, "has keys that are the same in JSON, as 1 and '1' are")
         for key, part in value.items():
             yield place, True, key
-            # No other key is a name that a type declares.
+            # Keys of other types are not names that a type declares.
             name = key if isinstance(key, str) else ""
             yield from _parts(adapter, part, (*place, name), inside)
     elif isinstance(value, (Sequence, AbstractSet)) and not isinstance(value, (str, bytes)):
@@ -180,7 +180,7 @@ def _parts(
 
 
 def _inside(value: Any) -> Iterator[Any]:
-    """Yield a value and all that it holds, save keys: a walk as fast as Python can."""
+    """Yield a value and all parts inside it, except keys: the fastest walk in Python."""
     waiting = [value]
     while waiting:
         part = waiting.pop()
@@ -199,7 +199,7 @@ def _are_equal(one: Any, other: Any) -> bool:
 
 
 def _merges_keys(mapping: Mapping[Any, Any]) -> bool:
-    """Whether two keys of a mapping are one in JSON, as 1 and "1" are."""
+    """Whether two keys of a mapping are the same in JSON, as 1 and "1" are."""
     if {*map(type, mapping)} <= {str}:
         return False
     try:
@@ -222,7 +222,7 @@ def _problem(part: Any) -> str | None:
 
 
 def _unwritten(part: Any, error: Exception) -> str:
-    """Say what cannot be written by its type: what is raised of it may have its value."""
+    """Describe an unwritable part by its type: an error message may contain the value."""
     if isinstance(part, bytes):
         return "holds bytes that are not UTF-8 text"
     if isinstance(part, int):

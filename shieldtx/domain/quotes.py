@@ -1,4 +1,4 @@
-"""What texts quote of errors: found however it is cut off, wrapped, or escaped by repr and JSON."""
+"""Quotes of errors in other texts: also when cut off, wrapped, or escaped by repr and JSON."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 _SHORTEST_PART: Final = 11
-"""So many characters of a quote are one, if they are several words: no shorter text of PostgreSQL
-has the beginning of a value, as `Key (id)=(4` has."""
+"""Minimum length of a partial quote, in characters; it must also contain several words. No shorter
+text of PostgreSQL contains the beginning of a value, as `Key (id)=(4` does."""
 _SHORTEST_WHOLE: Final = 5
-"""A whole text of fewer characters is part of too many other texts."""
+"""A whole text of fewer characters occurs in too many other texts."""
 _GAP: Final = "\x00"
-"""Stands for spaces, line breaks and quotation marks, and for what else is put between lines."""
+"""Stands for spaces, line breaks, quotation marks, and anything else inserted between lines."""
 _BETWEEN: Final = re.compile(r"[\x00()\[\]{}<>=,]")
-"""What parts words."""
+"""Separators of words."""
 _EDGES: Final = "\x00()[]{}<>=,:."
 _SPECIAL: Final = re.compile(
     r"\\+(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|([bfnrt]))?|[\s\"'|;]+|[^!-~]"
 )
 """Escapes with a character's code, or with a letter; what a gap stands for; other alphabets."""
 _LARGEST_KEPT: Final = 0xFFFF
-"""JSON writes a character beyond it as two."""
+"""JSON writes a character above this code as two."""
 
 
 class _Plain(NamedTuple):
-    """A text as it is compared: the same, whether repr or JSON has written it, and how often."""
+    """A text for comparison: the same, however many times repr or JSON has escaped it."""
 
     text: str
     places: list[tuple[int, int]]
-    """Where each of its characters stands in the text that it was made of."""
+    """The position of each of its characters in the original text."""
 
 
 class Quotes:
-    """What errors quote of rows and payloads, and what other texts have in place of it.
+    """Finds what errors quote of rows and payloads in other texts, and replaces it.
 
-    A quote is replaced the first time that it occurs, and left out after that. What `may_be_said`
-    stays, and so does a single word: errors name orders and tables, as statements and rows do.
+    The first occurrence of a quote is replaced, and later ones are left out. Texts in `may_be_said`
+    stay, and so does a single word: errors name orders and tables, as statements and rows do.
     """
 
     def __init__(self, quoted: Mapping[str, str], may_be_said: Iterable[str]) -> None:
@@ -45,7 +45,7 @@ class Quotes:
         self._said = [_plain(text).text for text in may_be_said]
 
     def reduced(self, text: str) -> str:
-        """Return a text without what it quotes."""
+        """Return a text without its quotes."""
         if not self._quoted:
             return text
         plain = _plain(text)
@@ -65,7 +65,7 @@ class Quotes:
 
 
 def _spans(text: str, quoted: str, parts: set[str]) -> Iterator[tuple[int, int]]:
-    """Yield where a text, which consists of `parts`, has the whole of another or a part of it."""
+    """Yield the spans of a text, split into `parts`, that match another text or a part of it."""
     start = text.find(quoted) if len(quoted) >= _SHORTEST_WHOLE else -1
     while start >= 0:
         yield start, start + len(quoted)
@@ -81,7 +81,7 @@ def _spans(text: str, quoted: str, parts: set[str]) -> Iterator[tuple[int, int]]
 
 
 def _united(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield spans, which are given by their starts, with those that overlap as one."""
+    """Yield spans, given in the order of their starts, with overlapping ones united."""
     first, last = 0, 0
     for start, end in spans:
         if start >= last:
@@ -94,7 +94,7 @@ def _united(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def _merged(spans: Iterable[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
-    """Yield the same of spans with what stands for them: for the longest of those that overlap."""
+    """Yield united spans, each with the replacement of the longest span in it."""
     ordered = sorted(spans)
     for first, last in _united((start, end) for start, end, _ in ordered):
         inside = [span for span in ordered if first <= span[0] < last]
@@ -122,7 +122,7 @@ def _plain(text: str) -> _Plain:
 
 
 def _meant(special: re.Match[str]) -> str:
-    """Return the character that an escape stands for; "" for backslashes that stand alone."""
+    """Return the character that an escape stands for; "" for backslashes without a code."""
     code = special[1] or special[2] or special[3]
     if special[4] or (code and int(code, 16) > _LARGEST_KEPT):
         return _GAP

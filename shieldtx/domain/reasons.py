@@ -1,4 +1,4 @@
-"""What logs, tables and topics say of an error: nothing that rows or payloads contain."""
+"""Texts of errors for logs, tables and topics, without the contents of rows or payloads."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ WITH_TRACEBACK: Final = {"with_traceback": True}
 _QUOTING: Final = ("22", "38", "39", "P0")
 """Classes of SQLSTATE whose primary message may quote a value: data, and errors of functions."""
 _RAISED: Final = "exec_stmt_raise"
-"""The function of the server that raises what a PL/pgSQL function wants, under any SQLSTATE."""
+"""The server's function that raises the errors of PL/pgSQL functions, under any SQLSTATE."""
 _POSTGRESQL: Final = {"psycopg", "psycopg2", "asyncpg", "pg8000"}
 _ADAPTED: Final = "sqlalchemy.dialects."
-"""SQLAlchemy's modules have classes that stand for those of asynchronous drivers."""
+"""These modules of SQLAlchemy have classes that stand for those of asynchronous drivers."""
 _MISFITS: Final = 3
-"""So many are named of what does not fit a model."""
+"""How many parts that do not fit a model are named."""
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an error's class and message, without what database errors tell of rows."""
+    """Return an error's class and message, without what database errors quote of rows."""
     return f"{type(error).__name__}: {message_of(error)}"
 
 
 def message_of(error: BaseException) -> str:
-    """Return an error's message, without what database errors tell of rows.
+    """Return an error's message, without what database errors quote of rows.
 
-    Of a database error the primary message, the SQLSTATE and the constraint's name are left; where
-    the message may quote a value, the name of the driver's class instead. Of pydantic's errors the
-    places and kinds of what does not fit are left, not the values. Where another error quotes one
-    that it was raised from, or beside, or a part of it, the quote is reduced likewise.
+    A database error keeps its primary message, SQLSTATE and constraint name; where the message may
+    quote a value, the name of the driver's class replaces it. pydantic's errors keep the locations
+    and kinds of the misfits, without values. Where another error quotes one of its chain, also in
+    part, the quote is reduced in the same way.
     """
     text = _summary(error)
     if text is not None:
@@ -56,7 +56,7 @@ def message_of(error: BaseException) -> str:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return an error's own text; a class of the application's may fail to make one."""
+    """Return an error's own text; a class of the application may fail to make one."""
     try:
         return str(error)
     except Exception as failure:  # noqa: BLE001  whatever its `__str__` raises
@@ -66,13 +66,13 @@ def _text_of(error: BaseException) -> str:
 def loggable(error: BaseException) -> BaseException:
     """Return an error whose formatted traceback has the messages that message_of gives.
 
-    The error itself, where it quotes neither rows nor payloads; else a copy, with its chain.
+    The error itself, if it quotes neither rows nor payloads; else a copy, with its chain.
     """
     chain = list(_chain(error))
     summaries = {id(each): _summary(each) for each in chain}
     if all(summary is None for summary in summaries.values()):
         return error
-    # Once for the whole chain: any error of it may quote any other.
+    # Once for the whole chain: any of its errors may quote any other.
     reduced = _quotes(chain, summaries).reduced
 
     def message(each: BaseException) -> str:
@@ -83,7 +83,7 @@ def loggable(error: BaseException) -> BaseException:
 
 
 def _summary(error: BaseException) -> str | None:
-    """Return what may be said of an error that quotes rows or payloads; None for any other."""
+    """Return the safe text of an error that quotes rows or payloads; None for any other."""
     try:
         summary = _own_summary(error)
         return None if summary is None else str(summary)
@@ -111,7 +111,7 @@ def _own_summary(error: BaseException) -> str | None:
 
 
 def _of_pydantic(error: ValidationError | PydanticSerializationError) -> str:
-    """Name what does not fit a model, without the values, which pydantic quotes."""
+    """Name the parts that do not fit a model, without the values, which pydantic quotes."""
     if isinstance(error, PydanticSerializationError):
         return message_of_unwritten(error)
     found = error.errors(include_url=False, include_context=False, include_input=False)
@@ -122,7 +122,7 @@ def _of_pydantic(error: ValidationError | PydanticSerializationError) -> str:
 
 
 def _is_of_driver(error: BaseException) -> bool:
-    """Whether an error's class, or one that it is derived from, is a database driver's."""
+    """Whether an error's class, or one of its base classes, is a database driver's."""
     return any(map(_is_a_drivers, type(error).__mro__))
 
 
@@ -139,7 +139,7 @@ def _is_a_drivers(kind: type) -> bool:
 
 
 class _Fields(NamedTuple):
-    """What a driver's error consists of."""
+    """The parts of a driver's error."""
 
     message: str
     condition: str
@@ -147,17 +147,17 @@ class _Fields(NamedTuple):
     sqlstate: str | None = None
     constraint: str | None = None
     routine: str | None = None
-    """The function of the server's source that has raised it."""
+    """The function of the server's source that raised the error."""
 
     @property
     def quotes(self) -> bool:
-        """Whether the message may quote a value, in whatever language."""
+        """Whether the message may quote a value, in any language."""
         of_client = self.sqlstate is None and self.condition == "DataError"
         return of_client or self.routine == _RAISED or (self.sqlstate or "").startswith(_QUOTING)
 
 
 def _fields(error: BaseException) -> _Fields:
-    """Return what an error consists of, driver by driver."""
+    """Return the parts of an error, driver by driver."""
     diag, condition = getattr(error, "diag", None), type(error).__name__
     if primary := getattr(diag, "message_primary", None):
         # psycopg and psycopg2
@@ -180,9 +180,9 @@ def _fields(error: BaseException) -> _Fields:
         )
         return _Fields(str(first), condition, sqlstate, error.constraint_name, routine)
     if isinstance(error, sqlite3.Error) or _is_of_postgresql(error):
-        # Its message comes from the client, or from SQLite, which names columns only.
+        # The message comes from the client, or from SQLite, which names columns only.
         return _Fields(str(error).partition("\nDETAIL:")[0], condition)
-    # MySQL, for one, puts values into its only message.
+    # MySQL, for example, puts values into its only message.
     code = f"error {first} " if isinstance(first, int) else ""
     return _Fields(f"{code}of {type(error).__module__}, whose text is left out", condition)
 
@@ -196,10 +196,10 @@ def _root_of(kind: type) -> str:
 
 
 def _quotes(chain: Sequence[BaseException], summaries: Mapping[int, str | None]) -> Quotes:
-    """Return what others of a chain may quote of its errors; `summaries` are by the errors' ids."""
+    """Return what other errors of a chain may quote of its errors; `summaries` are by error id."""
     quoted: dict[str, str] = {}
     may_be_said: list[str] = []
-    # What is shown quotes its neighbours; all of a long chain would take too long.
+    # The shown errors quote their neighbours; all of a long chain would take too long.
     for error in ends_of(chain, 2 * LONGEST_CHAIN):
         summary = summaries[id(error)]
         if summary is not None:
@@ -221,7 +221,7 @@ def _texts(error: BaseException) -> Iterator[str]:
 
 
 def _messages(error: BaseException) -> list[str]:
-    """Return what pydantic says of misfits in words that have no values in them."""
+    """Return pydantic's messages about misfits, without their values."""
     with suppress(Exception):
         if isinstance(error, ValidationError):
             return [message_of_misfit(each) for each in error.errors(include_input=False)]
@@ -229,7 +229,7 @@ def _messages(error: BaseException) -> list[str]:
 
 
 def _details(error: BaseException) -> Iterator[str]:
-    """Yield what PostgreSQL tells of rows in the further fields of an error, and its message."""
+    """Yield what PostgreSQL quotes of rows in the further fields of an error, and its message."""
     with suppress(Exception):
         yield from _told(error)
     if isinstance(error, StatementError):
@@ -237,7 +237,7 @@ def _details(error: BaseException) -> Iterator[str]:
 
 
 def _parameters(error: StatementError) -> Iterator[str]:
-    """Yield what a statement was given, where that could not be bound: Python's errors quote it."""
+    """Yield the parameters of a statement that could not be bound: Python's errors quote them."""
     with suppress(Exception):
         if error.orig is None or _summary(error.orig) is not None:
             return
@@ -247,7 +247,7 @@ def _parameters(error: StatementError) -> Iterator[str]:
 
 
 def _told(error: BaseException) -> Iterator[str]:
-    """Yield the same; raises what reading a field of a driver's error may raise."""
+    """Yield the same; raises any error that reading a field of a driver's error raises."""
     first = error.args[0] if error.args else None
     fields = _fields(error) if _is_of_driver(error) else None
     diag: Any = getattr(error, "diag", None)
@@ -262,7 +262,7 @@ def _told(error: BaseException) -> Iterator[str]:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and all that it was raised from, beside, or for."""
+    """Yield an error, and all of its causes, contexts, wrapped errors and group members."""
     seen: set[int] = set()
     agenda: list[BaseException | None] = [error]
     while agenda:

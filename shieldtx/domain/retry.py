@@ -1,4 +1,4 @@
-"""When to try again, or that there is no again."""
+"""The time of the next attempt, or the decision to give up."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from shieldtx.errors import ConfigurationError, Refused
 class RetryPolicy:
     """Exponential back-off with jitter, or a ladder of waits, up to a number of attempts.
 
-    The waiting time doubles (`factor`) from `first` on up to `longest`; of it, a random share of up
-    to `jitter` (0 to 1) is taken off, so that rows that failed together do not come back together.
+    The wait grows by `factor` (2: it doubles) from `first` up to `longest`. A random share of up to
+    `jitter` (0 to 1) is subtracted, so that rows that failed together do not return together.
     Errors of the types in `give_up_on` end the attempts at once.
     """
 
@@ -28,7 +28,7 @@ class RetryPolicy:
     jitter: float = 0.2
     give_up_on: tuple[type[BaseException], ...] = field(default=(Refused,))
     ladder: tuple[timedelta, ...] = ()
-    """Waits of their own instead of doubled ones; the last is that of all further attempts."""
+    """Explicit waits instead of growing ones; the last one applies to all further attempts."""
 
     @classmethod
     def levels(
@@ -41,8 +41,9 @@ class RetryPolicy:
     ) -> Self:
         """Return the policy of RocketMQ's consumers: each wait is that of the next delay level.
 
-        As RocketMQ counts, `attempts` come behind the first one. As given, the waits are 10 s,
-        30 s, 1 min and so on to 2 h: 4 h 46 min in all. Beyond level 18 they stay as long.
+        As in RocketMQ, `attempts` does not count the first one. The default waits are 10 s, 30 s, 1
+        min and so on to 2 h: 4 h 46 min in all. After level 18 the wait stays the same. Raises
+        ConfigurationError for a `start` that is not a level, or negative `attempts`.
         """
         if not 1 <= start <= len(LEVELS) or attempts < 0:
             raise ConfigurationError(
@@ -81,11 +82,11 @@ class RetryPolicy:
         return wait - wait * (self.jitter * random.random())  # noqa: S311  spread, not secrecy
 
     def _whole_wait(self, before: int) -> timedelta:
-        """Return the wait behind an attempt with so many before it, without jitter."""
+        """Return the wait after an attempt with `before` attempts before it, without jitter."""
         if self.ladder:
             return self.ladder[min(before, len(self.ladder) - 1)]
         try:
             return min(self.first * self.factor**before, self.longest)
         except OverflowError:
-            # Beyond any number, so beyond the longest wait too: unless there is nothing to double.
+            # Beyond any number, so above the longest wait too: unless there is nothing to double.
             return self.longest if self.first else self.first

@@ -1,4 +1,4 @@
-"""When an event is to be published: after a delay, at a time, or by one of RocketMQ's levels."""
+"""The due time of an event: after a delay, at a time, or by one of RocketMQ's levels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ LEVELS = (
     *(timedelta(minutes=minutes) for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
     *(timedelta(hours=hours) for hours in (1, 2)),
 )
-"""The delays of levels 1 to 18: `messageDelayLevel` as RocketMQ comes (MessageStoreConfig.java)."""
+"""The delays of levels 1 to 18: RocketMQ's default `messageDelayLevel`
+(MessageStoreConfig.java)."""
 
 EARLIEST: Final = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
 LATEST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
@@ -31,7 +32,7 @@ class Due:
 
 def delay_of_level(level: object) -> timedelta:
     """Return the delay of a level, 1 to 18; raises EventRefused for anything else."""
-    # True is an int, and no level.
+    # True is an int, and not a level.
     if not isinstance(level, int) or isinstance(level, bool) or not 1 <= level <= len(LEVELS):
         raise EventRefused("level", f"{level!r} is not a level: levels are 1 to {len(LEVELS)}")
     return LEVELS[level - 1]
@@ -40,9 +41,9 @@ def delay_of_level(level: object) -> timedelta:
 def due(
     delay: timedelta | None = None, at: datetime | None = None, level: int | None = None
 ) -> Due:
-    """Return when an event is due that is given one of the three; at once, if none of them.
+    """Return the due time from one of the three arguments; at once, if none is given.
 
-    Raises EventRefused, naming the argument, for several of them and for what cannot be.
+    Raises EventRefused, which names the argument, for several arguments and for impossible values.
     """
     given = {"delay": delay, "at": at, "level": level}
     named = [name for name, value in given.items() if value is not None]

@@ -1,4 +1,4 @@
-"""SQL statements that SQLAlchemy passes on without knowing what they do."""
+"""SQL statements that SQLAlchemy passes on without knowing their effect."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from functools import lru_cache
 from typing import Final
 
 _LONGEST_KEPT: Final = 2_000
-"""Characters of a text whose statements are kept: it is asked for again and again."""
+"""Up to this length, the statements of a text are cached: the same text comes again and again."""
 
-# Nothing in here can match a text in two ways, so that no text takes longer than its length.
+# No alternative here matches a text in two ways, so that the time grows linearly with its length.
 _TOKEN: Final = re.compile(
     r"--[^\n]*|/\*|;"
     r"|\b[eE]'(?:[^'\\]|\\.)*(?:'|\Z)|'[^']*(?:'|\Z)|\"[^\"]*(?:\"|\Z)"
     r"|(?<![\w$])(?P<dollars>\$(?:[^\W\d]\w*)?\$)",
     re.DOTALL,
 )
-"""A comment, a quoted text or the end of a statement. (In a doubled quote the next text begins.)"""
+"""A comment, a quoted text or the end of a statement. (After a doubled quote the next text
+begins.)"""
 _COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
 _HAS_A_BODY: Final = re.compile(r"\bbegin\s+atomic\b", re.IGNORECASE)
-"""Of a function: its statements end with a semicolon, and it with END."""
+"""The body of a function: its statements end with a semicolon, and the body with END."""
 
 _OF_TRANSACTIONS: Final = re.compile(
     r"\b(?:commit|end|abort|prepare|rollback|savepoint|release)\b", re.IGNORECASE
@@ -47,9 +48,9 @@ def ends_transaction(text: str) -> bool:
 
 
 def savepoints_in(text: str) -> tuple[str, ...]:
-    """Return the names of savepoints that a text sets, releases or rolls back to, in their order.
+    """Return the names of savepoints that a text sets, releases or rolls back to, in order.
 
-    As the server knows them: in small letters, unless they were quoted.
+    In the spelling of the server: lower case, unless quoted.
     """
     found = map(_SAVEPOINT.match, _of_transactions(text))
     return tuple(_name_in(each) for each in found if each is not None)
@@ -97,7 +98,7 @@ def _parts(text: str) -> Iterator[list[str]]:
 
 
 def _end_of_comment(text: str, at: int) -> int:
-    """Return where a comment ends; PostgreSQL's have others in them."""
+    """Return where a comment ends; PostgreSQL's comments may be nested."""
     depth = 1
     while depth:
         edge = _COMMENT_EDGE.search(text, at)

@@ -1,7 +1,7 @@
 """The two lifecycles, of an outbox row and of an inbox row.
 
-Each is one table of transitions. It guards every UPDATE (`status IN sources_of(target)`), makes the
-CHECK constraint of the table, draws the diagram of the README and drives the exhaustive test.
+Each is one table of transitions. The table guards every UPDATE (`status IN sources_of(target)`),
+defines the CHECK constraint, draws the diagrams of docs/ and drives the exhaustive test.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from shieldtx.errors import IllegalTransition
 
 
 class TxKind(StrEnum):
-    """Which way an event travels."""
+    """The direction of an event."""
 
     COMMIT = "COMMIT"
-    """It happened: downstream services act on it."""
+    """The event happened: downstream services act on it."""
 
     ROLLBACK = "ROLLBACK"
-    """Take it back: a downstream service gave up, and the services before it compensate."""
+    """The event is taken back: a downstream service gave up, and the services before it
+    compensate."""
 
 
 class Operation(StrEnum):
@@ -33,54 +34,55 @@ class Operation(StrEnum):
 
 
 class LocalOutcome(StrEnum):
-    """What is known of the local transaction of a half message."""
+    """The known outcome of a half message's local transaction."""
 
     COMMIT = "COMMIT"
-    """It committed: the message is to be sent."""
+    """The transaction committed: the message is to be sent."""
 
     ROLLBACK = "ROLLBACK"
-    """It did not commit and never will: the message is to be discarded."""
+    """The transaction did not commit and never will: the message is to be discarded."""
 
     UNKNOWN = "UNKNOWN"
-    """Nobody can tell yet: the message stays HALF and is asked about again."""
+    """The outcome is not known yet: the message stays HALF, and a later check follows."""
 
 
 class OutboxStatus(StrEnum):
-    """The life of an event in the database of the service that wrote it."""
+    """The state of an event in the database of the service that wrote it."""
 
     HALF = "HALF"
-    """Prepared before a local transaction elsewhere; invisible to consumers until that one's end is
-    known by word or by check-back. Left by a commit, a rollback, or the end of the checks."""
+    """Prepared before a local transaction in another database; invisible to consumers until the
+    outcome is known from a commit or rollback call or a check-back. The end of the checks ends this
+    state too."""
 
     INIT = "INIT"
     """Waits for a relay: new, due later by choice, or due for another attempt."""
 
     PROCESSING = "PROCESSING"
-    """Claimed by a relay under a lease. When the lease runs out before the relay has said how it
-    ended, another relay takes the row."""
+    """Claimed by a relay under a lease. If the lease expires before the relay has written the
+    outcome, another relay claims the row."""
 
     PROCESSED = "PROCESSED"
-    """The broker acknowledged it. Purged when its retention is over; until then, where the
-    reconciliation finds that it never arrived, a repair may have it published again, or hand it
-    over to a group."""
+    """The broker acknowledged the event. Purged after its retention; until then, where the
+    reconciliation finds that it never arrived, a repair may publish it again, or hand it over to a
+    group."""
 
     FAILED = "FAILED"
-    """Never to be delivered: rejected for ever or out of attempts; the local rollback ran in the
+    """Never to be delivered: rejected permanently or out of attempts; the local rollback ran in the
     same transaction. Kept until an operator replays or discards it."""
 
     DISCARDED = "DISCARDED"
     """Never to be sent: its local transaction rolled back, it was cancelled before it was due, or
-    it had FAILED and an operator discarded it. Purged when its retention is over."""
+    it had FAILED and an operator discarded it. Purged after its retention."""
 
     UNRESOLVED = "UNRESOLVED"
-    """A half message whose end nobody could tell; kept until an operator decides."""
+    """A half message whose outcome no check could find; kept until an operator decides."""
 
 
 class InboxStatus(StrEnum):
-    """The life of an event in the database of a consumer group."""
+    """The state of an event in the database of a consumer group."""
 
     INIT = "INIT"
-    """Received, or handed over by a repair; waits for its turn, usually behind an earlier event of
+    """Received, or handed over by a repair; waits for an attempt, usually after an earlier event of
     its key."""
 
     PROCESSING = "PROCESSING"
@@ -88,22 +90,22 @@ class InboxStatus(StrEnum):
     died with its process."""
 
     PROCESSED = "PROCESSED"
-    """Its effect is committed, in one transaction with this status. Purged after its retention."""
+    """The effect is committed, in one transaction with this status. Purged after its retention."""
 
     MAX_RECONSUMED = "MAX_RECONSUMED"
     """The handler gave up, and the ROLLBACK event was written in the same transaction. Purged after
     its retention."""
 
     DEAD = "DEAD"
-    """A compensation that failed for good. Kept until an operator replays or discards it."""
+    """A compensation failed permanently. Kept until an operator replays or discards it."""
 
     DISCARDED = "DISCARDED"
     """A DEAD compensation that an operator discarded: the effect of its event stays. Purged after
     its retention."""
 
     FENCED = "FENCED"
-    """A tombstone: the rollback came before its event, which is refused when it comes. Purged after
-    its retention."""
+    """A tombstone: the rollback came before its event, which is refused when it arrives. Purged
+    after its retention."""
 
 
 S = TypeVar("S", OutboxStatus, InboxStatus)
@@ -111,7 +113,7 @@ S = TypeVar("S", OutboxStatus, InboxStatus)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transition(Generic[S]):
-    """One arrow of a lifecycle; `source` is None where a row is born."""
+    """One transition of a lifecycle; `source` is None where a row is inserted."""
 
     source: S | None
     target: S
@@ -120,9 +122,9 @@ class Transition(Generic[S]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lifecycle(Generic[S]):
-    """All the arrows of one kind of row, and which of its states are settled.
+    """All transitions of one kind of row, and its settled states.
 
-    A settled row is at rest: nothing picks it up by itself, and it holds back no other row.
+    Only an operator or a repair changes a settled row, and a settled row blocks no other row.
     """
 
     name: str
@@ -143,8 +145,8 @@ class Lifecycle(Generic[S]):
     def sources_of(self, target: S, *, among: Collection[S] | None = None) -> tuple[S, ...]:
         """Return the states from which a row may enter `target`: the guard of that UPDATE.
 
-        With `among`, only those of them that the UPDATE is meant for. Raises IllegalTransition
-        where there are none.
+        With `among`, only the states that the UPDATE is meant for. Raises IllegalTransition where
+        there are none.
         """
         found = tuple(
             t.source
@@ -157,7 +159,7 @@ class Lifecycle(Generic[S]):
         return found
 
     def mermaid(self) -> str:
-        """Draw the lifecycle as a Mermaid state diagram, one arrow a line."""
+        """Return the lifecycle as a Mermaid state diagram, one transition a line."""
         lines = ["stateDiagram-v2"]
         lines += [f"    {t.source or '[*]'} --> {t.target}: {t.cause}" for t in self.transitions]
         return "\n".join(lines)

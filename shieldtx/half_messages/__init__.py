@@ -1,1 +1,1 @@
-"""Half messages: prepared before a local transaction, and sent or discarded as that one ends."""
+"""Half messages: prepared before a local transaction, and sent or discarded by its outcome."""

@@ -1,4 +1,4 @@
-"""Over which of its connections a session enters a barrier, and whether any other has written."""
+"""The connection by which a session enters a barrier, and the check of its other connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def connection_to(barrier: Barrier, caller: Session | Connection) -> Connection:
 
 
 def leads_to(barrier: Barrier, session: Session, connection: Connection) -> bool:
-    """Whether a session enters a barrier over a connection, among those that it has."""
+    """Whether a session enters a barrier over this one of its connections."""
     return _bind_to(barrier, session).engine is connection.engine
 
 
@@ -35,11 +35,11 @@ def shares_its_transaction(caller: Session | Connection, barrier: Barrier) -> bo
 def refuse_written(
     barrier: Barrier, others: Iterable[Connection], *, own_database_only: bool
 ) -> None:
-    """Raise TransactionRefused where a session has written over others than the guarded connection.
+    """Raise TransactionRefused where a session has written over connections that are not guarded.
 
-    The barrier says how the commit of its own connection ended. One that was only read does no
-    harm: its commit decides nothing. Of a connection that was guarded by itself, what its session
-    changes in other databases is no part of the local transaction (`own_database_only`).
+    The barrier only proves the outcome of its own connection. A connection that was only read is
+    allowed: its commit changes nothing. Where the caller guarded a connection itself, the session's
+    changes in other databases are not part of the local transaction (`own_database_only`).
     """
     for connection in others:
         if not barrier.may_have_written(connection):
@@ -67,7 +67,7 @@ def _bind_to(barrier: Barrier, session: Session) -> Engine | Connection:
 
 
 def connections_of(caller: Session | Connection) -> Sequence[Connection]:
-    """Return the connections that a caller's transaction has begun on."""
+    """Return the connections on which a caller's transaction has begun."""
     if isinstance(caller, Connection):
         return [caller]
     root = caller.get_transaction()
@@ -75,12 +75,12 @@ def connections_of(caller: Session | Connection) -> Sequence[Connection]:
 
 
 def savepoints_of(transaction: Session | Connection) -> tuple[object, ...]:
-    """Return the open savepoints: of a connection their names, of a session all that is around."""
+    """Return the open savepoints: their names for a connection, all transactions for a session."""
     if isinstance(transaction, Session):
         return tuple(enclosing(transaction))
     found: list[object] = []
     savepoint = transaction.get_nested_transaction()
     while savepoint is not None:
         found.append(savepoint._savepoint)  # noqa: SLF001  SQLAlchemy's events name them
-        savepoint = savepoint._previous_nested  # noqa: SLF001  nothing else tells
+        savepoint = savepoint._previous_nested  # noqa: SLF001  there is no public way
     return tuple(found)

@@ -1,4 +1,4 @@
-"""How local transactions ended, by the barriers in their own databases."""
+"""The outcomes of local transactions, from the barriers in their own databases."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ log = logging.getLogger(__name__)
 
 
 def outcomes(barriers: Mapping[UUID, Barrier]) -> dict[UUID, LocalOutcome]:
-    """Ask the barrier of each half message; a barrier that cannot be reached knows nothing.
+    """Return each half message's outcome from its barrier; UNKNOWN for an unreachable barrier.
 
-    A local transaction that has not come can commit no more.
+    A local transaction that has not entered can no longer commit.
     """
     return {event_id: _outcome(event_id, barrier) for event_id, barrier in barriers.items()}
 
 
 def joint(found: Mapping[UUID, LocalOutcome]) -> LocalOutcome:
-    """Return what all barriers agree on, UNKNOWN where they do not."""
+    """Return the outcome on which all barriers agree; UNKNOWN where they differ."""
     ends = set(found.values())
     return ends.pop() if len(ends) == 1 else LocalOutcome.UNKNOWN
 
@@ -32,8 +32,8 @@ def _outcome(event_id: UUID, barrier: Barrier) -> LocalOutcome:
         return barrier.ask(event_id)
     except Exception as error:
         log.warning(
-            "the barrier of half message %s cannot be asked: it will be checked",
-            event_id,
+            "barrier could not be read",
             exc_info=loggable(error),
+            extra={"action": "barrier_unavailable", "event_id": str(event_id)},
         )
         return LocalOutcome.UNKNOWN

@@ -1,4 +1,4 @@
-"""The entry of a local transaction into a barrier: at once, or when its session gets there."""
+"""The entry of a local transaction into a barrier: at once, or when its session connects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shieldtx.half_messages.barrier_binding import (
 from shieldtx.ports.half_messages import Barrier
 
 _ENTRIES = "shieldtx.barrier_entries"
-"""The key of the entries of a transaction, in the info of its session and the options of each
+"""The key of a transaction's entries: in the info of its session, and in the options of each
 connection whose commit concerns them."""
 
 _IN_A_SAVEPOINT = (
@@ -47,25 +47,25 @@ _GONE = (
 
 
 class _State(Enum):
-    """How far a local transaction has come, as its connection shows."""
+    """The progress of a local transaction, as its connection shows."""
 
     NEW = auto()
     WAITING = auto()
-    """For its session to begin on its connection, or to commit: with either it enters."""
+    """Waits until its session begins on its connection, or commits: then it enters."""
     ENTERED = auto()
     PREPARED = auto()
-    """By the first of two phases."""
+    """Prepared by the first of two phases."""
     REFUSED = auto()
-    """It could not enter, and cannot be committed."""
+    """The transaction could not enter, and cannot be committed."""
     ENDED = auto()
-    """The barrier alone knows how: COMMIT of an aborted transaction rolls back."""
+    """Only the barrier knows the outcome: COMMIT of an aborted transaction rolls back."""
 
 
 class BarrierEntry:
-    """One local transaction that enters a barrier: at once, or when its session gets there.
+    """One local transaction that enters a barrier: at once, or when its session connects.
 
-    One that could not is refused its commit, whoever swallows the error: it would be lost to the
-    message, or PostgreSQL would roll an aborted one back without a word.
+    A transaction that could not enter may not commit, even if its error was swallowed. Otherwise
+    its commit could not be verified, or PostgreSQL would silently roll an aborted transaction back.
     """
 
     def __init__(
@@ -76,16 +76,17 @@ class BarrierEntry:
         *,
         with_commit: bool,
     ) -> None:
-        """Of a session that cannot reach its database here, enter `with_commit`."""
+        """For a session that cannot query its database here, enter `with_commit`."""
         self.caller = caller
         self._barrier = barrier
         self._event_ids = frozenset(event_ids)
         self._with_commit = with_commit
         self._state = _State.NEW
         self._connection: Connection | None = None
-        """Over which it has entered."""
+        """The connection over which it has entered."""
         self._inside: tuple[object, ...] = ()
-        """The savepoints that it was refused in, or that its session has joined and entered in."""
+        """The savepoints in which it was refused, or which its session has joined and entered
+        in."""
 
     @property
     def is_open(self) -> bool:
@@ -96,16 +97,16 @@ class BarrierEntry:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it has still to enter."""
+        """Whether the transaction has still to enter."""
         return self._state is _State.WAITING
 
     def enter(self) -> None:
-        """Enter the open transaction, which a session begins where there is none.
+        """Enter the open transaction; a session without a transaction begins one.
 
-        Raises TransactionRefused inside of a savepoint: it could be rolled back alone, and the
-        barrier with it. With the commit, also when the transaction is ending, in AUTOCOMMIT, and
-        for a session that shares the transaction of its connection, which may commit without it.
-        Raises what the barrier raises.
+        Raises TransactionRefused inside a savepoint: a rollback to the savepoint would also undo
+        the barrier. With the commit, also raises it when the transaction is ending, and in
+        AUTOCOMMIT. The same applies to a session that shares its connection's transaction, which
+        may commit without the session. Errors of the barrier are raised.
         """
         if isinstance(self.caller, Session):
             if not self.caller.in_transaction():
@@ -129,7 +130,8 @@ class BarrierEntry:
         caller, barrier = self.caller, self._barrier
         self._check_savepoint(caller)
         connection = connection_to(barrier, caller)
-        # One that the session knows nothing of, unless it takes part in a Connection's transaction.
+        # Refuse an unobserved savepoint, unless the session takes part in a Connection's
+        # transaction.
         if not shares_its_transaction(caller, barrier):
             self._check_savepoint(connection)
         self._enter_over(connection)
@@ -137,7 +139,7 @@ class BarrierEntry:
     def _wait_for_commit(self) -> None:
         if shares_its_transaction(self.caller, self._barrier):
             raise TransactionRefused(_SHARES)
-        # The row would be written with the commit of the whole, whatever became of the savepoint.
+        # The row would be written with the final commit, whatever the outcome of the savepoint.
         self._check_savepoint(self.caller)
         root = self.caller.get_transaction()
         if root is None or not root.is_active:
@@ -154,7 +156,7 @@ class BarrierEntry:
             raise TransactionRefused(_IN_A_SAVEPOINT)
 
     def on_savepoint_rolled_back(self, savepoint: object) -> None:
-        """Let the rest be committed: the rollback has undone all that the guard was about."""
+        """Permit the commit of the rest: the rollback has undone everything that was guarded."""
         if self._state in {_State.REFUSED, _State.ENTERED} and savepoint in self._inside:
             self._state, self._connection = _State.ENDED, None
 
@@ -172,14 +174,14 @@ class BarrierEntry:
         self._inside = savepoints_of(connection)
 
     def give_way_to(self, later: BarrierEntry) -> None:
-        """Let the transaction commit that has been refused, but is guarded after all."""
+        """Permit the commit of a refused transaction that a later entry guards."""
         if self._state is _State.REFUSED and self._event_ids <= later._event_ids:
             self._state = _State.ENDED
 
     def _hear_of(self, connection: Connection) -> None:
-        """Hear of a connection's commit.
+        """Observe a connection's commit.
 
-        It may come without the session's `before_commit`, or inside a savepoint.
+        The commit may come without the session's `before_commit`, or inside a savepoint.
         """
         entries = entries_heard_by(connection)
         if not entries:
@@ -188,28 +190,29 @@ class BarrierEntry:
             entries.append(self)
 
     def on_begin(self, connection: Connection) -> None:
-        """Hear of one more connection of the session, before its first statement."""
+        """Observe one more connection of the session, before its first statement."""
         self._hear_of(connection)
         if self.is_waiting and self._leads_over(connection):
-            # Before all that it changes: in AUTOCOMMIT, that would stay without its message, and
-            # after a rollback that the session is not told of, the message would stay without that.
+            # Before any change: in AUTOCOMMIT, a change would stay without its message. After a
+            # rollback that the session does not observe, the message would stay without the change.
             self._enter_over(connection)
 
     def before_session_commit(self, session: Session) -> None:
-        """Enter where that was left for the commit; raise TransactionRefused where it may not be.
+        """Enter if deferred to the commit; raise TransactionRefused if the commit is not allowed.
 
-        The session is the caller, or that of a connection that was guarded by itself.
+        The session is the caller, or the session of a connection that was guarded by itself.
         """
         self._check_refused()
         if self.is_waiting:
             connection = connection_to(self._barrier, self.caller)
-            # With its beginning, unless the session had begun on it before the guard.
+            # The connection enters when it begins, unless the session had begun on it before the
+            # guard.
             if self.is_waiting:
                 self._enter_over(connection)
         self._check_others(self.caller if isinstance(self.caller, Session) else session)
 
     def before_connection_commit(self, connection: Connection) -> None:
-        """Do so when a connection commits, by itself or as one of its session."""
+        """Do the same when a connection commits, by itself or as part of its session."""
         self._check_refused()
         if self.is_waiting and self._leads_over(connection):
             self._enter_over(connection)
@@ -219,19 +222,19 @@ class BarrierEntry:
             self._check_others(self.caller)
 
     def _has_lost(self, connection: Connection) -> bool:
-        # The server is asked: what the driver shows tells nothing once its next statements follow.
+        # The server is queried: the driver's state is not sufficient after later statements.
         there = self._barrier.has_entered
         return connection is self._connection and not there(connection, self._event_ids)
 
     def on_prepare(self, connection: Connection) -> None:
-        """Note that the transaction is about to be prepared, which may be a statement as others."""
+        """Record that the transaction is about to be prepared, perhaps by a plain statement."""
         if connection is self._connection:
             self._state = _State.PREPARED
 
     def on_statement(self, connection: Connection, statement: str) -> None:
-        """Refuse a statement that ends the transaction: no commit would be heard of."""
+        """Refuse a statement that ends the transaction: its commit would not be observed."""
         may_commit = self._state in {_State.WAITING, _State.ENTERED, _State.REFUSED}
-        # Any of the session's, where it is not known yet over which one it enters.
+        # Any connection of the session, as long as the entering one is not known.
         if may_commit and self._connection in {None, connection} and ends_transaction(statement):
             raise TransactionRefused(
                 f"the statement {statement.strip()[:40]!r} would end a guarded transaction: call "
@@ -260,12 +263,12 @@ class BarrierEntry:
         return self._leads_over(connection)
 
     def on_connection_end(self, connection: Connection) -> None:
-        """Note that a connection has tried to commit, or has rolled back."""
+        """Record that a connection has tried to commit, or has rolled back."""
         if connection is self._connection:
             self._state = _State.ENDED
 
     def on_session_end(self) -> None:
-        """Note that the session's transaction has ended, and has not entered if it had not yet."""
+        """Record that the session's transaction has ended; a waiting entry can no longer enter."""
         if self.is_waiting:
             self._state = _State.ENDED
 
@@ -277,19 +280,19 @@ def entries_heard_by(connection: Connection) -> list[BarrierEntry]:
 
 
 def entries_in(session: Session) -> list[BarrierEntry]:
-    """Return the entries of a session that has called `guard`; mostly there are none."""
+    """Return the entries of a session that has called `guard`; usually there are none."""
     entries: list[BarrierEntry] = session.info.get(_ENTRIES, [])
     return entries
 
 
 def forget_entries_in(session: Session) -> None:
-    """Let a session's next transaction begin without the entries of the last one."""
+    """Begin a session's next transaction without the entries of the last one."""
     for entry in session.info.pop(_ENTRIES, ()):
         entry.on_session_end()
 
 
 def entries_of(caller: Session | Connection) -> list[BarrierEntry]:
-    """Return the entries of a transaction, those of its connections by themselves included."""
+    """Return the entries of a transaction, including those of its connections."""
     own = entries_in(caller) if isinstance(caller, Session) else []
     heard = chain.from_iterable(map(entries_heard_by, connections_of(caller)))
     return list(dict.fromkeys([*own, *heard]))

@@ -1,4 +1,4 @@
-"""SQLAlchemy's events of sessions and connections, passed on to the entries into barriers."""
+"""Forwards SQLAlchemy's events of sessions and connections to the barrier entries."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from shieldtx.half_messages.barrier_entry import (
 
 @sqlalchemy_event.listens_for(Session, "after_begin")
 def _on_begin(session: Session, begun: SessionTransaction, connection: Connection) -> None:
-    # In a savepoint, which has its own beginning, the barrier would be undone with that.
+    # A savepoint has a beginning of its own, and its rollback would undo the barrier.
     for entry in () if begun.nested else entries_in(session):
         entry.on_begin(connection)
 
 
 @sqlalchemy_event.listens_for(Session, "before_commit")
 def _on_before_commit(session: Session) -> None:
-    # A savepoint's release is no commit.
+    # The release of a savepoint is not a commit.
     if session.in_nested_transaction() or not (entries := entries_of(session)):
         return
-    # What is pending may be written over another connection than the barrier.
+    # Pending objects may be written over another connection than the barrier's.
     session.flush()
     for entry in entries:
         entry.before_session_commit(session)
@@ -62,8 +62,8 @@ def _on_statement(connection: Connection, _cursor: Any, statement: str, *_: Any)
 
 @sqlalchemy_event.listens_for(Engine, "commit")
 def _on_connection_commit(connection: Connection) -> None:
-    # After an error in this event, SQLAlchemy takes the transaction for ended: it would go back to
-    # the pool with the connection, and its next user would commit it.
+    # After an error in this event, SQLAlchemy treats the transaction as ended. The connection would
+    # return to the pool with it, and its next user would commit it.
     _commit_or(partial(_roll_back, connection), connection)
 
 
@@ -78,7 +78,7 @@ def _on_prepare(connection: Connection, _xid: Any) -> None:
 @sqlalchemy_event.listens_for(Engine, "commit_twophase")
 def _on_commit_twophase(connection: Connection, xid: Any, is_prepared: bool) -> None:  # noqa: FBT001  SQLAlchemy's signature
     if not is_prepared:
-        # As of one phase. Drivers do not roll it back otherwise.
+        # As in one phase. Drivers do not roll it back otherwise.
         roll_back = connection.dialect.do_rollback_twophase
         _commit_or(partial(roll_back, connection, xid, is_prepared=False), connection)
 
@@ -88,12 +88,12 @@ def _roll_back(connection: Connection) -> None:
 
 
 def _commit_or(roll_back: Callable[[], None], connection: Connection) -> None:
-    """Let a connection commit, or roll back what may not be committed."""
+    """Permit a connection's commit, or roll back a transaction that may not be committed."""
     try:
         _before_commit(connection)
     except BaseException:
         try:
-            # A connection that is lost has rolled back, and cannot be asked to.
+            # A lost connection has rolled back, and accepts no rollback.
             if not connection.invalidated:
                 roll_back()
         finally:

@@ -1,4 +1,4 @@
-"""The block around one local transaction, whose half messages end as the block does."""
+"""The block around one local transaction, which decides the outcome of its half messages."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from shieldtx.errors import (
 from shieldtx.half_messages.barrier_check import joint, outcomes
 from shieldtx.half_messages.barrier_entry import BarrierEntry
 from shieldtx.half_messages.messages import (
-    OPPOSITES,
     EventFields,
     HalfMessages,
-    contradiction,
+    contradictions,
     entries_into,
     session_of,
 )
@@ -46,13 +45,14 @@ class _Use(Enum):
 class HalfMessageBlock:
     """The block around one local transaction, with one half message or several.
 
-    At its end the messages are committed. Barriers that were entered are asked before a commit or a
-    rollback is passed on, and prevail. An exception that leaves it says nothing about the local
-    transaction, which may have committed before: its end is UNKNOWN, and is found out by check-back
-    unless the exception is one of `rollback_on`, or `commit` or `rollback` was called before.
+    The end of the block commits the messages. Before a commit or a rollback, the block queries the
+    entered barriers, and their outcome prevails. An exception that leaves the block does not show
+    the outcome: the local transaction may have committed before. Then the outcome is UNKNOWN, and
+    check-back finds it, unless the exception is one of `rollback_on`, or `commit` or `rollback` was
+    called before.
 
-    A block is opened once, and each try of a local transaction opens a block of its own. Outside of
-    `with`, before and after, its methods raise TransactionRefused: nothing would come of them.
+    A block is opened once, and each try of a local transaction opens a new block. Before and after
+    the `with` block, its methods raise TransactionRefused: they would have no effect.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class HalfMessageBlock:
     ) -> None:
         self._messages = messages
         self.call = call
-        """None for a block that is no decorator's."""
+        """The decorator's call; None for a block without a decorator."""
         self._use = _Use.UNUSED
         self._prepare_first = partial(self._prepare, event_type, payload, **fields)
         self._rollback_on = rollback_on
@@ -75,22 +75,22 @@ class HalfMessageBlock:
         self._barriers: dict[UUID, Barrier] = {}
         self._entries: list[BarrierEntry] = []
         self._guarded: set[UUID] = set()
-        """The messages with which a local transaction was guarded, or that was tried."""
+        """The messages whose local transaction was guarded, also if the guard failed."""
         self.ids: list[UUID] = []
-        """Of the messages, in the order in which they will be in line."""
+        """The ids of the messages, in the order of sending."""
 
     @property
     def id(self) -> UUID:
-        """Of the first message."""
+        """The id of the first message."""
         return self.ids[0]
 
     @property
     def has_ended(self) -> bool:
-        """Whether the outcome of the messages is passed on, or will be in a moment."""
+        """Whether the outcome of the messages is recorded, or is about to be."""
         return self._use is _Use.ENDED
 
     def prepare(self, event_type: str, payload: Any = None, **fields: Unpack[EventFields]) -> UUID:
-        """Prepare one more message of the same local transaction; all end together."""
+        """Prepare one more message of the same local transaction; all get the same outcome."""
         self._check_open("prepare")
         return self._prepare(event_type, payload, **fields)
 
@@ -103,14 +103,14 @@ class HalfMessageBlock:
         return event_id
 
     def guard(self, transaction: CallersTransaction) -> None:
-        """Let the barrier in the local transaction's own database tell how it ended.
+        """Enter the barrier in the local transaction's own database, which then proves the outcome.
 
-        To be called in each local transaction, after the messages are prepared and before it does
-        anything: then a check waits for its end. On an AsyncSession it takes place when that begins
-        on its connection or, where it has, with the commit.
-        Raises LateTransaction when a check has given a message up, TransactionRefused for a
-        transaction that cannot hold a barrier and for a second one beside one that is still open,
-        ConfigurationError where no barrier is declared.
+        Call this in each local transaction, after the messages are prepared and before any
+        statement: then a check waits for the outcome. On an AsyncSession, the entry happens when
+        the session begins on its connection or, if it has begun already, with the commit. Raises
+        LateTransaction when a check has given a message up, and ConfigurationError where no barrier
+        is declared. Raises TransactionRefused for a transaction that cannot enter a barrier, and
+        for a second one while another is open.
         """
         self._check_open("guard")
         if not self._barriers:
@@ -130,31 +130,31 @@ class HalfMessageBlock:
             entry.enter()
 
     def note_guard(self) -> None:
-        """Note that a local transaction is to be guarded: the barrier alone tells how it ends.
+        """Record that a local transaction is to be guarded: only the barrier knows its outcome.
 
-        Before the guard can fail: one that could not enter has not committed.
+        Call this before the guard can fail: a transaction that could not enter has not committed.
         """
         self._guarded.update(self._barriers)
 
     def commit(self) -> None:
-        """Say that the local transaction committed; the block's end passes it on."""
+        """Set the outcome COMMIT of the local transaction; the end of the block records it."""
         self.say(LocalOutcome.COMMIT)
 
     def rollback(self) -> None:
-        """Say that the local transaction rolled back; the block's end passes it on."""
+        """Set the outcome ROLLBACK of the local transaction; the end of the block records it."""
         self.say(LocalOutcome.ROLLBACK)
 
     def unknown(self) -> None:
-        """Say that the end of the local transaction is to be found out."""
+        """Set the outcome UNKNOWN: a check finds the outcome of the local transaction."""
         self.say(LocalOutcome.UNKNOWN)
 
     def say(self, outcome: LocalOutcome) -> None:
-        """Say how the local transaction ended; the block's end passes it on."""
+        """Set the outcome of the local transaction; the end of the block records it."""
         self._check_open(str(outcome).lower())
         self._said = outcome
 
     def _check_open(self, call: str) -> None:
-        """Refuse a call that would change nothing, or prepare a message that nothing ends."""
+        """Refuse a call without effect, or a preparation of a message that would stay open."""
         if self._use is _Use.UNUSED:
             raise TransactionRefused(
                 f"{call}() of a block that is not open: call it inside of `with shield.half(...)`"
@@ -166,7 +166,7 @@ class HalfMessageBlock:
             )
 
     def _begin(self) -> None:
-        """Refuse a second use: what the first one prepared, entered and said would count for it."""
+        """Refuse a second use: messages, entries and outcome of the first would count for it."""
         if self._use is not _Use.UNUSED:
             raise TransactionRefused(
                 f"the block of {self} was opened before, and is for one local transaction: open "
@@ -217,53 +217,58 @@ class HalfMessageBlock:
         await asyncio.to_thread(self._answer, error)
 
     def _answer(self, error: BaseException | None) -> None:
-        """Pass on how the local transaction ended; a word that is lost is not an error of his."""
+        """Record the local transaction's outcome; an unreachable database raises no error."""
         outcome = self._outcome(error)
         asked = self._asked_about(outcome)
         told = self._confirmed(asked) if asked else dict.fromkeys(self.ids, outcome)
         if LocalOutcome.UNKNOWN in told.values():
-            log.warning("the end of %s is unknown for now: it will be checked", self)
+            log.warning(
+                "outcome is unknown, check-back resolves it",
+                extra={"action": "outcome_unknown", "event_ids": list(map(str, self.ids))},
+            )
         try:
             self._messages.end_each(told)
         except IllegalTransition as conflict:
-            rejected = "%s: outcome %s rejected, the message is already resolved: %s"
-            log.error(rejected, self, outcome, conflict)  # noqa: TRY400  it is raised
+            log.error(  # noqa: TRY400  it is raised
+                "outcome rejected, message already resolved",
+                extra={
+                    "action": "outcome_rejected",
+                    "event_ids": list(map(str, self.ids)),
+                    "outcome": str(outcome),
+                    "error": str(conflict),
+                },
+            )
             if error is None:
                 raise
         except Exception as lost:
             log.warning(
-                "could not record the outcome %s of %s; check-back will resolve it",
-                outcome,
-                self,
+                "outcome not recorded, check-back resolves it",
                 exc_info=loggable(lost),
+                extra={
+                    "action": "outcome_not_recorded",
+                    "event_ids": list(map(str, self.ids)),
+                    "outcome": str(outcome),
+                },
             )
-        problem = self._contradiction(outcome, told)
+        unguarded = [i for i in self._barriers if i not in self._guarded]
+        problem = contradictions(told, said=outcome, unguarded=unguarded)
         if problem and error is None:
             raise TransactionRefused(problem)
         if problem:
-            log.error("%s", problem)
-
-    def _contradiction(self, outcome: LocalOutcome, told: Mapping[UUID, LocalOutcome]) -> str:
-        """Say where the barriers contradict the outcome that was said, or have not been entered."""
-        opposite = OPPOSITES.get(outcome)
-        wrong = [i for i, its in told.items() if its is opposite]
-        if wrong:
-            return "; ".join(contradiction(i, said=outcome, found=told[i]) for i in wrong)
-        missing = [i for i in self._barriers if i not in self._guarded]
-        if outcome is not LocalOutcome.COMMIT or not missing:
-            return ""
-        was = "" if told[missing[0]] is LocalOutcome.UNKNOWN else "committed "
-        return (
-            f"half message {', '.join(map(str, missing))} {was}without its barrier, so that a "
-            "check finds it rolled back: call guard(session) in the local transaction, after "
-            "the messages are prepared and before anything else"
-        )
+            log.error(
+                "barrier contradicts the outcome",
+                extra={
+                    "action": "barrier_contradiction",
+                    "event_ids": list(map(str, self.ids)),
+                    "reason": problem,
+                },
+            )
 
     def _asked_about(self, outcome: LocalOutcome) -> Mapping[UUID, Barrier]:
-        """Return the barriers that are asked before the outcome is passed on.
+        """Return the barriers to query before the outcome is recorded.
 
-        Those that were entered, or that it was tried to enter; where none was, a ROLLBACK asks all,
-        and so shuts out what may still come.
+        The barriers that were entered, also without success. Where no entry was tried, a ROLLBACK
+        queries all barriers, which also refuses a later entry.
         """
         if outcome is LocalOutcome.UNKNOWN:
             return {}
@@ -272,12 +277,12 @@ class HalfMessageBlock:
         return {i: barrier for i, barrier in self._barriers.items() if i in self._guarded}
 
     def _confirmed(self, asked: Mapping[UUID, Barrier]) -> dict[UUID, LocalOutcome]:
-        """Return how each message ends, by the barriers.
+        """Return the outcome of each message, according to the barriers.
 
-        Those about which none is asked end as the local transaction that they share did.
+        Messages without a queried barrier get the outcome of their common local transaction.
         """
         if any(entry.is_open for entry in self._entries):
-            # Its end would be waited for in vain: it comes after that of the block.
+            # A query would wait in vain for the outcome, which comes after the end of the block.
             return dict.fromkeys(self.ids, LocalOutcome.UNKNOWN)
         found = outcomes(asked)
         return dict.fromkeys(self.ids, joint(found)) | found

@@ -1,4 +1,4 @@
-"""Check-back: asks how local transactions ended whose word did not come; a pass is `run_once`."""
+"""Check-back: queries unknown outcomes of local transactions; one pass is `run_once`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from shieldtx.domain.events import Envelope
+from shieldtx.domain.log_fields import event_fields
 from shieldtx.domain.reasons import loggable, reason_of
 from shieldtx.domain.states import LocalOutcome
 from shieldtx.half_messages.check_run import CheckRun
@@ -20,45 +21,45 @@ from shieldtx.ports.half_messages import CheckResult, DueCheck, HalfMessageStore
 log = logging.getLogger(__name__)
 
 _WRITTEN_WITHIN_S = 1.0
-"""An answer waits for others of its batch, so that they are written down together; not longer."""
+"""Maximum seconds that a result waits for others of its batch, to be recorded together."""
 
 _ALLOWED = f"not a LocalOutcome: {', '.join(LocalOutcome)}"
 
 Checker: TypeAlias = Callable[[Envelope], LocalOutcome]
-"""Tells how the local transaction of a half message ended; what it raises means UNKNOWN."""
+"""Returns the outcome of a half message's local transaction; an exception means UNKNOWN."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckBackResult:
-    """What one pass did, in half messages."""
+    """The result of one pass, in half messages."""
 
     checked: int = 0
     committed: int = 0
     rolled_back: int = 0
     unknown: int = 0
     late: int = 0
-    """Their answers did not count: they were overtaken by a word, or by the next check."""
+    """Results that did not count: a commit or rollback call, or the next check, came first."""
     more: bool = False
-    """Others may be due already."""
+    """Other messages may be due already."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParkingResult:
-    """What one pass did, in half messages."""
+    """The result of one pass, in half messages."""
 
     parked: int
     more: bool
-    """Others may have to be parked too."""
+    """Other messages may have to be parked too."""
 
 
 class CheckBack:
-    """Asks the checker of one event type, a batch a pass.
+    """Calls the checker of one event type, for a batch in each pass.
 
     The counts of a batch's checks are committed before the checker runs: a message that kills its
-    process uses its own checks up. The others of its batch lose one check at most by it, for what
-    was not answered is asked about one by one. Each check has a deadline; a checker that does not
-    come back is not asked again by this process until it has, and nobody but its own event type
-    waits for it.
+    process uses up its own checks. The other messages of its batch lose at most one check, because
+    checks without a result are repeated one by one. Each check has a deadline. This process does
+    not use a thread whose checker hangs until the checker returns, and only its own event type
+    waits.
     """
 
     def __init__(
@@ -75,10 +76,11 @@ class CheckBack:
         stopping: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Ask with a `timeout` for each check, and start none when the `budget` of a pass is over.
+        """Check with a `timeout` for each check, and start none after the `budget` of a pass.
 
-        Both together are no longer than the shortest time between two checks of a message: then a
-        batch ends before any of it is due again. So many `threads` ask at a time.
+        Both together are not longer than the shortest time between two checks of a message: then a
+        batch ends before any of its messages is due again. `threads` is the number of concurrent
+        checks.
         """
         self.event_type = event_type
         self._store = store
@@ -93,7 +95,7 @@ class CheckBack:
         self._hanging: list[CheckRun] = []
 
     def run_once(self) -> CheckBackResult:
-        """Check what is due, up to the size of a batch; errors of the database are raised."""
+        """Make the due checks, up to the size of a batch; errors of the database are raised."""
         threads = self._free_threads()
         if not threads:
             return CheckBackResult()
@@ -125,22 +127,24 @@ class CheckBack:
         )
 
     def _free_threads(self) -> int:
-        """Return how many threads are free: those that have not come back are not."""
+        """Return the number of free threads: threads of hanging checks are not free."""
         self._hanging = [run for run in self._hanging if run.hanging]
         return max(0, self._threads - sum(run.hanging for run in self._hanging))
 
     def _record(self, token: UUID, answers: Sequence[CheckResult]) -> list[LocalOutcome | None]:
-        """Return what was said, None for what does not count any more."""
+        """Return the outcomes, and None for a result that does not count any more."""
         if not answers:
             return []
         for check, outcome, reason in answers:
             if outcome is LocalOutcome.UNKNOWN:
                 log.warning(
-                    "check %d of half message %s %s: %s",
-                    check.number,
-                    self.event_type,
-                    check.envelope.id,
-                    reason,
+                    "check found no outcome",
+                    extra={
+                        "action": "check_inconclusive",
+                        **event_fields(check.envelope),
+                        "attempt": check.number,
+                        "reason": reason,
+                    },
                 )
         counting = self._store.answer(token, answers)
         said = [a.outcome if a.check.envelope.id in counting else None for a in answers]
@@ -152,31 +156,37 @@ class CheckBack:
         try:
             outcome = self._checker(check.envelope)
         except BaseException as error:
-            log.debug("the checker raised", exc_info=loggable(error))
+            log.debug(
+                "checker raised an error",
+                exc_info=loggable(error),
+                extra={"action": "checker_raised", **event_fields(check.envelope)},
+            )
             return CheckResult(check, LocalOutcome.UNKNOWN, reason_of(error))
         if not isinstance(outcome, LocalOutcome):
-            # Only the type: the value may be a row, and this is logged and stored.
+            # Only the type: the value may be a row, and this text is logged and stored.
             told = f"the checker returned a value of type {type(outcome).__name__}, {_ALLOWED}"
             return CheckResult(check, LocalOutcome.UNKNOWN, told)
         return CheckResult(check, outcome, f"the checker returned {outcome}")
 
 
 class Parking:
-    """Leaves half messages to an operator whose checks, or whose time, are used up."""
+    """Leaves half messages to an operator when their checks, or their time, are used up."""
 
     def __init__(self, *, store: HalfMessageStore, batch_size: int = 100) -> None:
         self._store = store
         self._batch_size = batch_size
 
     def run_once(self) -> ParkingResult:
-        """Park up to a batch, of any event type, and raise the alarm for each."""
+        """Park up to a batch, of any event type, and log an error for each."""
         parked = self._store.park(limit=self._batch_size)
         for envelope in parked:
             log.error(
-                "half message %s %s is UNRESOLVED: the outcome of its local transaction "
-                "is unknown, an operator decides: `shieldtx half show %s`",
-                envelope.type,
-                envelope.id,
-                envelope.id,
+                "half message needs an operator",
+                extra={
+                    "action": "half_message_unresolved",
+                    **event_fields(envelope),
+                    "advice": f"Decide whether its local transaction has committed: "
+                    f"`shieldtx half show {envelope.id}`",
+                },
             )
         return ParkingResult(parked=len(parked), more=len(parked) == self._batch_size)

@@ -18,10 +18,10 @@ class _Running(NamedTuple):
 
 
 class CheckRun:
-    """The checks of one batch, on their way through a few threads that end with it.
+    """The checks of one batch, made by a few threads that end with it.
 
-    A thread whose check is over its deadline is given up: nobody waits for it, and what it says is
-    not heard. The other threads go on with the rest.
+    A thread whose check exceeds its deadline is given up: the run does not wait for it, and ignores
+    its result. The other threads continue with the remaining checks.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class CheckRun:
         timeout: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make each check that `may_begin` when it is its turn; `make_check` raises nothing."""
+        """Make each check if `may_begin` is true at its start; `make_check` raises nothing."""
         self._left = deque(checks)
         self._make_check = make_check
         self._may_begin = may_begin
@@ -47,7 +47,7 @@ class CheckRun:
 
     @property
     def hanging(self) -> int:
-        """How many threads have not come back from a check that was given up."""
+        """The number of threads that have not returned from a check that was given up."""
         with self._all_done:
             return len(self._hanging)
 
@@ -60,7 +60,7 @@ class CheckRun:
                 self._threads.add(thread)
 
     def answers(self, *, within: float) -> Iterator[list[CheckResult]]:
-        """Hand the answers over, each `within` so many seconds, until all threads have ended."""
+        """Yield the new results, at least each `within` seconds, until all threads have ended."""
         is_over = False
         while not is_over:
             with self._all_done:
@@ -86,7 +86,7 @@ class CheckRun:
             answer = self._make_check(check)
 
     def _next(self, thread: threading.Thread, answer: CheckResult | None) -> DueCheck | None:
-        """Note the answer of a thread, unless it was given up, and return its next check."""
+        """Record the result of a thread, unless it was given up, and return its next check."""
         with self._all_done:
             if thread in self._hanging:
                 self._hanging.remove(thread)

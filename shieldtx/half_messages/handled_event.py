@@ -1,8 +1,8 @@
-"""What is being handled around the preparation of a half message: an event of it is the cause.
+"""The event being handled while a half message is prepared: the half message names it as its cause.
 
-A half message is prepared in a transaction of its own, so nothing of the handler's session comes
-with it. The connection of that session is told of the event when its handling begins, in the thread
-or task that calls the handler; it is remembered there.
+A half message is prepared in a transaction of its own, so that the handler's session is not
+available. When the handling begins, the session's connection receives the event, in the thread or
+task that calls the handler; a context variable keeps it there.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def _on_options(connection: Connection, options: dict[str, Any]) -> None:
 
 
 def handled_around() -> Handled | None:
-    """Return what the handler around this call handles; None outside of handlers.
+    """Return the events of the handler around this call; None outside of handlers.
 
-    In the tasks of a handler too, and in threads that are started with its context (as by
+    Also in the tasks of a handler, and in threads that are started with its context (as by
     asyncio.to_thread).
     """
     if (around := _AROUND.get()) is None:
         return None
     handled, connection = around[0], around[1]()
-    # After an attempt that has failed, nobody has said that the handling is over.
+    # After a failed attempt, the end of the handling was not recorded.
     has_ended = handled.is_over or connection is None or connection.closed
     return None if has_ended else handled

@@ -1,7 +1,6 @@
-"""Half messages: prepared before a local transaction, and sent or discarded as that one ends.
+"""Half messages: prepared before a local transaction, and sent or discarded by its outcome.
 
-For local transactions that are not in the outbox's own database; where they are, an event that is
-added to them needs none of this.
+For local transactions outside of the outbox's own database; inside of it, `outbox.add` is enough.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-import shieldtx.half_messages.barrier_events  # noqa: F401  by it, entries hear of commits
+import shieldtx.half_messages.barrier_events  # noqa: F401  notifies the entries of commits
 from shieldtx.domain.events import NO_HEADERS, Envelope, Event, age_of
 from shieldtx.domain.schedule import due
 from shieldtx.domain.states import LocalOutcome, Operation, OutboxStatus
@@ -41,7 +40,7 @@ _ENDS = {
     },
     LocalOutcome.ROLLBACK: {OutboxStatus.DISCARDED},
 }
-"""Where a message may be found that has ended so before."""
+"""The statuses of a message that had this outcome before."""
 
 _TO_END = {
     LocalOutcome.COMMIT: ("committed", "commit"),
@@ -55,31 +54,31 @@ OPPOSITES = {
 
 
 class EventFields(TypedDict, total=False):
-    """What a half message may be made of, besides its type and its payload."""
+    """The fields of a half message, in addition to its type and its payload."""
 
     key: str | None
-    """It keeps order, by the commit."""
+    """The key keeps the order of the commits."""
     biz_key: str | None
     operation: Operation
     headers: Mapping[str, str]
     delay: timedelta | None
-    """When it is due: from the commit on."""
+    """Time from the commit to the due time."""
     at: datetime | None
-    """When it is due, as an aware datetime: then or with the commit, whichever is later."""
+    """The due time, as an aware datetime: then or with the commit, whichever is later."""
     immunity: timedelta | None
-    """How long it is not asked about; None: as configured."""
+    """Time until the first check; None: as configured."""
     causation_id: UUID | None
-    """Of the event that causes it. None in a handler: the one that is handled; in one that takes a
-    list there is none."""
+    """The id of the causing event. None in a handler: the handled event; in a handler of lists,
+    there is no cause."""
     causation_source: str | None
-    """The service of that event; a handler may leave it out for events that it handles."""
+    """The service of that event; a handler may omit it for events that it handles."""
 
 
 class HalfMessages:
-    """Prepares half messages and ends them by the word of their application.
+    """Prepares half messages, and records the outcomes that their application reports.
 
-    Each call is a transaction of its own in the outbox's database. A word that is lost on its way
-    is no harm: whoever declares that he can tell is asked, see check_back.py.
+    Each call is a transaction of its own in the outbox's database. If a commit or rollback call is
+    lost, check-back resolves the message later, see check_back.py.
     """
 
     def __init__(
@@ -91,19 +90,19 @@ class HalfMessages:
         after_commit: Callable[[], None],
         barrier_retention: timedelta = timedelta.max,
     ) -> None:
-        """Rows of the barriers stay for `barrier_retention`."""
+        """Use barriers whose rows are kept for `barrier_retention`."""
         self._barrier_retention = barrier_retention
         self._store = store
         self.barrier_of = barrier_of
-        """By event type; None where another one tells the end of its local transactions."""
+        """By event type; None where a checker returns the outcome of its local transactions."""
         self._to_envelope = to_envelope
         self._after_commit = after_commit
 
     def prepare(self, event_type: str, payload: Any = None, **fields: Unpack[EventFields]) -> UUID:
         """Store a half message and return its id; inside of a handler, its event is the cause.
 
-        Raises EventRefused naming the field, UnknownEventType, and what the database raises: then
-        the local transaction is not to be run.
+        Raises EventRefused, which names the field, UnknownEventType, and errors of the database:
+        after an error, do not run the local transaction.
         """
         when, immunity = due(fields.get("delay"), fields.get("at")), fields.get("immunity")
         if immunity is not None and immunity < timedelta(0):
@@ -130,8 +129,8 @@ class HalfMessages:
     def end(self, event_ids: Sequence[UUID], outcome: LocalOutcome) -> None:
         """Commit or roll back half messages: all in one transaction, in this order.
 
-        Again is no error. Raises IllegalTransition, having ended the others, for those that ended
-        otherwise before, that wait for an operator, or that are not there.
+        A repeated call is not an error. Raises IllegalTransition, after ending the others, for
+        messages that had the other outcome before, that wait for an operator, or that do not exist.
         """
         before = self._store.resolve(event_ids, outcome)
         if outcome is LocalOutcome.COMMIT and OutboxStatus.HALF in before.values():
@@ -145,19 +144,21 @@ class HalfMessages:
             raise IllegalTransition("; ".join(problems))
 
     def commit(self, event_ids: Sequence[UUID]) -> None:
-        """Commit half messages as `end` does; where a barrier is declared, only if that agrees.
+        """Commit half messages as `end` does; where a barrier is declared, only if it agrees.
 
-        Raises TransactionRefused, having ended the others, where the local transaction has not
-        committed: one that rolled back, or never entered its barrier, has its message discarded.
-        So it does for a message that its barrier has forgotten; an operator decides about that one.
+        Raises TransactionRefused, after ending the others, where the local transaction has not
+        committed: a message is discarded if it rolled back, or never entered its barrier. Also
+        raises TransactionRefused for a message whose barrier row may be purged; an operator decides
+        about that message.
         """
         self._end_confirmed(event_ids, LocalOutcome.COMMIT)
 
     def rollback(self, event_ids: Sequence[UUID]) -> None:
-        """Roll half messages back as `end` does; where a barrier is declared, only if that agrees.
+        """Roll half messages back as `end` does; where a barrier is declared, only if it agrees.
 
-        A local transaction that has not come is shut out. Raises TransactionRefused, having ended
-        the others, where it has committed, and the message is sent, or is in flight.
+        A local transaction that has not entered can no longer commit. Raises TransactionRefused,
+        after ending the others, where the transaction has committed, and the message is sent, or is
+        in flight.
         """
         self._end_confirmed(event_ids, LocalOutcome.ROLLBACK)
 
@@ -176,21 +177,21 @@ class HalfMessages:
     def _is_forgotten(self, event_id: UUID, barrier: Barrier) -> bool:
         """Whether a row of the local transaction may have been purged from the barrier.
 
-        To ask the barrier would then take a local transaction that committed for one that did not.
+        A query of the barrier would then treat a committed local transaction as rolled back.
         """
         age = age_of(event_id, unix_time())
         is_old = age is not None and age >= self._barrier_retention
         return is_old and barrier.look(event_id) is LocalOutcome.UNKNOWN
 
     def end_each(self, told: Mapping[UUID, LocalOutcome]) -> None:
-        """End each message its way; those that are UNKNOWN are left to their checks."""
+        """End each message by its outcome; messages with UNKNOWN are left to their checks."""
         for outcome in (LocalOutcome.COMMIT, LocalOutcome.ROLLBACK):
             ids = [event_id for event_id, its in told.items() if its is outcome]
             if ids:
                 self.end(ids, outcome)
 
     def _barriers_of(self, event_ids: Sequence[UUID]) -> dict[UUID, Barrier]:
-        """Return the barriers of the messages that are still HALF and have one."""
+        """Return the barriers of the messages that are still HALF and have a barrier."""
         return {
             event_id: barrier
             for event_id, event_type in self._store.half_types(event_ids).items()
@@ -198,10 +199,10 @@ class HalfMessages:
         }
 
     def guard(self, transaction: CallersTransaction, event_ids: Sequence[UUID]) -> None:
-        """Guard the transaction with half messages that were prepared by hand.
+        """Guard the transaction with half messages that were prepared by `prepare`.
 
-        They are to be committed by hand. Raises TransactionRefused for those that are not HALF or
-        have no barrier; else as `HalfMessageBlock.guard` does.
+        The caller also commits them. Raises TransactionRefused for messages that are not HALF or
+        have no barrier; otherwise as `HalfMessageBlock.guard` does.
         """
         barriers = self._barriers_of(event_ids)
         missing = [str(each) for each in event_ids if each not in barriers]
@@ -217,7 +218,7 @@ class HalfMessages:
 def entries_into(
     barriers: Mapping[UUID, Barrier], transaction: CallersTransaction
 ) -> list[BarrierEntry]:
-    """Return what is to enter the barriers of half messages, each database's in one statement."""
+    """Return the entries into the barriers of half messages, one statement for each database."""
     caller = session_of(transaction)
     with_commit = isinstance(caller_of(transaction), AsyncSession)
     return [
@@ -232,13 +233,13 @@ def entries_into(
 
 
 def session_of(transaction: CallersTransaction) -> Session | Connection:
-    """Return the synchronous session of an AsyncSession, the caller's own object of others."""
+    """Return the synchronous session of an AsyncSession, or the caller's own object."""
     caller = caller_of(transaction)
     return caller.sync_session if isinstance(caller, AsyncSession) else caller
 
 
 def contradiction(event_id: UUID, *, said: LocalOutcome, found: LocalOutcome) -> str:
-    """Say how the barrier contradicts a COMMIT or a ROLLBACK."""
+    """Describe how the barrier contradicts a COMMIT or a ROLLBACK."""
     if found is LocalOutcome.UNKNOWN:
         ended, first = _TO_END[said]
         return (
@@ -262,7 +263,7 @@ def contradiction(event_id: UUID, *, said: LocalOutcome, found: LocalOutcome) ->
 
 
 def _forgotten(event_id: UUID, retention: timedelta) -> str:
-    """Say why neither outcome of a message is believed."""
+    """Describe why neither outcome of a message is accepted."""
     return (
         f"half message {event_id} is older than {retention} (SHIELDTX_RETENTION_BARRIER), so that "
         "its barrier does not know any more how the local transaction ended: an operator decides, "
@@ -271,7 +272,7 @@ def _forgotten(event_id: UUID, retention: timedelta) -> str:
 
 
 def _problem(event_id: UUID, before: OutboxStatus | None, outcome: LocalOutcome) -> str | None:
-    """Say why a message could not be ended so; None where it was, now or before."""
+    """Return why a message could not have this outcome; None where it has, now or before."""
     if before is None:
         return f"there is no half message {event_id}"
     if before is OutboxStatus.UNRESOLVED:
@@ -279,3 +280,20 @@ def _problem(event_id: UUID, before: OutboxStatus | None, outcome: LocalOutcome)
     if before is OutboxStatus.HALF or before in _ENDS[outcome]:
         return None
     return f"half message {event_id} cannot {outcome}: it is {before} by an earlier word or check"
+
+
+def contradictions(
+    found: Mapping[UUID, LocalOutcome], *, said: LocalOutcome, unguarded: Sequence[UUID]
+) -> str:
+    """Say where barriers contradict an outcome, or have not been entered; "" where they agree."""
+    wrong = [i for i, its in found.items() if its is OPPOSITES.get(said)]
+    if wrong:
+        return "; ".join(contradiction(i, said=said, found=found[i]) for i in wrong)
+    if said is not LocalOutcome.COMMIT or not unguarded:
+        return ""
+    was = "" if found[unguarded[0]] is LocalOutcome.UNKNOWN else "committed "
+    return (
+        f"half message {', '.join(map(str, unguarded))} {was}without its barrier, so that a "
+        "check finds it rolled back: call guard(session) in the local transaction, after "
+        "the messages are prepared and before anything else"
+    )

@@ -1,4 +1,4 @@
-"""The blocks around a call, and which of them the local transaction of that call belongs to."""
+"""The open blocks around a call, and the block to which the call's local transaction belongs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shieldtx.outbox.transaction import CallersTransaction
 
 @dataclass(frozen=True, slots=True)
 class DecoratedCall:
-    """One of the decorators around a method, of which a call opens a block each."""
+    """One of the decorators around a method; each decorator opens a block for a call."""
 
     function: Callable[..., Any]
     """The method itself."""
@@ -21,7 +21,7 @@ class DecoratedCall:
     """1 for the innermost decorator."""
 
     def is_around(self, inner: DecoratedCall | None) -> bool:
-        """Whether both are of one call: a method that calls itself starts with new ones."""
+        """Whether both belong to one call: a method that calls itself starts with new ones."""
         return inner is not None and inner.function is self.function and inner.layer < self.layer
 
 
@@ -29,7 +29,7 @@ class OpenBlock(Protocol):
     """A block around one local transaction."""
 
     call: DecoratedCall | None
-    """None for a block that is no decorator's."""
+    """The decorator's call; None for a block without a decorator."""
 
     @property
     def has_ended(self) -> bool:
@@ -39,29 +39,29 @@ class OpenBlock(Protocol):
         """Guard the transaction with the half messages of the block."""
 
     def note_guard(self) -> None:
-        """Note that a local transaction of the block was to be guarded, also where it was not."""
+        """Record that a local transaction of the block was to be guarded, even if it was not."""
 
 
 _OPEN: ContextVar[tuple[OpenBlock, ...]] = ContextVar("shieldtx.open_blocks", default=())
 
 
 def add_open(block: OpenBlock) -> None:
-    """Have `guard_open` find a block, here and in the tasks that are started inside of it."""
+    """Register a block for `guard_open`, here and in the tasks that are started inside of it."""
     _OPEN.set((*_OPEN.get(), block))
 
 
 def remove_open(block: OpenBlock) -> None:
-    """Have `guard_open` forget a block that ends; the tasks started inside of it keep it."""
+    """Unregister a block that ends; the tasks started inside of it keep it."""
     _OPEN.set(tuple(other for other in _OPEN.get() if other is not block))
 
 
 def guard_open(transaction: CallersTransaction) -> None:
     """Guard the transaction with the half messages of the block around this call.
 
-    Of a decorated method with those of all its decorators, and not with those of its callers, which
-    have local transactions of their own. Raises TransactionRefused where there is no block, for one
-    inside of others, since nothing tells whose transaction it is, and in a task or a thread that
-    has outlived the block in which it was started.
+    A decorated method uses the blocks of all its decorators, and not those of its callers, which
+    have local transactions of their own. Raises TransactionRefused without a block, and in a task
+    or a thread that has outlived its block. Also raises it for a block inside of others, because
+    the owner of the transaction is unknown.
     """
     blocks = _OPEN.get()
     if not blocks:
@@ -70,7 +70,7 @@ def guard_open(transaction: CallersTransaction) -> None:
             "`with shield.half(...)` or of a method with @shield.transactional, or name the ids of "
             "those that were prepared by hand"
         )
-    # The blocks around the one that has ended have local transactions of their own.
+    # The blocks around the ended one have local transactions of their own.
     if blocks[-1].has_ended:
         raise TransactionRefused(
             f"the block of {blocks[-1]}, in which this task or thread was started, has ended: wait "

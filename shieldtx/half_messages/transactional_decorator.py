@@ -23,17 +23,17 @@ from shieldtx.outbox.transaction import caller_of
 log = logging.getLogger(__name__)
 
 _LAYER = "__shieldtx_layer__"
-"""The attribute of a decorated method that tells how many such decorators are around it."""
+"""The attribute of a decorated method that counts the `transactional` decorators around it."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 Argument: TypeAlias = str | Callable[[Mapping[str, Any]], object]
-"""Which argument of a method is the payload: its name, or a function of all arguments by name."""
+"""The payload: the name of a method's argument, or a function of all arguments by name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalTransactionSpec:
-    """What a decorated method prepares before it runs."""
+    """The half message that a decorated method prepares before it runs."""
 
     event_type: str
     payload: Argument
@@ -48,7 +48,7 @@ class LocalTransactionSpec:
     def half_of(
         self, messages: HalfMessages, arguments: Mapping[str, Any], call: DecoratedCall
     ) -> HalfMessageBlock:
-        """Make the block around one call."""
+        """Return the block around one call."""
         payload = self.payload(arguments) if callable(self.payload) else arguments[self.payload]
         return HalfMessageBlock(
             messages,
@@ -66,7 +66,7 @@ class LocalTransactionSpec:
 
 
 def _check(transaction: LocalTransactionSpec, function: Callable[..., Any]) -> None:
-    """Refuse what could not be called, or would not do its work when it is."""
+    """Refuse a function that cannot be called, or that would not do its work when called."""
     what = f"local transaction of event type {transaction.event_type!r}"
     check_callable(function, what=what, call="", accepts_async=True)
     if callable(transaction.payload):
@@ -78,8 +78,8 @@ def transactional(
 ) -> Callable[[F], F]:
     """Return the decorator that prepares a half message for each call, and ends it with the call.
 
-    Methods and coroutine methods alike. One that returns has committed, unless it returns a
-    LocalOutcome; what one that raises has done is UNKNOWN, but for `rollback_on`.
+    It accepts methods and coroutine methods. A method that returns has committed, unless it returns
+    a LocalOutcome. The outcome of a method that raises is UNKNOWN, except for `rollback_on`.
     """
 
     def decorate(function: F) -> F:
@@ -97,7 +97,7 @@ def transactional(
             half: HalfMessageBlock, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         ) -> None:
             if problem := uncalled(result):
-                # The block hears of an error, and leaves the end to a check.
+                # The block receives an error, and leaves the outcome to a check.
                 raise ConfigurationError(
                     f"{function.__qualname__} returned {problem}: put `transactional` right above "
                     "its `async def`, below decorators that hide it"
@@ -106,8 +106,12 @@ def transactional(
                 half.say(result)
             elif any(caller_of(t).in_transaction() for t in transactions_among(args, kwargs)):
                 log.warning(
-                    "%s returned with its transaction open, which may still fail: end it inside",
-                    function.__qualname__,
+                    "function left its transaction open",
+                    extra={
+                        "action": "transaction_left_open",
+                        "function": function.__qualname__,
+                        "advice": "End the transaction inside the function: it may still fail",
+                    },
                 )
                 half.unknown()
 

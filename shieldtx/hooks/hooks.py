@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
 from shieldtx.domain.callables import check_callable, name_of, run
-from shieldtx.domain.log_throttle import LOG_EVERY, LogThrottle
+from shieldtx.domain.log_throttle import LogThrottle
 from shieldtx.domain.reasons import WITH_TRACEBACK, loggable
 from shieldtx.hooks.contexts import ConsumeContext, SendContext, consume_context_of, send_context_of
 from shieldtx.ports.broker import Delivery, DeliveryOutcome
@@ -174,13 +174,14 @@ class Hooks:
             except Exception as error:
                 if self._lines.admits((id(hook), type(error))):
                     log.exception(
-                        "the hook %s failed on event %s; processing is unaffected. Not logged "
-                        "again for this kind of error within %.0f s",
-                        name_of(hook),
-                        context.event_id,
-                        LOG_EVERY,
+                        "hook failed, processing is unaffected",
                         exc_info=loggable(error),
-                        extra=WITH_TRACEBACK,
+                        extra={
+                            "action": "hook_failed",
+                            "hook": name_of(hook),
+                            "event_id": str(context.event_id),
+                            **WITH_TRACEBACK,
+                        },
                     )
 
 

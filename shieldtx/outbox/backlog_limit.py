@@ -1,4 +1,4 @@
-"""How many events of a topic wait to be sent, as the write side knows it, and when it is enough."""
+"""The backlog limit of a topic, applied by the write side."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shieldtx.ports.outbox import BacklogCounter
 log = logging.getLogger(__name__)
 
 SAMPLE_EVERY: Final = 1.0
-"""Seconds between two samples of a topic's backlog, at least."""
+"""Minimum seconds between two samples of a topic's backlog."""
 
 _TopicLimit: TypeAlias = tuple[str, int]
 
@@ -28,15 +28,15 @@ _TopicLimit: TypeAlias = tuple[str, int]
 class _Sample:
     count: int
     sampler: Sampler
-    """When the next one is due."""
+    """Schedules the next sample."""
 
 
 class BacklogLimiter:
     """Refuses events of a topic with too large a backlog, or warns, by samples some seconds old.
 
     A sample is taken on the connection that adds an event, in the open transaction. An asynchronous
-    session has no connection at hand: the last sample counts, and where none is of the last second,
-    its event is admitted and the INSERT takes the sample for later events.
+    session cannot use its connection here, so the last sample counts. If that sample is due for
+    renewal, the event is admitted, and the INSERT takes a sample for later events.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class BacklogLimiter:
         self._lines = LogThrottle(clock=clock)
 
     def admit(self, declared: EventType, connection: Connection | None) -> None:
-        """Let an event of this type in; raises BacklogExceeded where that is to be refused."""
+        """Admit an event of this type; raises BacklogExceeded where it refuses more."""
         limit = declared.backlog_limit
         if limit is None or declared.on_backlog is OnBacklog.IGNORE:
             return
@@ -79,7 +79,7 @@ class BacklogLimiter:
         topic, limit = topic_limit
         sample = self._samples.get(topic_limit)
         if sample is not None:
-            # Other threads go by the sample before meanwhile.
+            # Meanwhile, other threads use the previous sample.
             sample.sampler.postpone()
         began = self._clock()
         count = self._counter.backlog(connection, topic, upto=limit)
@@ -93,11 +93,14 @@ class BacklogLimiter:
         is_refused = declared.on_backlog is OnBacklog.REFUSE
         if self._lines.admits(declared.topic):
             log.warning(
-                "topic %s: %d events or more wait to be sent, the limit is %d; further ones are %s",
-                declared.topic,
-                backlog,
-                limit,
-                "refused" if is_refused else "written anyway",
+                "backlog is at its limit",
+                extra={
+                    "action": "backlog_at_limit",
+                    "topic": declared.topic,
+                    "count": backlog,
+                    "limit": limit,
+                    "on_backlog": str(declared.on_backlog),
+                },
             )
         if is_refused:
             raise BacklogExceeded(declared.topic, backlog, limit)

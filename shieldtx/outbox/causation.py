@@ -1,6 +1,6 @@
 """Causation: the events that a handler adds name the event that it handles as their cause.
 
-The event is kept on the session and on its connection, so that a handler may add on either.
+The session and its connection both keep the handled event, so that a handler may add on either.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ _HANDLING = "shieldtx.handling"
 
 @dataclass(slots=True)
 class Handled:
-    """What is being handled in a transaction; a batch handles one event after the other."""
+    """The events handled in a transaction; a batch handles one event after the other."""
 
     events: Sequence[Event] = ()
-    """Of the handler that runs, or has run last."""
+    """Events of the handler that runs, or that ran last."""
     is_list: bool = False
-    """Whether the handler takes a list: only it knows which event of it causes another."""
+    """Whether the handler takes a list: only the handler knows which of its events causes
+    another."""
     earlier: list[Event] = field(default_factory=list)
-    """Those of the handlers before, in the same transaction."""
+    """Events of earlier handlers in the same transaction."""
     is_over: bool = False
-    """Whether the handler has returned: what is added now may have been meant by any of them."""
+    """Whether the handler has returned: an event added now may belong to any of the handlers."""
 
     def cause_of(self, event: Event) -> Event | None:
-        """Return the handled event that `event` names by its id alone, or the one that there is.
+        """Return the handled event that `event` names by its id alone, or the only handled event.
 
-        Raises TransactionRefused for an event that is added after several handlers, as by a
-        listener of the commit, and names none of their events.
+        Raises TransactionRefused for an event that is added after several handlers, as by a commit
+        listener, without the id of a handled event.
         """
         if event.causation_id is not None:
             return None if event.causation_source is not None else self._named_by(event)
@@ -50,7 +51,7 @@ class Handled:
         return self._only
 
     def traceparent_for(self, event: Event) -> str | None:
-        """Return the trace that `event` continues: its cause's, or the one handled event's."""
+        """Return the trace that `event` continues: its cause's, or the only handled event's."""
         continued = self._named_by(event) or self._only
         return None if continued is None else continued.traceparent
 
@@ -64,7 +65,7 @@ class Handled:
 
 
 def handling(session: Session, *events: Event, is_list: bool = False) -> None:
-    """Let what is added on `session`, or on its connection, be known as a handler's of `events`."""
+    """Record that events added on `session` or its connection come from a handler of `events`."""
     handled: Handled | None = session.info.get(_HANDLING)
     if handled is None:
         handled = session.info[_HANDLING] = Handled()
@@ -74,16 +75,15 @@ def handling(session: Session, *events: Event, is_list: bool = False) -> None:
 
 
 def handling_is_over(session: Session) -> None:
-    """Note that the handler has returned: it adds nothing on `session` from now on."""
+    """Record that the handler has returned, and adds nothing more on `session`."""
     handled: Handled = session.info[_HANDLING]
     handled.is_over = True
 
 
 def handled_in(caller: Session | AsyncSession | Connection) -> Handled | None:
-    """Return what is noted of a transaction's handlers; None outside of them.
+    """Return the recorded handlers of a transaction; None outside of handlers.
 
-    A session that a handler has made on the connection of its own one knows nothing itself: the
-    connection does.
+    A handler may make another session on its connection: then only the connection has the record.
     """
     noted: Handled | None
     if isinstance(caller, Connection):

@@ -1,4 +1,4 @@
-"""Which buffers hear of a connection: of its commit, its statements and their failures."""
+"""Registers buffers on a connection, for its commit, its statements and their failures."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ BUFFERS = "shieldtx.buffers"
 
 
 class Buffer(Protocol):
-    """Whatever holds events for a connection."""
+    """Keeps events for a connection."""
 
     @property
     def has_events(self) -> bool:
-        """Whether it has still to hear of anything."""
+        """Whether the buffer still has events, and needs further notifications."""
         ...
 
 
 def hear_of(connection: Connection, buffer: Buffer) -> None:
-    """Have a buffer hear of a connection."""
+    """Notify a buffer of the events of a connection."""
     heard_by: list[Buffer] | None = connection.get_execution_options().get(BUFFERS)
     if heard_by is None:
         heard_by = []

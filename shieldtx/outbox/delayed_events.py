@@ -1,4 +1,4 @@
-"""Events that wait for their time: what there is, and how they are called back or moved."""
+"""Lists, cancels and reschedules delayed events."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from shieldtx.ports.delayed_events import Change, DelayedEvent, DelayedEventStor
 
 
 class DelayedEvents:
-    """The delayed events of a service, in the caller's transaction.
+    """Lists, cancels and reschedules delayed events, in the caller's transaction.
 
-    A change is part of that transaction, with its audit entry: rolled back, it did not happen. With
-    an AsyncSession: `await session.run_sync(shield.delayed.cancel, event_id)`. All methods raise
-    TransactionRefused for what is no transaction.
+    A change and its audit entry are part of that transaction: a rollback undoes both. With an
+    AsyncSession: `await session.run_sync(shield.delayed.cancel, event_id)`. All methods raise
+    TransactionRefused for an argument that is not a usable transaction.
     """
 
     def __init__(self, *, outbox: Outbox, store: DelayedEventStore) -> None:
@@ -33,7 +33,7 @@ class DelayedEvents:
         topic: str | None = None,
         key: str | None = None,
     ) -> Sequence[DelayedEvent]:
-        """Return up to `limit` events that wait for their time, the next due first."""
+        """Return up to `limit` events that wait for their due time, the next due first."""
         connection = self._outbox.connection_of(transaction, way_out="shield.delayed.waiting")
         return self._store.waiting(
             connection, limit=limit, event_type=event_type, topic=topic, key=key
@@ -42,10 +42,11 @@ class DelayedEvents:
     def cancel(
         self, transaction: CallersTransaction, event: EventRef, *, who: str | None = None
     ) -> Change:
-        """Discard an event that is not due yet; the answer is false, and says why, if it is.
+        """Discard an event that is not due yet, and return the result: false if it is due.
 
-        `event` is an id, or a BizKey. The audit names `who`, by default this service. Relays
-        pass over the event until the transaction ends, even if it becomes due.
+        A false result contains the reason. `event` is an id, or a BizKey. The audit log names
+        `who`, by default this service. Relays skip the event until the transaction ends, even if it
+        becomes due.
         """
         connection = self._outbox.connection_of(
             transaction, way_out="shield.delayed.cancel, event_id"
@@ -62,9 +63,10 @@ class DelayedEvents:
         level: int | None = None,
         who: str | None = None,
     ) -> Change:
-        """Give an event that is not due yet another time: from now on, or at an aware datetime.
+        """Change the due time of an event that is not due yet; return the result as `cancel` does.
 
-        Answers as `cancel` does. Raises EventRefused unless one of the three is given, and can be.
+        `delay` counts from now, `at` is an aware datetime, `level` is 1 to 18. Raises EventRefused
+        unless exactly one of them is given, with a possible value.
         """
         when = due(delay, at, level)
         if when.delay is None and when.at is None:
@@ -74,6 +76,6 @@ class DelayedEvents:
         )
         change = self._store.reschedule(connection, event, when, who=who or self._outbox.source)
         if change.done:
-            # It may be due before all that the relay knows of.
+            # The event may be due before all others that the relay knows.
             self._outbox.wake_after(transaction)
         return change

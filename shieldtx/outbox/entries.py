@@ -1,4 +1,4 @@
-"""Events of a session, and in which of its transactions they were added and written."""
+"""Events of a session, with the transactions in which they were added and written."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from shieldtx.ports.outbox import Posting
 
 @dataclass(slots=True)
 class Entry:
-    """A posting of the transaction that is open."""
+    """A posting of the open transaction."""
 
     posting: Posting
     added_in: tuple[SessionTransaction, ...]
-    """The innermost transaction and those around it: when one is rolled back, the event is gone."""
+    """The innermost transaction and its parents: a rollback of any of them removes the event."""
     written_in: tuple[SessionTransaction, ...] = ()
-    """Likewise of its INSERT: when one is rolled back, the row is gone, and the event waits again.
-    Empty: not written."""
+    """The same for its INSERT: a rollback of any of them removes the row, and the event waits
+    again. Empty: not written."""

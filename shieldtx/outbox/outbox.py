@@ -35,9 +35,9 @@ from shieldtx.ports.outbox import OutboxWriter, Posting
 class Outbox:
     """Adds events to the transactions of a service.
 
-    On a Session or AsyncSession they are gathered, inserted together when it commits, and dropped
-    with the savepoint (`session.begin_nested()`) that they were added in when that is rolled back.
-    On a Connection, or a Session made on one, they are inserted at once.
+    On a Session or AsyncSession, events are gathered and inserted together at its commit. A
+    rollback of the savepoint (`session.begin_nested()`) in which they were added removes them. On a
+    Connection, or a Session made on one, events are inserted at once.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class Outbox:
         self._after_commit = after_commit
 
     def owns(self, envelope: Envelope) -> bool:
-        """Whether an event of the outbox table is this service's.
+        """Whether this service wrote an event of the outbox table.
 
         The service may have had another name then, and still declares the type. Another service
-        with the same tables declares types of its own.
+        that uses the same tables declares types of its own.
         """
         return envelope.source == self.source or self.declares(envelope.type)
 
@@ -79,10 +79,10 @@ class Outbox:
     ) -> UUID:
         """Add one event to the caller's transaction and return its id.
 
-        `delay`, `at` (an aware datetime) or `level` (1 to 18, of RocketMQ's ladder) chooses when it
-        is due, by the database's clock. Raises EventRefused naming the field, UnknownEventType,
-        TransactionRefused; BacklogExceeded when too many of its topic wait to be sent, unless it is
-        for later, takes an event back, or a handler adds it.
+        `delay`, `at` (an aware datetime) or `level` (1 to 18, RocketMQ's delay levels) chooses the
+        due time, by the database's clock. Raises EventRefused, which names the field,
+        UnknownEventType and TransactionRefused. Raises BacklogExceeded when too many events of its
+        topic wait to be sent; delayed events, rollbacks and events of a handler are exempt.
         """
         return self.add_all(transaction, [event], delay=delay, at=at, level=level)[0]
 
@@ -95,7 +95,7 @@ class Outbox:
         at: datetime | None = None,
         level: int | None = None,
     ) -> list[UUID]:
-        """Add several events: all of them, or none and an error as of `add`."""
+        """Add several events and return their ids: all, or none and an error of `add`."""
         when = due(delay, at, level)
         caller = caller_of(transaction)
         handled = self._handled_in(caller)
@@ -133,17 +133,18 @@ class Outbox:
     ) -> bool:
         """Discard a delayed event before it is due, in the caller's transaction.
 
-        Returns False when there is nothing to cancel any more: it was due, sent or never there.
-        `shield.delayed.cancel` says which of these, and knows events by their business keys too.
-        With an AsyncSession: `await session.run_sync(outbox.cancel, event_id)`.
+        Returns False when the event was due, sent or never written: `shield.delayed.cancel` returns
+        the reason, and also accepts business keys. With an AsyncSession: `await
+        session.run_sync(outbox.cancel, event_id)`.
         """
         connection = self.connection_of(transaction, way_out="outbox.cancel, event_id")
         return self._writer.cancel(connection, event_id, who=self.source).done
 
     def connection_of(self, transaction: CallersTransaction, *, way_out: str) -> Connection:
-        """Return the connection of the caller's transaction, the events that wait in it inserted.
+        """Return the connection of the caller's transaction, after inserting its waiting events.
 
-        Raises TransactionRefused, of an AsyncSession with the arguments of run_sync as `way_out`.
+        Raises TransactionRefused; for an AsyncSession, the message shows run_sync with `way_out` as
+        its arguments.
         """
         connection = self._connection_of(transaction, way_out)
         self._writer.locate(connection)
@@ -164,7 +165,7 @@ class Outbox:
         return caller
 
     def wake_after(self, transaction: CallersTransaction) -> None:
-        """Have the relay look when a session's transaction commits, as if it had added an event."""
+        """Wake the relay when a session's transaction commits, as if it had added an event."""
         caller = caller_of(transaction)
         if isinstance(caller, Session):
             self._admit_session(caller).wake()
@@ -175,8 +176,9 @@ class Outbox:
     ) -> Iterator[None]:
         """Raise TransactionRefused for a transaction that cannot take events, before the block.
 
-        And after it, when the block has ended the transaction; `whose` block it was is said. Before
-        it, raises BacklogExceeded too, as `add` does for an event of this type that is due at once.
+        Also after the block, if the block has ended the transaction: the message names `whose`
+        block. Before the block, also raises BacklogExceeded, as `add` does for an event of this
+        type that is due at once.
         """
         caller = caller_of(transaction)
         if isinstance(caller, Connection):
@@ -194,11 +196,11 @@ class Outbox:
             )
 
     def rollback_of(self, original: Envelope, *, reason: str) -> Envelope:
-        """Make the event by which this service takes `original` back."""
+        """Return the event by which this service takes `original` back."""
         return rollback_of(original, source=self.source, reason=reason)
 
     def to_envelope(self, event: Event, handled: Handled | None = None) -> Envelope:
-        """Check an event and turn it into what the table holds."""
+        """Check an event, and convert it into an envelope for the table."""
         payload = self._event_types.encode(event)
         if handled is not None and (cause := handled.cause_of(event)) is not None:
             event = replace(event, causation_id=cause.id, causation_source=cause.source)
@@ -219,7 +221,7 @@ class Outbox:
             source=self.source,
             topic=self._event_types.get(event.type).topic,
             payload=payload,
-            # Replaced by the database's time in the row.
+            # The row contains the database's time instead.
             time=datetime.now(UTC),
             kind=event.kind,
             operation=event.operation,
@@ -241,7 +243,7 @@ class Outbox:
     def _refuse_backlog(
         self, caller: Session | AsyncSession | Connection, event_types: Collection[str]
     ) -> None:
-        """Raise BacklogExceeded when an event of these types is not to be added now."""
+        """Raise BacklogExceeded when an event of these types must not be added now."""
         if not self._event_types.limits_backlogs or not event_types:
             return
         connection = caller if isinstance(caller, Connection) else None
@@ -253,14 +255,14 @@ class Outbox:
     def _admit_session(
         self, caller: Session | AsyncSession, *, lazily: bool = False
     ) -> SessionBuffer:
-        """Return the session's buffer, once its transaction is known to take events."""
+        """Return the session's buffer, after a check that its transaction can take events."""
         session = caller.sync_session if isinstance(caller, AsyncSession) else caller
         buffers = buffers_of(session)
         if self not in buffers:
             buffers[self] = SessionBuffer(
                 session, self._writer, self._after_commit, self._backlog_limiter.sample_for_others
             )
-        # A listener of an AsyncSession can reach the database, and must: it may be too late else.
+        # A listener of an AsyncSession can query the database, and must: later may be too late.
         is_awaited = isinstance(caller, AsyncSession) and not in_greenlet()
         buffers[self].admit(asynchronous=is_awaited, lazily=lazily)
         return buffers[self]

@@ -1,4 +1,4 @@
-"""The decorator that turns what a service method returns into an event of the same transaction."""
+"""The decorator that publishes the return value of a service method in the same transaction."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from shieldtx.outbox.outbox import Outbox
 from shieldtx.outbox.transaction import CallersTransaction, caller_of
 
 PayloadField: TypeAlias = str | Callable[[Any], object] | None
-"""Where a part of the event comes from: a field of the payload by name, or a function of it.
+"""The source of a part of the event: a field of the payload by name, or a function of the payload.
 
-It becomes text by `str`; None as its value is refused, since the order of a key would be lost."""
+`str` converts the value to text; the value None is refused, since the order of a key would be
+lost."""
 
 V = TypeVar("V")
 
 DueAt: TypeAlias = V | str | Callable[[Any], V] | None
-"""When an event is due: a value, the name of the payload's field that has it, or a function of it.
+"""The due time of an event: a value, the name of a payload field, or a function of the payload.
 
-None as the value of a field is refused, since the event would go out at once."""
+The value None from a field is refused, since the event would be sent at once."""
 
 _DUE: Final = ("delay", "at", "level")
 _TRANSACTIONS = (Session, AsyncSession, Connection, scoped_session, async_scoped_session)
@@ -43,7 +44,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publication:
-    """What a decorated method publishes."""
+    """The event that a decorated method publishes."""
 
     event_type: str
     key: PayloadField = None
@@ -55,10 +56,10 @@ class Publication:
     level: DueAt[int] = None
 
     def __post_init__(self) -> None:
-        """Refuse what no payload could make right."""
+        """Refuse arguments that are wrong for every payload."""
         for name in ("key", "biz_key", *_DUE):
             payload_field = getattr(self, name)
-            # A class such as `str` makes the value.
+            # A class such as `str` is allowed: it makes the value.
             if callable(payload_field) and not inspect.isclass(payload_field):
                 what = f"event type {self.event_type!r}: {name}"
                 check_callable(payload_field, what=what, call=f"{name}(payload)")
@@ -74,7 +75,7 @@ class Publication:
                 raise ConfigurationError(f"event type {self.event_type!r}: {error}") from None
 
     def event_of(self, result: Any) -> Event:
-        """Make the event of a method's result."""
+        """Return the event for a method's result."""
         return Event(
             type=self.event_type,
             payload=result,
@@ -86,19 +87,19 @@ class Publication:
 
     @property
     def is_for_later(self) -> bool:
-        """Whether its events are due some time after their writing."""
+        """Whether its events are due some time after they are written."""
         return any(getattr(self, name) for name in _DUE)
 
     def due_of(self, result: Any) -> Due:
-        """Return when the event of a method's result is due."""
+        """Return the due time of the event for a method's result."""
         return due(**{name: _due_value(name, getattr(self, name), result) for name in _DUE})
 
 
 def publish_decorator(outbox: Outbox, publication: Publication) -> Callable[[F], F]:
     """Return the decorator that adds an event for each call that returns.
 
-    Methods and coroutine methods alike; one of their arguments must be the Session, AsyncSession or
-    Connection whose transaction the event goes into.
+    It accepts methods and coroutine methods; one argument must be the Session, AsyncSession or
+    Connection whose transaction takes the event.
     """
 
     def decorate(function: F) -> F:
@@ -148,9 +149,10 @@ def _publish(
 
 
 def payload_type_of(function: Callable[..., Any], name: str = "return") -> Any:
-    """Return an annotation of a function; None (any JSON) where there is none.
+    """Return an annotation of a function; None (any JSON) without an annotation.
 
-    The other annotations may name what exists for type checkers only. Raises ConfigurationError.
+    Other annotations may name types that exist for type checkers only. Raises ConfigurationError if
+    this one cannot be resolved.
     """
     function = inspect.unwrap(function)
     annotations = getattr(function, "__annotations__", {})
@@ -179,7 +181,7 @@ def transactions_among(
 def _transaction_among(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> CallersTransaction:
-    """Find the caller's transaction among the arguments, before the function runs."""
+    """Return the caller's transaction among the arguments, before the function runs."""
     found = transactions_among(args, kwargs)
     if found:
         homes = [set(map(id, _homes_of(each))) for each in found]
@@ -198,13 +200,13 @@ def _transaction_among(
 
 
 def _homes_of(transaction: CallersTransaction) -> list[object]:
-    """Return the objects by which two arguments are known as one transaction."""
+    """Return the objects that two arguments share if they are one transaction."""
     caller = caller_of(transaction)
     if isinstance(caller, Connection):
         return [caller]
     session = caller.sync_session if isinstance(caller, AsyncSession) else caller
     root = session.get_transaction()
-    # An engine is no transaction: two sessions on it have two.
+    # An engine is not a transaction: two sessions on one engine have two transactions.
     bound = [session.bind] if isinstance(session.bind, Connection) else []
     return [session, *bound, *(root.connections if root is not None else ())]
 
@@ -225,7 +227,7 @@ def _is_of_payload(payload_field: DueAt[Any]) -> TypeGuard[str | Callable[[Any],
 
 
 def _value_of(name: str, payload_field: str | Callable[[Any], object], payload: Any) -> object:
-    """Return what a field names in a payload; raises EventRefused for None."""
+    """Return the value of a field in a payload; raises EventRefused for None."""
     value: object
     if callable(payload_field):
         value = payload_field(payload)

@@ -1,4 +1,4 @@
-"""How a session reaches the database of the events, and whose commit decides over them."""
+"""The connection of a session to the database of the events, and the owner of its commit."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from shieldtx.errors import TransactionRefused
 from shieldtx.ports.outbox import OutboxWriter
 
 _FOLLOWED = {"create_savepoint", "control_fully"}
-"""Ways of an asynchronous session to join its connection's transaction in which what it has not
-committed is gone when it is closed, its events like its data."""
+"""Modes in which an asynchronous session joins its connection's transaction: on close, its
+uncommitted events and data are rolled back."""
 
 _LEFT_TO_THE_CONNECTION = (
     "this AsyncSession shares the transaction of its connection, which may commit without the "
@@ -30,25 +30,25 @@ class SessionBinding:
         self._writer = writer
 
     def connection(self) -> Connection:
-        """Return the connection that events go over."""
+        """Return the connection for the INSERT of events."""
         return self._session.connection(
             bind_arguments={"clause": route_of(self._session, self._writer.routed_by)}
         )
 
     @property
     def connections(self) -> Collection[Connection]:
-        """All that the session's transaction has begun on."""
+        """All connections on which the session's transaction has begun."""
         root = self._session.get_transaction()
         return root.connections if root is not None else ()
 
     @property
     def begun_connection(self) -> Connection | None:
-        """That to the database of the events, if the session has begun on it."""
+        """The connection to the database of the events, if the session has begun on it."""
         return next(filter(self.takes_events, self.connections), None)
 
     @property
     def bind(self) -> Engine | Connection:
-        """What the session reaches the database of the events by."""
+        """The engine or connection by which the session reaches the database of the events."""
         try:
             return self._session.get_bind(clause=route_of(self._session, self._writer.routed_by))
         except UnboundExecutionError as error:
@@ -64,10 +64,10 @@ class SessionBinding:
         return isinstance(self.bind, Connection)
 
     def controls(self, connection: Engine | Connection) -> bool:
-        """Whether what the session does not commit on a connection is gone when it is closed.
+        """Whether closing the session rolls back its uncommitted changes on a connection.
 
         The default mode (`conditional_savepoint`) depends on the connection: in a savepoint of the
-        connection the session makes one of its own, without a transaction it begins one.
+        connection the session makes its own savepoint, without a transaction it begins one.
         """
         session = self._session
         root = session.get_transaction()
@@ -82,19 +82,19 @@ class SessionBinding:
         return session.join_transaction_mode in _FOLLOWED
 
     def require_control(self, connection: Engine | Connection) -> None:
-        """Raise TransactionRefused where what the session does not commit may stay."""
+        """Raise TransactionRefused where uncommitted changes of the session may stay."""
         if not self.controls(connection):
             raise TransactionRefused(_LEFT_TO_THE_CONNECTION)
 
     def takes_events(self, connection: Connection) -> bool:
-        """Whether a connection is to the database of the events, among those of the session."""
+        """Whether a connection of the session leads to the database of the events."""
         return connection.engine is self.bind.engine
 
 
 def route_of(session: Session, change: UpdateBase) -> UpdateBase:
-    """Return the statement by which a session of its own kind finds the database of a table.
+    """Return the statement by which a custom session finds the database of a table.
 
-    Most routers know an UPDATE, which `change` is, as a write; some know only an INSERT.
+    Most routers treat an UPDATE, such as `change`, as a write; some treat only an INSERT so.
     """
     if type(session).get_bind is Session.get_bind:
         return change

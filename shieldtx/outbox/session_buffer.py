@@ -17,9 +17,9 @@ from shieldtx.ports.outbox import OutboxWriter, Posting
 
 
 class SessionBuffer:
-    """Holds the events of one session until its transaction commits, and inserts them together.
+    """Keeps the events of one session until its transaction commits, and inserts them together.
 
-    At the last moment: by then the transaction holds the locks of all its business rows, so that
+    The INSERT comes last: by then the transaction holds the locks of all its business rows. So
     concurrent writers of a key get their sequence numbers in the order of their changes.
     """
 
@@ -40,23 +40,23 @@ class SessionBuffer:
         self._at_once = False
         self._wakes = False
         self._examines_next = False
-        """Whether the connection of the events is examined when the session begins on it."""
+        """Whether to examine the connection of the events when the session begins on it."""
         self._must_control = False
-        """Whether the events are lost where the session leaves the commit to its connection."""
+        """Whether events would be lost if the session left the commit to its connection."""
         self._is_awaited = False
-        """Whether the latest events were added where the database cannot be reached."""
+        """Whether the latest events were added where a database query is impossible."""
         self._is_ending = False
-        """Whether the session is about to commit, the events with it."""
+        """Whether the session is about to commit, with the events."""
         self._committed = False
         self._released: SessionTransaction | None = None
 
     def admit(self, *, asynchronous: bool, lazily: bool = False) -> None:
-        """Make sure that events can go into the session's transaction, or raise TransactionRefused.
+        """Check that the session's transaction can take events, or raise TransactionRefused.
 
-        Begins the transaction where the session does so by itself. On an `asynchronous` session,
-        which cannot reach its database here, what is not known yet is examined later, but before
-        its first statement. So it is on any session with `lazily`: its caller has still to choose
-        how the session connects.
+        Begins the transaction if the session begins one automatically. An `asynchronous` session
+        cannot query its database here, so unknown facts are examined later, but before its first
+        statement. The same applies to any session with `lazily`: its caller has still to choose how
+        the session connects.
         """
         session = self._session
         innermost = next(enclosing(session), None)
@@ -72,14 +72,14 @@ class SessionBuffer:
                     "call session.begin() before adding events"
                 )
             session.begin()
-        # After a commit that failed, the session may have gone on.
+        # After a failed commit, the session may have continued.
         self._is_ending = False
         self._is_awaited = asynchronous
         is_shared = self.binding.is_shared
         self._must_control = asynchronous and is_shared
         if self._must_control:
             self.binding.require_control(self.binding.bind)
-        # A session on a caller's Connection may never be committed itself: nothing may wait in it.
+        # A session on a caller's Connection may never be committed itself: so no event waits in it.
         self._at_once = is_shared and not asynchronous
         if asynchronous or lazily:
             self._examines_next = True
@@ -91,14 +91,14 @@ class SessionBuffer:
     def add(self, postings: Iterable[Posting]) -> None:
         """Take postings in; an admitted transaction is open."""
         if self._at_once:
-            # Now: later, these would be forgotten with them.
+            # Check first: a later check would forget these postings too.
             self._forget_if_over(self.binding.connection())
         else:
             self._watch.on_wait(self.binding.begun_connection, may_ask=not self._is_awaited)
         inside = tuple(enclosing(self._session))
         self._entries += [Entry(posting=p, added_in=inside) for p in postings]
-        # Whoever commits, of each database: the session, the connection by itself; and events may
-        # still come after `before_commit`, from the flush of the commit itself.
+        # Register on every connection: the session may commit, or a connection by itself. The flush
+        # of the commit itself may still add events after `before_commit`.
         for connection in self.binding.connections:
             hear_of(connection, self)
         if self._at_once:
@@ -106,24 +106,24 @@ class SessionBuffer:
             self.flush()
 
     def _flush_data(self) -> None:
-        """Write the session's data before its events, so that whatever undoes it undoes both.
+        """Write the session's data before its events, so that any rollback undoes both.
 
-        Closed, a session may leave to its connection what it has executed, and drop the rest. Where
-        it drops both, objects from before a block of the driver's are not written in that.
+        A closed session may leave executed statements to its connection, and drop the rest. Where
+        it drops both, a driver's block does not receive objects from before the block.
         """
         session, binding = self._session, self.binding
-        if session._flushing:  # noqa: SLF001  no flush in a flush
+        if session._flushing:  # noqa: SLF001  a flush cannot run inside a flush
             return
         is_in_block = self._writer.marks.is_in_block(binding.connection())
         if not (is_in_block and binding.controls(binding.bind)):
             session.flush()
 
     def wake(self) -> None:
-        """Let the relay know of the commit, also if no event comes with it."""
+        """Wake the relay after the commit, even without an event."""
         self._wakes = True
 
     def flush(self, connection: Connection | None = None) -> None:
-        """Insert what waits, over the session's connection."""
+        """Insert the waiting events, over the session's connection."""
         if not self._entries:
             return
         connection = connection or self.binding.connection()
@@ -164,8 +164,8 @@ class SessionBuffer:
         return bool(self._entries)
 
     def on_begin(self, connection: Connection) -> None:
-        """Examine the connection on which a session begins, if that was left for later."""
-        # Its transaction may have begun after the events were added.
+        """Examine the connection on which a session begins, if that was deferred."""
+        # The connection's transaction may have begun after the events were added.
         if self._must_control:
             self.binding.require_control(connection)
         if self._examines_next:
@@ -174,11 +174,12 @@ class SessionBuffer:
             hear_of(connection, self)
 
     def on_before_commit(self) -> None:
-        """Insert what waits."""
+        """Insert the waiting events."""
         session = self._session
         if session.in_nested_transaction():
-            # A savepoint's release is no commit: its events wait for the real one. Which may be the
-            # cause of the release, and then needs a connection to hear from.
+            # The release of a savepoint is not a commit: its events wait for the real commit. The
+            # real commit may have caused the release, and needs a connection that notifies this
+            # buffer.
             root = session.get_transaction()
             if self._entries and root is not None and not root.connections:
                 self.binding.connection()
@@ -189,32 +190,33 @@ class SessionBuffer:
         self._refuse_other_databases()
 
     def on_connection_commit(self, connection: Connection) -> None:
-        """Insert what still waits, in the transaction that ends.
+        """Insert the events that still wait, in the transaction that ends.
 
-        The session's data first: who commits a connection by itself has perhaps not written them.
+        The session's data go first: a caller that commits the connection itself may not have
+        written them.
         """
         try:
             self._refuse_other_databases()
             if self.binding.takes_events(connection):
                 if self._entries:
                     self._session.flush()
-                # Of a commit of the session all is written, and looked at, mostly.
+                # At a commit of the session, everything is usually written and checked already.
                 if self._waiting or not self._is_ending:
                     self.flush(connection)
                 self._watch.forget()
                 self._wakes = self._wakes or bool(self._entries)
                 self._entries = self._waiting
         except BaseException:
-            # After an error in this event, SQLAlchemy takes the transaction for ended: it would go
-            # back to the pool with the connection, for somebody else to commit.
+            # After an error in this event, SQLAlchemy treats the transaction as ended. The
+            # connection would return to the pool with it, and another user could commit it.
             if not connection.invalidated:
                 connection.connection.rollback()
             raise
 
     def on_connection_rollback(self, connection: Connection) -> None:
-        """Forget what was inserted at once over a connection of the caller's, who has undone it.
+        """Forget the events inserted at once over a caller's connection that has rolled back.
 
-        What waits for a session's commit must not be in one that comes behind this.
+        Events that wait for a session's commit must not go into a later transaction.
         """
         if not self.binding.takes_events(connection):
             return
@@ -225,12 +227,12 @@ class SessionBuffer:
             self._watch.lose()
 
     def on_flush(self) -> None:
-        """Know that the session has written its data."""
+        """Handle a flush of the session's data."""
         if self._entries:
             self._watch.on_flush(self.binding.begun_connection)
 
     def on_failure(self, connection: Connection) -> None:
-        """Know that a statement has failed."""
+        """Handle a failed statement."""
         if self.binding.takes_events(connection):
             self._watch.on_failure(connection)
 
@@ -244,18 +246,18 @@ class SessionBuffer:
         self._watch.on_statement(connection, statement, at_end=self._is_ending)
 
     def _forget_if_over(self, connection: Connection) -> None:
-        """Forget events whose transaction the owner of a connection has ended by its driver."""
+        """Forget events whose transaction the connection's owner has ended through its driver."""
         if self._watch.is_over(connection):
             self._entries.clear()
             self._watch.forget()
 
     def on_statement_end(self, connection: Connection) -> None:
-        """Know that a statement was run: it may have begun the driver's transaction."""
+        """Handle the end of a statement, which may have begun the driver's transaction."""
         if self._watch.waits_for_beginning and self.binding.takes_events(connection):
             self._watch.on_statement_end(connection)
 
     def on_prepare(self, connection: Connection) -> None:
-        """Insert what still waits, before the first phase of a commit in two phases."""
+        """Insert the events that still wait, before the first phase of a two-phase commit."""
         if self.binding.takes_events(connection):
             self.flush(connection)
             self._watch.forget()
@@ -265,14 +267,14 @@ class SessionBuffer:
             refuse_several_commits(self.binding.connections, self.binding, self._writer)
 
     def on_after_commit(self) -> None:
-        """Let the relay know."""
+        """Wake the relay after a commit with events."""
         self._released = self._session.get_nested_transaction()
         self._committed = self._released is None
         if self._released is None and (self._entries or self._wakes):
             self._after_commit()
 
     def on_end(self, ended: SessionTransaction) -> None:
-        """Forget what was committed, or was rolled back with a savepoint."""
+        """Forget events that were committed, or rolled back with a savepoint."""
         if ended.parent is None:
             lost = len(self._waiting)
             committed, self._committed = self._committed, False
@@ -285,8 +287,8 @@ class SessionBuffer:
                     f"the transaction committed without {lost} of its events, which were added "
                     "when it was ending already: add events before the commit"
                 )
-        # A savepoint that was not released was rolled back, even if only its end says so: after a
-        # flush that failed, or when the session is closed.
+        # A savepoint that was not released was rolled back, even if only its end shows this: after
+        # a failed flush, or when the session is closed.
         elif ended.nested and ended is not self._released:
             self._watch.on_rolled_back(ended)
             self._entries = [entry for entry in self._entries if ended not in entry.added_in]

@@ -1,4 +1,4 @@
-"""Session events: SQLAlchemy's events of sessions and connections, passed on to their buffers."""
+"""Forwards SQLAlchemy's events of sessions and connections to their buffers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def buffers_of(session: Session) -> dict[object, SessionBuffer]:
     return buffers
 
 
-# Heard from all connections and sessions of the process: to listen to one costs as much as to write
-# an event.
+# These listeners cover all connections and sessions of the process: a listener for a single one
+# costs as much as writing an event.
 @sqlalchemy_event.listens_for(Engine, "commit")
 def _on_connection_commit(connection: Connection) -> None:
     for buffer in _listening(connection):
@@ -47,7 +47,7 @@ def _on_statement_end(connection: Connection, *_: Any) -> None:
 @sqlalchemy_event.listens_for(Engine, "handle_error")
 def _on_failure(context: ExceptionContext) -> None:
     connection = context.connection
-    # One that is lost cannot be asked, and its error may pass here more than once.
+    # A lost connection cannot be queried, and its error may arrive here more than once.
     if connection is not None and not connection.invalidated:
         for buffer in _listening(connection):
             buffer.on_failure(connection)
@@ -90,16 +90,16 @@ def _on_end(session: Session, ended: SessionTransaction) -> None:
 
 
 def _buffers(session: Session) -> list[SessionBuffer]:
-    """Return the buffers of a session, which has none for most."""
+    """Return the buffers of a session; most sessions have none."""
     return list(session.info[BUFFERS].values()) if BUFFERS in session.info else []
 
 
 def _listening(connection: Connection) -> list[SessionBuffer]:
-    """Return the buffers that hear of a connection's commit."""
+    """Return the buffers registered on a connection."""
     return list(connection.get_execution_options().get(BUFFERS, ()))
 
 
 def flush_events(session: Session) -> None:
-    """Insert the events that wait in a session now, so that what is wrong with them shows here."""
+    """Insert the waiting events of a session now, so that their errors are raised here."""
     for buffer in buffers_of(session).values():
         buffer.flush()

@@ -1,4 +1,4 @@
-"""Sessions with several databases, whose commits may end differently."""
+"""Sessions with several databases, whose commits may have different outcomes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def refuse_several_commits(
 ) -> None:
     """Raise TransactionRefused when the commit of one of a session's databases may succeed alone.
 
-    One that was only read does no harm: its commit decides nothing.
+    A database that was only read is allowed: its commit changes nothing.
     """
 
     def is_to_be_committed(connection: Connection) -> bool:
@@ -28,6 +28,6 @@ def refuse_several_commits(
         raise TransactionRefused(
             "the session writes into several databases, whose commits may end differently, so "
             "the event could be published without the data, or the data be kept without it: "
-            "use Session(twophase=True), a half message (docs/transactional-messages.md), or "
+            "use Session(twophase=True), a half message (docs/how-to/half-messages.md), or "
             "a session for each database"
         )

@@ -16,7 +16,7 @@ CallersTransaction: TypeAlias = (
 
 
 def caller_of(transaction: object) -> Session | AsyncSession | Connection:
-    """Return what a scoped session stands for; raises TransactionRefused for other things."""
+    """Return the session or connection of a caller; raises TransactionRefused for other objects."""
     if isinstance(transaction, (scoped_session, async_scoped_session)):
         transaction = transaction()
     if isinstance(transaction, (Session, AsyncSession, Connection)):
@@ -33,7 +33,7 @@ def caller_of(transaction: object) -> Session | AsyncSession | Connection:
 
 
 def open_transaction(caller: Session | AsyncSession | Connection) -> object:
-    """Return the transaction that is open, to be compared with a later one; None without one."""
+    """Return the open transaction, to be compared with a later one; None without one."""
     if isinstance(caller, AsyncSession):
         return caller.sync_session.get_transaction()
     return caller.get_transaction()

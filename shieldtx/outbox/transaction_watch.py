@@ -1,7 +1,7 @@
-"""Notices that the transaction of events which wait was rolled back without SQLAlchemy.
+"""Detects rollbacks without SQLAlchemy of the transaction whose events wait for the commit.
 
-Drivers have a rollback and blocks of their own, and SAVEPOINT is a statement as any other. Events
-that wait for the commit would survive what undoes their data.
+Drivers have rollbacks and blocks of their own, and SAVEPOINT may be any statement. Waiting events
+would survive the rollback of their data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shieldtx.ports.transaction_marks import TransactionMarks, TransactionState
 
 _OWNERS = count(1)
 _SQLALCHEMYS = "sa_savepoint_"
-"""How the names of its savepoints begin."""
+"""The prefix of the names of SQLAlchemy's savepoints."""
 _GONE = (
     "the transaction that the events were added in has ended without the session, or a part of it "
     "has been rolled back: by the driver's connection, by one of its blocks, or to a savepoint "
@@ -37,14 +37,14 @@ _UNHEARD = (
 class _Mark(NamedTuple):
     number: int
     set_in: tuple[SessionTransaction, ...]
-    """The innermost transaction and those around it: when one is rolled back, the mark is gone."""
+    """The innermost transaction and its parents: a rollback of any of them removes the mark."""
 
 
 class TransactionWatch:
     """Watches the transaction of one session from its first event on.
 
-    Mostly by what the driver knows, for nothing. The server is asked where that does not tell: when
-    something that can be undone without the session is in sight.
+    The driver's state is mostly sufficient, and needs no query. The server is queried where the
+    driver's state is not sufficient: when a change may be undone without the session.
     """
 
     def __init__(self, session: Session, marks: TransactionMarks) -> None:
@@ -56,24 +56,25 @@ class TransactionWatch:
         self._is_on = False
         """Whether there are events."""
         self._has_waited = False
-        """Whether some of them were left to wait for the commit."""
+        """Whether some events were left to wait for the commit."""
         self._has_begun = False
         self._is_unmarked = False
-        """Whether something was added, or written, since the last mark."""
+        """Whether an event was added, or data written, since the last mark."""
         self._can_be_undone = False
-        """Whether a savepoint that is a statement of its own is known to be open, or was."""
+        """Whether a savepoint set by a plain statement is known to be open, or was."""
         self._is_asking = False
         self._has_pending = False
-        """Whether the session had objects to write yet when an event was added, or a savepoint was
-        set that is a statement of its own."""
+        """Whether the session still had objects to write when an event was added, or when a plain
+        statement set a savepoint."""
         self._lost_in: tuple[SessionTransaction, ...] | None = None
-        """In what the events are known to be gone; that stays so until one of these is rolled back.
-        Nothing is in here where the whole transaction is gone."""
+        """The transactions in which the events are known to be lost, until one of these is rolled
+        back. Empty where the whole transaction is lost."""
 
     def on_wait(self, connection: Connection | None, *, may_ask: bool) -> None:
-        """Know that events wait from now on; without `may_ask`, where no answer can come.
+        """Record that events wait from now on; without `may_ask`, no query is possible.
 
-        Raises TransactionRefused there for a block of the driver's: nobody would hear of its end.
+        Without `may_ask`, raises TransactionRefused in a block of the driver, whose end is not
+        observable.
         """
         self._is_on = self._has_waited = self._is_unmarked = True
         self._note_pending()
@@ -86,11 +87,11 @@ class TransactionWatch:
             self._mark(connection)
 
     def on_inserted(self, connection: Connection) -> None:
-        """Know that events were inserted before the commit.
+        """Record that events were inserted before the commit.
 
-        Those that have waited are gone with what is rolled back from now on, though it is not what
-        they were added in. Of those that were inserted when they were added, a rollback to a
-        savepoint takes both back; only one of everything may leave what follows.
+        Any later rollback removes events that have waited, even if it does not cover the place
+        where they were added. Events that were inserted when added share the fate of their data in
+        a rollback to a savepoint. Only a full rollback may leave data written later.
         """
         if self._has_waited:
             self.on_wait(connection, may_ask=True)
@@ -99,25 +100,25 @@ class TransactionWatch:
             self._observe(connection)
 
     def on_statement(self, connection: Connection, statement: str, *, at_end: bool) -> None:
-        """Look before a statement is run; with `at_end`, the events follow at once."""
+        """Check the transaction before a statement; with `at_end`, the events follow at once."""
         if self._is_asking or not self._is_on:
             return
         savepoints = savepoints_in(statement)
         self._note_state(connection)
         if savepoints and self._hears_of(savepoints):
-            # Its rollback may take along what is lost: nothing is refused here.
+            # A rollback to this savepoint may undo the loss: so nothing is refused here.
             return
         if savepoints:
             self._can_be_undone = True
             self._note_pending()
         if self._has_failed(connection):
-            # It can only roll back, and to a savepoint from before the events: one that was set
-            # behind them would have found them marked.
+            # The transaction can only roll back, and to a savepoint from before the events: a
+            # savepoint set after them would have found them marked.
             if savepoints and self._is_unmarked:
                 self._lose_here()
             return
         self._refuse_lost()
-        # In a block of the driver's that began behind the events, a mark would be gone with that.
+        # A mark set in a driver's block that began after the events would vanish with the block.
         if (
             self._can_be_undone
             and self._is_unmarked
@@ -127,14 +128,14 @@ class TransactionWatch:
             self._mark(connection)
 
     def _hears_of(self, savepoints: Sequence[str]) -> bool:
-        """Whether they are of the session's begin_nested(): a connection's own tells it nothing."""
+        """Whether the session's begin_nested() set them: it misses those of a connection."""
         return self._session.in_nested_transaction() and savepoints[0].startswith(_SQLALCHEMYS)
 
     def on_flush(self, connection: Connection | None) -> None:
-        """Know that the session has written its objects, those of the events perhaps.
+        """Record that the session has written its objects, perhaps those of the events.
 
-        Where they are written counts then, not where the events were added. Of a block of the
-        driver's nobody knows which of them are from before it.
+        From then on, the place of writing counts, not the place where the events were added. In a
+        driver's block, objects from before the block cannot be distinguished.
         """
         if connection is None or not self._is_on:
             return
@@ -143,20 +144,20 @@ class TransactionWatch:
             self._mark(connection)
 
     def on_failure(self, connection: Connection) -> None:
-        """Know that a statement failed: it may have begun the driver's transaction."""
+        """Record that a statement failed: it may have begun the driver's transaction."""
         if self._is_on and self._has_failed(connection):
             self._has_begun = True
 
     def lose(self) -> None:
-        """Know that the transaction was rolled back, and that its session goes on."""
+        """Record that the transaction was rolled back, and that its session continues."""
         if self._is_on:
             self._lost_in = ()
 
     def is_over(self, connection: Connection) -> bool:
         """Whether the driver has ended a transaction in which no event waits.
 
-        They were inserted when they were added, and have shared the fate of all that was executed;
-        but not that of data which the session has to write yet.
+        Its events were inserted when added, and had the outcome of all executed statements. Data
+        that the session has still to write did not.
         """
         is_inserted = self._has_begun and not self._has_waited
         return (
@@ -171,11 +172,11 @@ class TransactionWatch:
         return self._is_on and not self._has_begun
 
     def on_statement_end(self, connection: Connection) -> None:
-        """Know whether a statement has begun a transaction, where that `waits_for_beginning`."""
+        """Record whether a statement has begun a transaction, while that is open."""
         self._observe(connection)
 
     def check(self, connection: Connection) -> None:
-        """Raise TransactionRefused if what the events were added in is gone."""
+        """Raise TransactionRefused if the transaction or savepoint of the events is lost."""
         self._observe(connection)
         if self._set:
             with self._asking():
@@ -183,7 +184,7 @@ class TransactionWatch:
             self._compare(found)
 
     def on_rolled_back(self, savepoint: SessionTransaction) -> None:
-        """Know that the session has rolled a savepoint back, and the marks in it."""
+        """Record that the session has rolled a savepoint back, with the marks in it."""
         if savepoint in (self._lost_in or ()):
             self._lost_in = None
         kept = [mark for mark in self._set if savepoint not in mark.set_in]
@@ -191,8 +192,8 @@ class TransactionWatch:
         self._set = kept
 
     def forget(self) -> None:
-        """Know that the transaction has ended or is prepared, and another one may begin."""
-        # What is still marked in the database is another transaction's, or nobody's.
+        """Record that the transaction has ended or is prepared, and another one may begin."""
+        # A mark that is still set in the database belongs to another transaction, or to none.
         self._owner = next(_OWNERS)
         self._set.clear()
         self._is_on = self._has_waited = self._has_begun = False
@@ -202,7 +203,7 @@ class TransactionWatch:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Have statements pass that are the watch's own."""
+        """Skip the checks for the watch's own statements."""
         self._is_asking = True
         try:
             yield
@@ -238,7 +239,7 @@ class TransactionWatch:
 
     def _mark(self, connection: Connection) -> None:
         if self._has_failed(connection):
-            # Whatever ends that undoes the events, added since.
+            # Any end of the failed state undoes the events added since.
             self._lose_here()
             return
         try:
@@ -247,8 +248,8 @@ class TransactionWatch:
         except DBAPIError:
             if connection.invalidated:
                 raise
-            # A transaction that has failed, of which not every driver knows: what follows says so,
-            # unless it rolls back to a savepoint.
+            # The transaction has failed, which not every driver reports. The next statement fails
+            # too, unless it rolls back to a savepoint.
             self._lose_here()
             return
         if before is None:
@@ -266,8 +267,8 @@ class TransactionWatch:
 def refuse_end(statement: str, *, waiting: int) -> None:
     """Raise TransactionRefused for a statement that ends the transaction while events wait for it.
 
-    SQLAlchemy would not know of the end: a COMMIT would leave the events behind, and those of a
-    transaction that was rolled back would go into the next one.
+    SQLAlchemy does not observe this end: a COMMIT would omit the events, and after a rollback the
+    events would go into the next transaction.
     """
     if ends_transaction(statement):
         raise TransactionRefused(

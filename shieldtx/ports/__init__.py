@@ -1,1 +1,1 @@
-"""What the services need from outside: a module for each, with its protocols and values."""
+"""The ports of the services: one module for each, with its protocols and values."""

@@ -1,4 +1,4 @@
-"""What the services need of a message broker."""
+"""The port of the services to a message broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 BATCH_BYTES: Final = 64 * 1024 * 1024
-"""How much a worker has of records at a time, unless it is told otherwise."""
+"""The default limit on the bytes of records that a worker holds at a time."""
 
 TopicPartition: TypeAlias = tuple[str, int]
 """A topic, as the broker names it, and one of its partitions."""
@@ -25,7 +25,7 @@ class Record(NamedTuple):
 
 
 class ReceivedRecord(NamedTuple):
-    """A record as it was read; (topic, partition, offset) names it for ever."""
+    """A record as the subscriber read it; (topic, partition, offset) identifies it permanently."""
 
     topic: str
     partition: int
@@ -42,46 +42,46 @@ class ReceivedRecord(NamedTuple):
 
 
 class DeliveryOutcome(StrEnum):
-    """How the publication of one record ended."""
+    """The outcome of one attempt to publish a record."""
 
     ACKNOWLEDGED = "ACKNOWLEDGED"
-    """The broker has it."""
+    """The broker acknowledged the record."""
 
     REJECTED = "REJECTED"
-    """The broker or its client refuses this record for ever, whatever else works."""
+    """The broker or its client refuses this record permanently, whatever else works."""
 
     REFUSED = "REFUSED"
-    """Refused for now; somebody may mend that (unknown topic, not authorised)."""
+    """Refused for now; an operator can repair the cause (unknown topic, not authorised)."""
 
     UNCONFIRMED = "UNCONFIRMED"
-    """It was handed to the client, and nobody can tell whether it is in the log."""
+    """The client took the record, and no acknowledgement arrived: the log may contain it."""
 
     DEFERRED = "DEFERRED"
-    """It was kept back on purpose, with nothing wrong at the broker: its turn comes again."""
+    """Deferred by the publisher, without a fault of the broker; a later attempt follows."""
 
     UNSENT = "UNSENT"
-    """It never left: the broker was known to be away."""
+    """The record was not sent: the broker was known to be unreachable."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delivery:
-    """The outcome of one record; `reason` says why it was not acknowledged."""
+    """The outcome of one record; `reason` explains why it was not acknowledged."""
 
     outcome: DeliveryOutcome
     reason: str = ""
     partition: int | None = None
     offset: int | None = None
-    """Where an acknowledged record lies, if that was asked for and the broker has said it."""
+    """Where the log has an acknowledged record, if the caller asked and the broker returned it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backpressure:
-    """How hard a broker is pressed by what it is sent; truthy when it is too hard."""
+    """How much the sent records overload the broker; truthy when less should be sent."""
 
     pause: float = 0.0
-    """For how many seconds the broker wants to be sent nothing."""
+    """For how many seconds the broker asks to receive nothing."""
     full: bool = False
-    """The client's buffers had no room for all of the last call, which went in parts."""
+    """The client's buffers had no room for all of the last call, which was sent in parts."""
 
     def __bool__(self) -> bool:
         """Whether less should be sent."""
@@ -94,22 +94,22 @@ class Publisher(Protocol):
     def publish(
         self, records: Sequence[Record], *, timeout: float, with_offsets: bool = False
     ) -> Sequence[Delivery]:
-        """Send `records` in order and answer for each, in the same order, within `timeout` seconds.
+        """Send `records` in order, and return a delivery for each within `timeout` seconds.
 
-        Per (topic, key) a later record is in the log only if the earlier ones of this call are.
-        With `with_offsets`, acknowledgements say where the records lie, as far as the broker does.
-        After anything but clear answers the client behind this port is replaced by a fresh one.
-        Never raises for what the broker does. When the broker asks for a pause, what has not been
-        handed over by then is DEFERRED.
+        Deliveries have the order of the records. Per (topic, key) the log contains a later record
+        only if it contains the earlier ones of this call. With `with_offsets`, acknowledgements
+        include offsets, if the broker returns them. After any unclear response the implementation
+        replaces its client. A failure of the broker raises nothing. When the broker asks for a
+        pause, the records that were not handed over yet are DEFERRED.
         """
         ...
 
     def pressure(self) -> Backpressure:
-        """Tell how hard the last call has pressed the broker, as of now."""
+        """Return how much the last call has overloaded the broker, as of now."""
         ...
 
     def close(self) -> None:
-        """Let go of the broker, within a few seconds."""
+        """Disconnect from the broker, within a few seconds."""
         ...
 
 
@@ -121,37 +121,38 @@ class Subscriber(Protocol):
     ) -> Sequence[ReceivedRecord]:
         """Return up to `limit` records, in order per partition, waiting up to `timeout` seconds.
 
-        The record that brings their sizes to `limit_bytes` is the last one, however large it is.
-        Raises BrokerUnavailable when the broker is away, TopicMissing when a topic does not exist.
+        The record that brings the total size to `limit_bytes` is the last one, however large it is.
+        Raises BrokerUnavailable when the broker is unreachable, TopicMissing when a topic does not
+        exist.
         """
         ...
 
     def commit(self, records: Sequence[ReceivedRecord]) -> None:
-        """Remember that these records, and all before them in their partitions, are taken care of.
+        """Commit the offsets of these records and of all before them in their partitions.
 
-        A commit that comes too late (the partition is somebody else's by now) is no error: the
-        records come again there, and the inbox knows them.
+        A commit that comes too late (another member owns the partition by now) is not an error: the
+        new owner receives the records again, and the inbox removes the duplicates.
         """
         ...
 
     def rewind(self, records: Sequence[ReceivedRecord]) -> None:
-        """Have these records delivered again by the next polls: they could not be taken care of.
+        """Deliver these records again with the next polls: the caller could not store them.
 
-        A partition continues at the first of its records in this call, whatever earlier calls were
-        given: records of several polls are rewound in one call.
+        A partition continues at the first of its records in this call, whatever earlier calls
+        contained: rewind the records of several polls in one call.
         """
         ...
 
     def pause(self, partitions: AbstractSet[TopicPartition]) -> None:
         """Leave these partitions out of the polls from now on, and read all others.
 
-        It holds for partitions that become this member's later, too; nothing is lost by it, and no
-        partition changes hands.
+        The pause also covers partitions that are assigned to this member later. Nothing is lost,
+        and the assignment stays.
         """
         ...
 
     def has_caught_up(self) -> bool:
-        """Whether this member has joined, and its polls have brought all that is on its partitions.
+        """Whether this member has joined, and its polls have returned all its records.
 
         Paused partitions do not count. Raises BrokerUnavailable.
         """
@@ -164,24 +165,24 @@ class Subscriber(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicState:
-    """A topic as the broker has it."""
+    """A topic and its properties on the broker."""
 
     name: str
     partitions: int
     replication: int
     topic_id: str | None = field(default=None, compare=False)
-    """Another one after it was deleted and created again; None: the broker has none."""
+    """A topic that was deleted and recreated has a new id; None: the broker has no ids."""
 
 
 class TopicAdmin(Protocol):
-    """Makes and lists topics."""
+    """Creates and lists topics."""
 
     def create(self, names: Sequence[str], *, partitions: int, replication: int) -> Sequence[str]:
         """Create the topics that are missing and return their names; raises BrokerError."""
         ...
 
     def describe(self, names: Sequence[str]) -> Mapping[str, TopicState | None]:
-        """Tell what each topic looks like; None for one that does not exist. Raises BrokerError."""
+        """Return the state of each topic; None for a missing one. Raises BrokerError."""
         ...
 
     def strangers(self, group_id: str) -> Collection[str]:
@@ -192,12 +193,12 @@ class TopicAdmin(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Disconnect from the broker."""
         ...
 
 
 class Broker(Protocol):
-    """A message broker: what makes publishers, subscribers and topic admins for it."""
+    """A message broker: creates its publishers, subscribers and topic admins."""
 
     def publisher(self) -> Publisher:
         """Return a new publisher."""

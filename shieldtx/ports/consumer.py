@@ -1,4 +1,4 @@
-"""What a consumer asks of the source of its records."""
+"""The port of a consumer to the source of its records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shieldtx.ports.inbox import IncomingEvent, Parked
 
 
 class FetchedBatch(NamedTuple):
-    """Records in the order they were read, and what they are to the group."""
+    """Records in the order of reading, and their results: events, parked records, ignored ones."""
 
     records: tuple[ReceivedRecord, ...] = ()
     arrivals: tuple[IncomingEvent, ...] = ()
@@ -25,24 +25,24 @@ class RecordFetcher(Protocol):
     def fetch(self, *, timeout: float, limit: int, limit_bytes: int = BATCH_BYTES) -> FetchedBatch:
         """Return up to `limit` records, waiting up to `timeout` seconds; raises BrokerError.
 
-        The record that brings their sizes to `limit_bytes` is the last one.
+        The record that brings the total size to `limit_bytes` is the last one.
         """
         ...
 
     def commit(self, batch: FetchedBatch) -> None:
-        """Have the offsets of a batch committed, whose rows are; raises BrokerError."""
+        """Commit the offsets of a batch whose rows are committed; raises BrokerError."""
         ...
 
     def rewind(self, batch: FetchedBatch) -> None:
-        """Have a batch read again: its rows could not be stored."""
+        """Read a batch again: its rows could not be stored."""
         ...
 
     def pause(self, partitions: AbstractSet[TopicPartition]) -> None:
-        """Fetch nothing from these partitions from now on, and from all others again."""
+        """Stop fetching from these partitions, and resume all others."""
         ...
 
     def has_caught_up(self) -> bool:
-        """Whether all records are fetched but those of paused partitions.
+        """Whether all records are fetched, except those of paused partitions.
 
         Raises BrokerUnavailable.
         """

@@ -1,4 +1,4 @@
-"""By what a database is known again, and whether it still has what it had."""
+"""Values that identify a database, and that show whether it still has its earlier rows."""
 
 from __future__ import annotations
 
@@ -25,30 +25,31 @@ class SettledRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DatabaseHistory:
-    """Which database it was, and what its latest rows were, at one moment."""
+    """The identity of a database, and its latest rows, at one moment."""
 
     system: str | None
-    """The server's, which a physical copy shares; None: the account may not ask for it."""
+    """The identifier of the server, also of its physical copies; None: the account may not read
+    it."""
     timeline: str
-    """Of the server's write-ahead log: a new one begins with each promotion and each recovery to a
-    point in time."""
+    """Of the server's write-ahead log: each promotion, and each recovery to a point in time, begins
+    a new one."""
     objects: tuple[int, int, int]
-    """The object ids of the database, its outbox and its inbox: others when one of them was made
-    anew, as by pg_restore."""
+    """The object ids of the database, its outbox and its inbox: they differ when one of them was
+    recreated, as by pg_restore."""
     newest: tuple[UUID | None, UUID | None]
-    """The youngest event in the outbox and in the inbox; None where there was none. What was
-    restored from an earlier copy lacks it, even where everything else is the same."""
+    """The youngest event in the outbox and in the inbox; None: the table was empty. A database
+    restored from an earlier copy lacks this event, even if everything else is the same."""
     latest_open: tuple[OpenRow | None, OpenRow | None] = (None, None)
-    """Of outbox and inbox; None where no row was open."""
+    """Of outbox and inbox; None: no row was open."""
     latest_settled: tuple[SettledRow | None, SettledRow | None] = (None, None)
-    """Of outbox and inbox; None where no row was settled."""
+    """Of outbox and inbox; None: no row was settled."""
     asked_at: datetime | None = field(default=None, compare=False)
-    """The moment, by the database's clock; None: of an earlier release, which did not note it."""
+    """The moment, by the database's clock; None: an earlier release did not record it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LostRow:
-    """A row that a database had, and does not have as it was."""
+    """A row that a database had, and that is now missing or changed."""
 
     table: str
     """`outbox` or `inbox`."""
@@ -58,10 +59,10 @@ class LostRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remains:
-    """What a database has left of what it had at an earlier moment."""
+    """What a database still has of its rows at an earlier moment."""
 
     has_settlement: bool = False
-    """Whether it still has a row that was the last one to be settled then, as it was."""
+    """Whether it still has, unchanged, a row that was the last one settled at that moment."""
     copied_before: datetime | None = None
-    """It lacks a row of then that no purge has removed, so that it was restored from a copy of
-    before that time; None: nothing says so."""
+    """A row is missing that no purge has removed: the database was restored from a copy made before
+    this time. None: no such row is missing."""

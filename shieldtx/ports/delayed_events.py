@@ -1,4 +1,4 @@
-"""Events that wait for a time of their own, and what becomes of a wish to change one."""
+"""Delayed events, and the results of requests to change one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shieldtx.domain.states import OutboxStatus
 
 
 class BizKey(NamedTuple):
-    """Names an event by its type and business key, which no other event of the outbox has."""
+    """Names an event by its type and business key, which are unique in the outbox."""
 
     event_type: str
     biz_key: str
@@ -27,51 +27,52 @@ EventRef: TypeAlias = UUID | BizKey
 
 
 class ChangeResult(StrEnum):
-    """What became of a wish to cancel or reschedule an event."""
+    """The result of a request to cancel or reschedule an event."""
 
     DONE = "done"
-    """It is as it was wished; for good when the caller's transaction commits."""
+    """The event is changed as requested; final when the caller's transaction commits."""
 
     UNKNOWN = "unknown"
     """The outbox has no such event: never written, not committed yet, or purged."""
 
     NOT_DELAYED = "not delayed"
-    """It waits for something else than a time that was chosen: its turn, a check-back."""
+    """The event does not wait for a chosen time, but for its key or for a check-back."""
 
     DUE = "due"
-    """Its time has come, and a relay may take it at any moment."""
+    """The event is due, and a relay may claim it at any moment."""
 
     UNCONFIRMED = "unconfirmed"
-    """It waits for its next attempt, and an earlier, unconfirmed one may have delivered it."""
+    """The event waits for its next attempt, and an earlier, unconfirmed attempt may have delivered
+    it."""
 
     CLAIMED = "claimed"
-    """A relay is publishing it."""
+    """A relay is publishing the event."""
 
     PUBLISHED = "published"
-    """The broker has acknowledged it."""
+    """The broker has acknowledged the event."""
 
     CANCELLED = "cancelled"
-    """It was cancelled, or discarded, before."""
+    """The event was cancelled or discarded before."""
 
     FAILED = "failed"
-    """It could not be published, and waits for an operator."""
+    """The event could not be published, and waits for an operator."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """What became of a wish to cancel or reschedule an event; true if it is done."""
+    """The result of a request to cancel or reschedule an event; true if the event was changed."""
 
     result: ChangeResult
     event_id: UUID | None = None
-    """None: no such event."""
+    """The event's id; None: no such event."""
     status: OutboxStatus | None = None
-    """Of the event now; None: no such event."""
+    """The event's status after the request; None: no such event."""
     due_at: datetime | None = None
-    """When it is due now, or would have been."""
+    """When the event is due now, or would have been."""
 
     @property
     def done(self) -> bool:
-        """Whether it is as it was wished."""
+        """Whether the event is changed as requested."""
         return self.result is ChangeResult.DONE
 
     def __bool__(self) -> bool:
@@ -80,7 +81,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DelayedEvent:
-    """An event that waits for its time."""
+    """An event that waits for its due time."""
 
     event_id: UUID
     event_type: str
@@ -90,15 +91,17 @@ class DelayedEvent:
     created_at: datetime
     due_at: datetime
     attempts: int
-    """How often the broker has refused it; it is due again then."""
+    """How often the broker has refused it; `due_at` is then the time of the next attempt."""
     left: timedelta
-    """Until it is due, by the database's clock; below zero where no relay has taken it yet."""
+    """Time until it is due, by the database's clock; negative if it is due and no relay has claimed
+    it."""
 
 
 class DelayedEventStore(Protocol):
     """Changes delayed events over the caller's connection, in the transaction that is open there.
 
-    A change waits for another one of the same event to end, and is noted in the audit under `who`.
+    A change waits for the end of another change of the same event. The audit log records it under
+    `who`.
     """
 
     def waiting(
@@ -118,5 +121,5 @@ class DelayedEventStore(Protocol):
         ...
 
     def reschedule(self, connection: Connection, event: EventRef, due: Due, *, who: str) -> Change:
-        """Give an event that is not due yet another time."""
+        """Change the due time of an event that is not due yet."""
         ...

@@ -1,4 +1,4 @@
-"""Half messages: their rows in the outbox, and who knows the end of their local transactions."""
+"""The ports of half messages: their rows in the outbox, and the barrier of local transactions."""
 
 from __future__ import annotations
 
@@ -16,62 +16,62 @@ from shieldtx.domain.states import LocalOutcome, OutboxStatus
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewHalfMessage:
-    """A half message on its way into the table; `delay` or `at` is for when it is committed."""
+    """A half message to be stored; its `delay` or `at` applies once it is committed."""
 
     envelope: Envelope
     delay: timedelta | None = None
     """From its commit on."""
     at: datetime | None = None
     immunity: timedelta | None = None
-    """How long after now it is first asked about; None: as the plan has it."""
+    """Time from now to the first check; None: the immunity of the schedule."""
 
 
 class DueCheck(NamedTuple):
-    """A check of a half message, which has been counted."""
+    """A counted check of a half message."""
 
     envelope: Envelope
     number: int
-    """Of this check, from 1 on."""
+    """The number of this check, from 1 on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckClaim:
-    """Checks that one process alone may make, until the next ones of their messages are due."""
+    """Checks that one process alone may make, until the next checks of their messages are due."""
 
     token: UUID
     checks: Sequence[DueCheck]
     more: bool
-    """Others may be due already."""
+    """Other messages may be due already."""
 
 
 class CheckResult(NamedTuple):
-    """What a check said."""
+    """The result of a check."""
 
     check: DueCheck
     outcome: LocalOutcome
     reason: str
-    """Kept where the outcome is not known."""
+    """Kept where the outcome is UNKNOWN."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckSchedule:
-    """When a half message is asked about, by the database's clock."""
+    """The schedule of a half message's checks, by the database's clock."""
 
     immunity: timedelta = timedelta(seconds=6)
-    """Before the first check, where a message has none of its own."""
+    """Before the first check, for a message without its own immunity."""
     interval: timedelta = timedelta(seconds=30)
     """Between the first two checks."""
     growth: float = 1.0
-    """By which factor the interval grows from check to check."""
+    """The factor by which the interval grows from check to check."""
     longest: timedelta = timedelta(hours=1)
-    """Up to which it grows."""
+    """The upper limit of the interval."""
     most: int = 15
-    """Checks; when they are used up, an operator decides."""
+    """The number of checks; after the last one, an operator decides."""
     max_age: timedelta = timedelta(hours=72)
-    """After which an operator decides, however many checks there were."""
+    """Maximum age: then an operator decides, whatever the number of checks."""
 
     def pauses(self) -> list[timedelta]:
-        """Return how long to wait after each check for the next one."""
+        """Return the pause after each check."""
         waits = []
         wait = self.interval
         for _ in range(self.most):
@@ -86,100 +86,102 @@ class HalfMessageStore(Protocol):
     def prepare(self, messages: Sequence[NewHalfMessage]) -> None:
         """Store half messages: all of them, or none and an error.
 
-        Raises EventRefused for what was written before.
+        Raises EventRefused for a message that was written before.
         """
         ...
 
     def resolve(self, event_ids: Sequence[UUID], outcome: LocalOutcome) -> dict[UUID, OutboxStatus]:
-        """Commit or roll back those that are HALF, in this order; return how each stood before.
+        """Commit or roll back the HALF ones, in this order; return the status of each before.
 
-        Those that are not there are left out.
+        The result leaves out messages that do not exist.
         """
         ...
 
     def types_due(self, event_types: Sequence[str]) -> Collection[str]:
-        """Return those of the event types that have a message due for a check."""
+        """Return the event types, of those given, that have a message due for a check."""
         ...
 
     def half_types(self, event_ids: Sequence[UUID]) -> Mapping[UUID, str]:
-        """Return the event types of those messages that are HALF."""
+        """Return the event types of the messages that are HALF."""
         ...
 
     def claim_checks(self, event_type: str, *, limit: int) -> CheckClaim:
-        """Take up to `limit` messages of a type that are due for a check, and count the checks.
+        """Claim up to `limit` messages of a type that are due for a check, and count the checks.
 
-        Nobody else is given them before the check after it would be due. One whose last check was
-        never answered is taken alone: whoever made that may have died of it.
+        No other process gets them before their next check is due. A message whose last check has no
+        recorded result is claimed alone: that check may have killed its process.
         """
         ...
 
     def answer(self, token: UUID, answers: Sequence[CheckResult]) -> Collection[UUID]:
-        """Write down what checks of a claim said, and return the messages for which it counts.
+        """Record the results of a claim's checks, and return the messages whose result counts.
 
-        It does not for those that are not HALF any more, or that are being checked anew.
+        A result does not count for a message that is no longer HALF, or that another check has
+        claimed.
         """
         ...
 
     def give_back(self, token: UUID, checks: Sequence[DueCheck]) -> None:
-        """Let checks of a claim that were not made be due at once, for anybody, and uncounted."""
+        """Release checks of a claim that were not made: due at once, and uncounted."""
         ...
 
     def park(self, *, limit: int) -> Sequence[Envelope]:
-        """Leave up to `limit` messages to an operator whose checks or time are used up."""
+        """Leave to an operator up to `limit` messages whose checks or time are used up."""
         ...
 
 
 class Barrier(Protocol):
-    """The table in which a local transaction and its check-back find out who was first."""
+    """The table that decides whether a local transaction or its check-back came first."""
 
     routed_by: UpdateBase
-    """A statement by which a session with several databases finds the barrier's."""
+    """A statement by which a session with several databases finds the barrier's database."""
 
     def may_have_written(self, connection: Connection) -> bool:
-        """Whether the open transaction may have changed its database; of a foreign one, yes.
+        """Whether the open transaction may have changed its database; true for a foreign one.
 
-        Raises TransactionRefused where the server cannot be asked.
+        Raises TransactionRefused where the server cannot be queried.
         """
         ...
 
     def is_reached_by(self, connection: Connection) -> bool:
-        """Whether a connection leads to the table of the barrier."""
+        """Whether a connection leads to the barrier's table."""
         ...
 
     def admit(self, connection: Connection) -> None:
         """Raise TransactionRefused when the connection commits each statement by itself.
 
-        Also in a block of the driver's, whose rollback nobody hears of. No statement is run, so
-        that this can be called where a session is asynchronous.
+        Also in a block of the driver, whose rollback shieldtx cannot detect. This method runs no
+        statement, so that an asynchronous session can call it.
         """
         ...
 
     def enter(self, connection: Connection, event_ids: Sequence[UUID]) -> None:
-        """Tie the transaction that is open on the connection to the end of half messages.
+        """Tie the connection's open transaction to the outcome of half messages.
 
-        Raises LateTransaction when one of them has been given up, TransactionRefused when the
-        connection commits each statement by itself, or leads to another database than checks do.
+        Raises LateTransaction when one of them has been given up. Raises TransactionRefused when
+        the connection commits each statement by itself, or leads to another database than the
+        checks.
         """
         ...
 
     def has_entered(self, connection: Connection, event_ids: Collection[UUID]) -> bool:
-        """Whether the open transaction is the one that has entered, and has not lost that again.
+        """Whether the open transaction is the one that has entered, and is still marked.
 
-        Drivers have a rollback and blocks of their own, and ROLLBACK TO is a statement as any
-        other. True as well for a transaction that has failed, and will commit nothing.
+        Drivers have rollbacks and blocks of their own, and ROLLBACK TO may be any statement. Also
+        true for a failed transaction, which cannot commit.
         """
         ...
 
     def ask(self, event_id: UUID) -> LocalOutcome:
-        """Return how the local transaction ended; one that has not come can commit no more.
+        """Return the local transaction's outcome; if it has not entered, it cannot commit any more.
 
-        Waits for one in flight, not for long: then its end is UNKNOWN.
+        Waits a short time for a transaction in flight: if it is still open, the outcome is UNKNOWN.
         """
         ...
 
     def look(self, event_id: UUID) -> LocalOutcome:
-        """Return how the local transaction ended, as far as can be seen; it changes nothing.
+        """Return the visible outcome of the local transaction, without changing anything.
 
-        UNKNOWN: it has not come, is in flight, or rolled back unasked.
+        UNKNOWN: the transaction has not entered, is in flight, or rolled back before a check.
         """
         ...

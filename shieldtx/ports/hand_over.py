@@ -1,4 +1,4 @@
-"""What databases tell of an event before it is handed over to a group, and what became of it."""
+"""What databases know of events before their hand-over to a group, and the hand-over's results."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import TxKind
 
 Key: TypeAlias = tuple[str, str]
-"""A topic and the key of an event: what keeps its order."""
+"""A topic and the key of an event: their events are delivered in order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where an event of the outbox stands among those of its key.
+    """The position of an event of the outbox among the events of its key.
 
-    Events of a key are sent in the order of their numbers, and those that have a chosen delay when
-    they are due. Between one with a delay and one without no order is promised: their times say in
-    which order they were sent.
+    Events of a key are sent in the order of their numbers, and events with a chosen delay when they
+    are due. Between an event with a delay and one without, no order is guaranteed: their times give
+    the order of sending.
     """
 
     seq: int
-    """Its number."""
+    """The event's number in the outbox."""
     written_at: datetime
     delayed_until: datetime | None = None
-    """When it was due, if it has a chosen delay."""
+    """The due time of an event with a chosen delay."""
 
     @property
     def due_at(self) -> datetime:
-        """Return when it was to be sent."""
+        """Return when the event was to be sent."""
         return self.written_at if self.delayed_until is None else self.delayed_until
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Behind:
-    """Includes each place that is behind one of some others; and a few more of the same key."""
+    """Covers every position of a key after any of the given ones, and a few others."""
 
     seq: int | None
-    """Of events without a delay: those with a higher number."""
+    """Events without a delay: those with a higher number."""
     due_at: datetime | None
-    """Of events without a delay, too: those that were written after this time."""
+    """Also events without a delay: those written after this time."""
     delayed_until: datetime
-    """Of events with a chosen delay: those that were due at this time or later."""
+    """Events with a chosen delay: those due at this time or later."""
 
     @classmethod
     def any_of(cls, places: Iterable[Place]) -> Behind | None:
-        """Return it for some places; None: there are none."""
+        """Return the bounds for the given positions; None: no positions are given."""
         places = list(places)
         if not places:
             return None
@@ -64,20 +64,20 @@ class Behind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line(Place):
-    """An event of the outbox, with what a repair asks of it."""
+    """An event of the outbox, with the facts that a repair needs."""
 
     kind: TxKind
     type: str
     topic: str
     key: str | None
     unconfirmed: bool
-    """An attempt before the one that was acknowledged may have delivered it."""
+    """An attempt before the acknowledged one may have delivered it."""
     size: int
     """Bytes of its payload and headers."""
 
     @property
     def ordered_by(self) -> Key | None:
-        """Return what keeps its order; None: it has no order, as without a key."""
+        """Return the topic and key that keep its order; None: without order, as without a key."""
         if self.key is None or self.kind is not TxKind.COMMIT:
             return None
         return self.topic, self.key
@@ -85,16 +85,16 @@ class Line(Place):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sibling(Place):
-    """Another event of a key in the outbox, which was sent or is to be sent."""
+    """Another event of a key in the outbox, sent or still to be sent."""
 
     event_id: UUID
     type: str
     ordered_by: Key
     is_sent: bool
-    """Otherwise it is still to be sent."""
+    """False: still to be sent."""
     settled_at: datetime | None
     unconfirmed: bool
-    """An attempt before the one that was acknowledged may have delivered it."""
+    """An attempt before the acknowledged one may have delivered it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,40 +108,40 @@ class Arrival:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sent:
-    """Events that are to be handed over, as their outbox has them now."""
+    """Events to hand over, in their present state in the outbox."""
 
     envelopes: Sequence[Envelope]
-    """Of those that still are as they were seen, in the order in which they were asked for."""
+    """The events that are unchanged since the run saw them, in the requested order."""
     needless: int = 0
-    """They are in line again: a relay sends them."""
+    """Events that are queued again: a relay sends them."""
     changed: int = 0
-    """They are gone, or not as they were seen."""
+    """Events that are missing, or changed since the run saw them."""
     on_their_way: AbstractSet[UUID] = frozenset()
-    """Of both: those in line, and those that were sent again."""
+    """Events of `needless` and `changed`: the queued ones, and those that were sent again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HandedOver:
-    """What became of events that were handed over to a group."""
+    """The result of handing events over to a group."""
 
     done: AbstractSet[UUID] = frozenset()
-    """They are in its inbox now, and were not before."""
+    """The group's inbox has them now, and did not before."""
     needless: AbstractSet[UUID] = frozenset()
-    """It has received them, or refuses them because their rollback came first."""
+    """The group has received them, or refuses them because their rollback came first."""
     conflicting: AbstractSet[UUID] = frozenset()
-    """It has received another event with their business key."""
+    """The group has received another event with their business key."""
     refused: AbstractSet[UUID] = frozenset()
-    """Its database refuses them, as for letters that its encoding does not have."""
+    """The group's database refuses them, for example for characters that its encoding lacks."""
     behind: AbstractSet[UUID] = frozenset()
-    """They are not stored because an earlier event of their key is not."""
+    """Not stored, because an earlier event of their key is not stored."""
 
     @property
     def not_stored(self) -> AbstractSet[UUID]:
-        """Return those that the group lacks still."""
+        """Return the events that the group still lacks."""
         return self.conflicting | self.refused | self.behind
 
     def plus(self, other: HandedOver) -> HandedOver:
-        """Add what became of others."""
+        """Add the result of other events."""
         return HandedOver(
             done=self.done | other.done,
             needless=self.needless | other.needless,

@@ -1,4 +1,4 @@
-"""The consumer's side of the inbox table."""
+"""The port of a consumer to the inbox table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.ports.broker import ReceivedRecord
 
 Origin: TypeAlias = tuple[str, TxKind, int]
-"""The logical topic, the kind and the partition that a row came from."""
+"""The logical topic, the kind and the partition of a row's record."""
 
 
 Handled: TypeAlias = AbstractSet[tuple[str, TxKind]]
@@ -26,17 +26,17 @@ Handled: TypeAlias = AbstractSet[tuple[str, TxKind]]
 
 
 class IncomingEvent(NamedTuple):
-    """A decoded record on its way into the inbox."""
+    """A decoded record, to be stored in the inbox."""
 
     envelope: Envelope
     record: ReceivedRecord
     lease: timedelta | None = None
-    """How long its first attempt may take as one of a batch; None: it gets a turn of its own."""
+    """The maximum duration of its first attempt in a batch; None: it gets an individual attempt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parked:
-    """A record that cannot become an inbox row, kept whole for an operator, with the reason."""
+    """A record that cannot become an inbox row, kept unchanged for an operator, with the reason."""
 
     record: ReceivedRecord
     reason: str
@@ -48,30 +48,30 @@ class Attempt(NamedTuple):
     envelope: Envelope
     group: str
     number: int
-    """1 for the first."""
+    """The attempt's number; 1 for the first."""
     token: UUID
     exhausted: bool = False
     """The attempts were used up before: the last one died with its process."""
     partition: int | None = None
     offset: int | None = None
-    """Of the record; None of a row that came without one."""
+    """Of the record; None for a row that came without a record."""
 
 
 class AttemptOutcome(StrEnum):
-    """How one attempt at an event ended."""
+    """The outcome of one attempt at an event."""
 
     APPLIED = "APPLIED"
-    """Its effect is committed."""
+    """The effect of the event is committed."""
     COMPENSATED = "COMPENSATED"
-    """A rollback's compensation is committed."""
+    """The compensation of a rollback is committed."""
     MOOT = "MOOT"
-    """A rollback without anything to undo: compensated before, never applied, or fenced."""
+    """A rollback had nothing to undo: compensated before, never applied, or fenced."""
     RETRIED = "RETRIED"
     """The attempt failed; another one follows."""
     REFUSED = "REFUSED"
     """The event is given up, and its ROLLBACK event is written."""
     DEAD = "DEAD"
-    """The compensation failed for good, and an operator decides."""
+    """The compensation failed permanently, and an operator decides."""
     BLOCKED = "BLOCKED"
     """No attempt was made: an earlier event is unfinished, or another worker has the lease."""
     LOST = "LOST"
@@ -80,30 +80,30 @@ class AttemptOutcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Receipt:
-    """What became of a batch of arrivals."""
+    """The result of storing a batch of incoming events."""
 
     fresh: Sequence[Envelope]
     """New in the inbox, in the order of arrival."""
     started: Sequence[Attempt]
-    """First attempts of fresh ones: one batch, with one token, in the order of arrival."""
+    """First attempts of fresh events: one batch, with one token, in the order of arrival."""
     duplicates: int
-    """Delivered before: same group, source and event id."""
+    """Received before: same group, source and event id."""
     parked: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Original:
-    """The event that a rollback takes back, from the tables of this service, and how far it got."""
+    """The event that a rollback takes back, from the tables of this service, and its status."""
 
     envelope: Envelope
     status: InboxStatus | None
-    """Of a received one; None for the service's own."""
+    """Of a received event; None for the service's own event."""
     compensated: bool
-    """Some rollback of it has been compensated in this group before."""
+    """An earlier rollback of it has been compensated in this group."""
 
 
 class ReceivedInPart(Exception):
-    """A batch was received up to a record: the rest is not, because of `error`."""
+    """A batch was stored up to a record; the rest is not stored, because of `error`."""
 
     def __init__(self, receipt: Receipt, error: Exception) -> None:
         super().__init__(f"{error} ({len(receipt.fresh)} events before it are received)")
@@ -112,27 +112,27 @@ class ReceivedInPart(Exception):
 
 
 class InboxStore(Protocol):
-    """The consumer's side of the inbox table."""
+    """The port of a consumer to the inbox table."""
 
     def receive(
         self, group: str, arrivals: Sequence[IncomingEvent], parked: Sequence[Parked]
     ) -> Receipt:
         """Store a batch in one transaction; the unique keys decide what is new.
 
-        The same transaction counts the first attempts of those that have a lease and whose turn it
-        is: no row of their key is open but those that are started with them.
+        The same transaction counts the first attempts of events that have a lease and whose key is
+        not blocked: the only open rows of the key are started with them.
         """
         ...
 
     def due(self, group: str, *, handled: Handled, limit: int) -> Sequence[Envelope]:
-        """Return rows whose turn it is: due, not leased, none of their key before them.
+        """Return rows that are ready for an attempt: due, not leased, first of their key.
 
-        Only rows of `handled` types count: however many others are open, they hold up nothing.
+        Only rows of `handled` types count: open rows of other types block nothing.
         """
         ...
 
     def pending(self, group: str, *, handled: Handled) -> Mapping[Origin, int]:
-        """Count the unfinished rows of `handled` types by where they came from."""
+        """Count the unfinished rows of `handled` types by their origin."""
         ...
 
     def unhandled(
@@ -144,63 +144,66 @@ class InboxStore(Protocol):
     def start_attempt(
         self, group: str, envelope: Envelope, *, lease: timedelta, max_attempts: int
     ) -> Attempt | None:
-        """Count an attempt and commit, before the handler; None when it is not the row's turn.
+        """Count an attempt and commit, before the handler; None when the row is not ready.
 
-        An attempt that died in a batch is not counted again: it may have been a neighbour's fault.
+        An attempt that died in a batch is not counted again: another event of the batch may have
+        caused it.
         """
         ...
 
     def effect(self, attempt: Attempt) -> AbstractContextManager[Session]:
-        """Open the transaction that holds PROCESSED and the handler's writes.
+        """Open the transaction that contains PROCESSED and the handler's writes.
 
-        It commits at the end of the block, and rolls back whole on an error. Who commits inside the
-        block gets a HandlerError instead, as does a block that ends in another transaction than it
-        began in. Raises LeaseLost at the start when another worker has taken the row over.
+        The transaction commits at the end of the block, and rolls back completely on an error. A
+        commit inside the block raises HandlerError, as does a block that ends in another
+        transaction than it began in. Raises LeaseLost at the start when another worker has taken
+        the row over.
         """
         ...
 
     def effects(self, attempts: Sequence[Attempt]) -> AbstractContextManager[Session]:
         """Open such a transaction for attempts that were started together: all or none.
 
-        Who commits inside the block gets a HandlerError instead.
+        A commit inside the block raises HandlerError.
         """
         ...
 
     def reset_session(self, session: Session) -> None:
-        """Empty the session of an effect for the next handler; nothing in it is undone.
+        """Empty the session of an effect for the next handler, without undoing anything.
 
-        Raises HandlerError when the handler before has ended or spoilt the transaction.
+        Raises HandlerError when the previous handler has ended or damaged the transaction.
         """
         ...
 
     def note_effect(self, session: Session) -> None:
-        """Note that the handler has done its work, where interceptors go on behind it.
+        """Record that the handler has returned, where interceptors continue after it.
 
-        `reset_session` raises HandlerError when they roll it back, with whichever savepoint.
+        `reset_session` raises HandlerError when an interceptor rolls the handler's work back, with
+        any savepoint.
         """
         ...
 
     def ends_after(self, session: Session, attempts: Sequence[Attempt], applied: int) -> bool:
-        """Whether the last handler left something in the transaction that no other may meet.
+        """Whether the last handler left a state in the transaction that no other one may meet.
 
-        Then the transaction of `effects` settles the first `applied` of its attempts alone; the
-        others stay started, for a transaction of theirs.
+        Then the transaction of `effects` settles only the first `applied` of its attempts; the
+        others stay started, for a later transaction.
         """
         ...
 
     def release(self, attempts: Sequence[Attempt]) -> None:
-        """Take back the counted start of attempts of one batch, of those that still own their row.
+        """Take back the counted start of a batch's attempts, for those that still own their row.
 
-        Each row then waits for a turn of its own, a rollback for the end of its event.
+        Each row then waits for an individual attempt, and a rollback for the outcome of its event.
         """
         ...
 
     def postpone(self, attempt: Attempt, *, delay: timedelta, reason: str) -> bool:
-        """Let the row wait for its next attempt; False when the attempt no longer owns it."""
+        """Defer the row to its next attempt; False when the attempt no longer owns the row."""
         ...
 
     def note(self, attempts: Sequence[Attempt], *, reason: str) -> None:
-        """Write down why the process of these attempts ends; they stay counted, under their lease.
+        """Record why the process of these attempts ends; they stay counted, under their lease.
 
         `attempts` were started together.
         """
@@ -211,27 +214,26 @@ class InboxStore(Protocol):
     ) -> bool:
         """Settle the row as MAX_RECONSUMED or DEAD, and call `in_transaction` in its transaction.
 
-        Returns False, having done nothing, when the attempt no longer owns the row.
+        Returns False, without a change, when the attempt no longer owns the row.
         """
         ...
 
     def original(
         self, session: Session, attempt: Attempt, *, written_here: bool
     ) -> Original | None:
-        """Find and lock what a rollback takes back.
+        """Find and lock the event that a rollback takes back; None: there is no such event.
 
-        An event that was `written_here`, by this service, is in its outbox, others are in the
-        group's inbox. None when no event of this id and source is there. A rollback that names no
-        source means an event of the outbox.
+        An event `written_here`, by this service, is in its outbox; other events are in the group's
+        inbox. Id and source must match. A rollback without a source means an event of the outbox.
         """
         ...
 
     def mark_compensated(self, session: Session, attempt: Attempt) -> None:
-        """Note that the rollback's original is compensated: a unique key lets it be once."""
+        """Record that the rollback's original is compensated: a unique key permits this once."""
         ...
 
     def fence(self, session: Session, attempt: Attempt) -> bool:
-        """Leave the tombstone of an event that its rollback overtook; False if it has come."""
+        """Insert the tombstone of an event that its rollback overtook; False if it has come."""
         ...
 
     def cause(self, session: Session, envelope: Envelope) -> Envelope | None:

@@ -1,4 +1,4 @@
-"""What the write side needs from outside: a place for events in the caller's transaction."""
+"""The port of the write side: stores events in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shieldtx.ports.transaction_marks import TransactionMarks
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Posting:
-    """An envelope on its way into the table, and when it is due (both None: at once)."""
+    """An envelope to be inserted, and when it is due (both None: at once)."""
 
     envelope: Envelope
     delay: timedelta | None = None
@@ -25,7 +25,7 @@ class Posting:
 
 
 class BacklogCounter(Protocol):
-    """Counts what waits, over a connection of the caller."""
+    """Counts waiting events, over a connection of the caller."""
 
     def backlog(self, connection: Connection, topic: str, *, upto: int) -> int:
         """Count the unsettled events of a topic that are due, and stop at `upto`."""
@@ -37,40 +37,40 @@ class OutboxWriter(BacklogCounter, Protocol):
 
     @property
     def routed_by(self) -> UpdateBase:
-        """A change of the outbox, for sessions that choose among databases by the statement."""
+        """A change of the outbox, for sessions that choose a database by the statement."""
         ...
 
     @property
     def marks(self) -> TransactionMarks:
-        """By which a transaction that has gone is told from one that is open."""
+        """The marks that distinguish an ended transaction from an open one."""
         ...
 
     def insert(self, connection: Connection, postings: Sequence[Posting]) -> None:
-        """Insert all rows with one statement; raises EventRefused for those written before."""
+        """Insert all rows with one statement; raises EventRefused for rows written before."""
         ...
 
     def examine(self, connection: Connection) -> None:
-        """Raise TransactionRefused for a connection whose transaction cannot take events.
+        """Raise TransactionRefused for a connection whose transaction cannot store events.
 
-        It commits each statement by itself, or redirects the rows to another schema. No statement
-        is run.
+        The connection commits each statement by itself, or redirects the rows to another schema.
+        This method runs no statement.
         """
         ...
 
     def locate(self, connection: Connection) -> None:
         """Raise TransactionRefused for a connection to another database than the relay's.
 
-        The server is asked, once for each pool of connections.
+        The server is queried once for each pool of connections.
         """
         ...
 
     def may_have_written(self, connection: Connection) -> bool:
-        """Whether the transaction that is open on a connection may have changed its database.
+        """Whether the connection's open transaction may have changed its database.
 
-        Raises TransactionRefused when that cannot be known: a statement has failed in it.
+        Raises TransactionRefused when that is unknown: a statement has failed in the transaction.
         """
         ...
 
     def cancel(self, connection: Connection, event: EventRef, *, who: str) -> Change:
-        """Discard a delayed event in somebody's name, or say why not."""
+        """Discard a delayed event, recorded under `who`, or return why not."""
         ...

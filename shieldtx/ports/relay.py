@@ -1,4 +1,4 @@
-"""The relay's side of the outbox table, and the leases of its shards."""
+"""The port of a relay to the outbox table, and the leases of its shards."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ LocalRollback: TypeAlias = Callable[[Session, Envelope], None]
 
 
 class ClaimedEvent(NamedTuple):
-    """An outbox row in the hands of a relay."""
+    """An outbox row that a relay has claimed."""
 
     envelope: Envelope
     attempts: int
-    """This one included."""
+    """Including this one."""
     unconfirmed: bool
     """An earlier attempt may have reached the broker."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """Rows claimed together, in the order in which they are to be sent."""
+    """Rows claimed together, in the order of sending."""
 
     token: UUID
-    """Fences every write-back: it counts only while the row still carries this token."""
+    """Fences every write-back: a write-back counts only while the row still carries this token."""
     events: Sequence[ClaimedEvent]
     lease_left: timedelta
     """How long the shortest lease among them lasts, by the database's clock at the claim."""
     cut: bool = False
-    """The bound on bytes may have left due rows behind."""
+    """The limit on bytes may have left due rows unclaimed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,18 +50,18 @@ class Retry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settlement:
-    """How the rows of one claim ended, those apart that fail for good."""
+    """The outcomes of one claim's rows, except permanent failures."""
 
     processed: Sequence[UUID] = ()
-    """Acknowledged."""
+    """Acknowledged rows."""
     unsent: Sequence[UUID] = ()
-    """Deferred or unsent: released as they were, the attempt not counted."""
+    """Deferred or unsent rows: released unchanged, the attempt not counted."""
     unconfirmed: Sequence[UUID] = ()
-    """Released likewise, with the mark that the broker may have them."""
+    """Released in the same way, and marked: the broker may have them."""
     retries: Sequence[Retry] = ()
-    """Each holds back the later rows of its key until its next attempt."""
+    """Each blocks the later rows of its key until its next attempt."""
     reason: str = ""
-    """Of what was given back."""
+    """Why rows were released."""
 
     def __len__(self) -> int:
         """Count the rows."""
@@ -69,33 +69,35 @@ class Settlement:
 
 
 class RelayStore(Protocol):
-    """The relay's side of the outbox table. Every method is one short transaction of its own."""
+    """The port of a relay to the outbox table. Every method is one short transaction of its own."""
 
     def claim(self, *, relay: str, limit: int) -> Claim:
-        """Take up to `limit` due rows of the relay's shards under its lease, attempts + 1.
+        """Claim up to `limit` due rows of the relay's shards under its lease; count the attempt.
 
-        Per key the rows come in the order of writing, none while an earlier one waits for a retry;
-        those with a chosen delay come before the others, in the order of their due times.
+        Per key, rows come in the order of writing, and a row that waits for a retry blocks the
+        later ones. Rows with a chosen delay come before the others, in the order of their due
+        times.
         """
         ...
 
     def until_due(self, *, relay: str, since: timedelta, within: timedelta) -> timedelta | None:
-        """Return how long until the next row of the relay's shards is due; None: none is `within`.
+        """Return the time until the next row of the relay's shards is due; None: none is `within`.
 
-        Below zero for one that became due since the last claim, which was `since` ago.
+        Negative for a row that became due since the last claim, which was `since` ago.
         """
         ...
 
     def withdraw(self, *, relay: str, renamed: str) -> int:
-        """Give back what is leased in the relay's shards, its attempt not counted; return how much.
+        """Undo a claim whose response was lost, and return the number of released rows.
 
-        For a claim whose answer was lost, when all earlier ones are settled: so none of it was
-        sent. The shards go on under another name: a claim that is still on its way finds none.
+        Call this when all earlier claims are settled: then nothing of the lost claim was sent. The
+        attempts are not counted. `renamed` is the shards' new owner, so that the lost claim, if it
+        still executes, finds no rows.
         """
         ...
 
     def settle(self, token: UUID, settlement: Settlement) -> int:
-        """Write down how a batch ended; return how many rows still carried the token."""
+        """Write the outcomes of a batch, and return how many rows still carried the token."""
         ...
 
     def fail(
@@ -108,8 +110,8 @@ class RelayStore(Protocol):
     ) -> bool:
         """Settle a row as FAILED and run the local rollback in the same transaction.
 
-        Returns False, having done nothing, when the row no longer carried the token. Raises
-        LocalRollbackFailed, both undone, when the local rollback raises, ends or spoils the
+        Returns False, without a change, when the row no longer carried the token. Raises
+        LocalRollbackFailed, both undone, when the local rollback raises, ends or damages the
         transaction, or cannot be committed.
         """
         ...
@@ -117,26 +119,26 @@ class RelayStore(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardLeases:
-    """What a relay holds after a renewal."""
+    """What a relay owns after a renewal."""
 
     shards: frozenset[int]
     relays: int
-    """Living relays, this one included."""
+    """Active relays, including this one."""
     surplus: frozenset[int]
-    """Shards above its fair share, to be given back when nothing of them is in flight."""
+    """Shards above its fair share, to be released when none of their rows is in flight."""
 
 
 class LeaseStore(Protocol):
-    """Who owns which shard, by the database's clock."""
+    """The owners of the shards, by the database's clock."""
 
     def renew(self, *, relay: str, lease: timedelta) -> ShardLeases:
         """Announce the relay, extend its leases and take free shards up to its fair share."""
         ...
 
     def give_back(self, *, relay: str, shards: frozenset[int]) -> None:
-        """Free these shards for the other relays."""
+        """Release these shards for the other relays."""
         ...
 
     def leave(self, *, relay: str) -> None:
-        """Free every shard of the relay and forget it."""
+        """Release every shard of the relay, and remove the relay."""
         ...

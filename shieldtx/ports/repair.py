@@ -1,4 +1,4 @@
-"""What a repair does to a service's rows, and what it asks of the service's database."""
+"""The port of a repair to a service's database: repairs of its rows, and queries."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ class RepairAction(StrEnum):
     """What a repair does to one row."""
 
     HAND_OVER = "hand over"
-    """An event is stored in the inbox of the one group that lacks it, as if it had just come."""
+    """Stores an event in the inbox of the one group that lacks it, as if it had just arrived."""
 
     PUBLISH_AGAIN = "publish again"
-    """A PROCESSED event comes back in line, under the same id, which inboxes know it by."""
+    """Queues a PROCESSED event again, under the same id, by which inboxes recognise it."""
 
     RELEASE_EVENT = "release event"
-    """An event that a dead relay has left PROCESSING comes back in line."""
+    """Queues an event again that a dead relay has left PROCESSING."""
 
     RELEASE_ATTEMPT = "release attempt"
-    """An event that a dead worker has left PROCESSING is due at once."""
+    """Makes an event due at once that a dead worker has left PROCESSING."""
 
     RAISE_ROLLBACK = "raise rollback"
-    """The ROLLBACK event that is owed for an event which a group gave up is written."""
+    """Writes the missing ROLLBACK event of an event that a group gave up."""
 
     REPLAY_EVENT = "replay event"
-    """A FAILED event has all its attempts again."""
+    """Gives a FAILED event all its attempts again."""
 
     REPLAY_COMPENSATION = "replay compensation"
-    """A DEAD rollback has all its attempts again."""
+    """Gives a DEAD rollback all its attempts again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowSeen:
-    """A row as the reconciliation has seen it: of the outbox or, with a group, of its inbox."""
+    """A row as the reconciliation saw it: of the outbox or, with a group, of its inbox."""
 
     event_id: UUID
     source: str
@@ -64,7 +64,7 @@ class RepairedEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """For the audit: in whose name a batch is repaired, and what the run said about it."""
+    """For the audit log: the user of a repair, the run, and the run's verdict about the batch."""
 
     who: str
     run_id: str
@@ -73,20 +73,20 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Repaired:
-    """What became of rows that were to be repaired."""
+    """The result of a repair of rows."""
 
     done: int = 0
     needless: int = 0
-    """It has been done already, by this repair or another one, or the row needs it no more."""
+    """Repaired already, by this repair or another one, or no longer in need of it."""
     changed: int = 0
-    """They are not as the run saw them, or somebody is moving them now: left alone."""
+    """Left alone: not as the run saw them, or being changed by another transaction now."""
     out_of_order: int = 0
-    """How many of the `done` come behind later events of their keys."""
+    """How many of the `done` come after later events of their keys."""
     events: AbstractSet[UUID] = field(default=frozenset(), compare=False)
-    """Of one batch: which ones are done."""
+    """Of one batch: the repaired events."""
 
     def plus(self, other: Repaired) -> Repaired:
-        """Add what became of others."""
+        """Add the result of other rows."""
         return Repaired(
             done=self.done + other.done,
             needless=self.needless + other.needless,
@@ -99,27 +99,27 @@ class RepairStore(Protocol):
     """The database of one service."""
 
     def purged_until(self) -> datetime | None:
-        """Return up to which time its purge has removed settled rows; None: no purge noted any."""
+        """Return the time up to which its purge removed settled rows; None: no such note."""
         ...
 
     def taken_back(self, events: Sequence[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
-        """Return which events, by id and source, it has written or received a rollback of.
+        """Return the events, by id and source, of which it has written or received a rollback.
 
-        A rollback that was discarded takes nothing back.
+        A discarded rollback takes nothing back.
         """
         ...
 
     def discarded(
         self, events: Sequence[tuple[UUID, str]], *, group: str | None = None
     ) -> set[tuple[UUID, str]]:
-        """Return of which events, by id and source, an operator has discarded a parked record.
+        """Return the events, by id and source, of which an operator has discarded a parked record.
 
-        Of one of its groups, or of any.
+        Of the given group, or of any.
         """
         ...
 
     def lines(self, ids: Sequence[UUID]) -> Mapping[UUID, Line]:
-        """Return where these events stand in its outbox."""
+        """Return the positions of these events in its outbox."""
         ...
 
     def siblings(
@@ -131,11 +131,11 @@ class RepairStore(Protocol):
     ) -> Iterator[Sibling]:
         """Yield the service's events of these keys that were sent, or are to be sent.
 
-        Not those of another source in its table, such as a former name of the service: no order
-        binds them to these.
+        Events of another source in its table are left out, such as those of the service's former
+        name: no order exists between them.
 
-        With `since`, only of rows that are open or have settled since: they are found by indexes,
-        where all others take a scan of the outbox. With `behind`, only of places that it includes.
+        With `since`, only rows that are open or have settled since: indexes find them, where all
+        rows need a scan of the outbox. With `behind`, only positions within these bounds.
         """
         ...
 
@@ -144,25 +144,25 @@ class RepairStore(Protocol):
         ...
 
     def receivers(self, source: str) -> set[tuple[str, str]]:
-        """Return which groups have received events of a source, by group and event type."""
+        """Return the groups that have received events of a source, with the event types."""
         ...
 
     def latest_received(
         self, group: str, source: str, keys: Collection[Key]
     ) -> Mapping[Key, datetime]:
-        """Return when the latest event of these keys that a group has received was written.
+        """Return, by key, when the latest event that a group has received was written.
 
-        It takes a scan of the inbox.
+        Needs a scan of the inbox.
         """
         ...
 
     def received_after(
         self, group: str, source: str, after: Mapping[Key, datetime], *, since: datetime | None
     ) -> Iterator[Arrival]:
-        """Yield what a group has received of these keys that was written then or later.
+        """Yield a group's received events of these keys that were written then or later.
 
-        With `since`, only of rows that are open or have settled since: they are found by indexes,
-        where all others take a scan of the inbox.
+        With `since`, only rows that are open or have settled since: indexes find them, where all
+        rows need a scan of the inbox.
         """
         ...
 
@@ -173,9 +173,9 @@ class RepairStore(Protocol):
         ...
 
     def sent(self, rows: Sequence[RowSeen], *, payloads: bool) -> Sent:
-        """Read the events of those PROCESSED rows of its outbox that still are as they were seen.
+        """Return the events of the PROCESSED outbox rows that are unchanged since the run saw them.
 
-        Without `payloads`, that of each envelope is "null".
+        Without `payloads`, the payload of each envelope is "null".
         """
         ...
 
@@ -188,23 +188,23 @@ class RepairStore(Protocol):
         in_order: bool,
         dry_run: bool,
     ) -> HandedOver:
-        """Store events in the inbox of a group, and note it, in one transaction.
+        """Store events in the inbox of a group, with an audit entry, in one transaction.
 
-        The unique keys of the inbox decide what is new. With `in_order`, none is stored of whose
-        key an event before it is not. With `dry_run` nothing is written: the answer says what would
-        be.
+        The unique keys of the inbox decide what is new. With `in_order`, no event is stored after
+        one of its key that is not stored. With `dry_run` nothing is written: the result is that of
+        a real run.
         """
         ...
 
     def received(self, events: Sequence[RepairedEvent]) -> set[RepairedEvent]:
-        """Return which of these its inbox holds."""
+        """Return the events, of those given, that its inbox contains."""
         ...
 
     def repair(
         self, action: RepairAction, rows: Sequence[RowSeen], *, note: Note, dry_run: bool
     ) -> Repaired:
-        """Repair those rows that still are as they were seen, and note it, in one transaction.
+        """Repair rows unchanged since the run saw them, and record it, in one transaction.
 
-        With `dry_run` nothing is written: the answer says what would be.
+        With `dry_run` nothing is written: the result is that of a real run.
         """
         ...

@@ -1,4 +1,4 @@
-"""What the purge needs from outside: tables that give up what is settled and old."""
+"""The port of the purge: tables from which settled, old rows are removed."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 NOTED_AHEAD: Final = timedelta(minutes=1)
-"""By how much the note of a purge may be later than what was purged: not every batch writes it."""
+"""How much later the note of a purge may be than the purged rows: not every batch writes it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Purged:
-    """What came of one batch, or of a pass."""
+    """The result of one batch, or of a pass."""
 
     removed: int
-    """Rows."""
+    """The number of removed rows."""
     more: bool
-    """Whether to go on at once."""
+    """Whether to continue at once."""
 
 
 class RetentionStore(Protocol):
-    """Walks over a table batch by batch, each in a short transaction of its own.
+    """Purges each table in batches, each in a short transaction of its own.
 
-    It remembers how far it is, and starts again after the end. A batch that removes rows of outbox
-    or inbox notes up to which time it did, in the same transaction.
+    The store remembers its position, and starts again after the last row. A batch that removes rows
+    of outbox or inbox records up to which time, in the same transaction.
     """
 
     def purge_outbox(self, *, older_than: timedelta, limit: int) -> Purged:
@@ -40,7 +40,7 @@ class RetentionStore(Protocol):
     ) -> Purged:
         """Remove up to `limit` parked records that were discarded before `older_than`.
 
-        Those that still wait for an operator too, where they were parked before `waiting`.
+        Also remove records that still wait for an operator, if they were parked before `waiting`.
         """
         ...
 
@@ -54,7 +54,7 @@ class RetentionStore(Protocol):
 
 
 class BarrierRetentionStore(Protocol):
-    """Takes old rows out of a barrier, each batch in a short transaction of its own."""
+    """Removes old rows from a barrier, each batch in a short transaction of its own."""
 
     def purge_barrier(self, *, older_than: timedelta, limit: int) -> Purged:
         """Remove up to `limit` rows that were entered before `older_than`."""

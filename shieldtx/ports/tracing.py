@@ -1,4 +1,4 @@
-"""What the trace of an event needs from outside: what a service's tables know of the event."""
+"""The port of event traces: what the tables and the trace of a service know of an event."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from uuid import UUID
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 
 MAX_TRACED_EVENTS = 100
-"""How many events a trace holds; what follows from them is left out then, and said to be."""
+"""The maximum number of events in a trace; the trace reports that it leaves out the rest."""
 
 MAX_TRACED_ATTEMPTS = 200
-"""How many attempts of an event are read from one service's trace: the latest."""
+"""The maximum number of attempts of an event that are read from one service's trace: the latest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """Which event it is; never what is in it."""
+    """The identity of an event, without its contents."""
 
     event_id: UUID
     type: str
@@ -43,7 +43,7 @@ class KnownRow:
     status: OutboxStatus | InboxStatus
     attempts: int
     began_at: datetime
-    """When it was written, or received."""
+    """When the event was written, or received."""
     due_at: datetime
     lease_until: datetime | None
     settled_at: datetime | None
@@ -56,7 +56,7 @@ class KnownRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TracedAttempt:
-    """An attempt that the service's tracer has kept."""
+    """An attempt that the service's tracer has recorded."""
 
     group: str | None
     attempt: int
@@ -78,7 +78,7 @@ class Facts:
     written: KnownRow | None = None
     received: Sequence[KnownRow] = ()
     marks: Sequence[TracedAttempt] = ()
-    """In the order in which they were kept."""
+    """In the order of recording."""
     caused: Sequence[UUID] = ()
     """Its rollbacks, and the events that its handlers wrote here."""
 
@@ -87,17 +87,17 @@ class TraceReader(Protocol):
     """What one service knows."""
 
     def facts(self, event_id: UUID) -> Facts:
-        """Return all it knows of an event."""
+        """Return all that the service knows of an event."""
         ...
 
 
 LONGEST_TRACED_REASON = 500
-"""Characters of an error that are kept; the tables keep more of the last one."""
+"""The maximum length of a recorded error, in characters; the tables keep more of the last one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceEntry:
-    """One attempt to send an event, or one of a consumer group at it."""
+    """One attempt to send an event, or one attempt of a consumer group."""
 
     event_id: UUID
     group: str | None
@@ -106,19 +106,19 @@ class TraceEntry:
     outcome: str
     """The name of a DeliveryOutcome (relay) or of an AttemptOutcome (consumer group)."""
     ended: float
-    """By the clock of the tracer."""
+    """When the attempt ended, by the clock of the tracer."""
     waited: float | None = None
     """Seconds between claim and handing over."""
     took: float | None = None
-    """Seconds from then, or from before the handler, to the end."""
+    """Seconds from handing over, or from before the handler, to the end."""
     partition: int | None = None
     offset: int | None = None
     reason: str = ""
 
 
 class TraceStore(Protocol):
-    """Where entries are kept."""
+    """Stores trace entries."""
 
     def write(self, entries: Sequence[TraceEntry], *, clock: Callable[[], float]) -> None:
-        """Keep entries, in one transaction of its own; `clock` is that of their `ended`."""
+        """Store entries in a transaction of their own; `clock` is the clock of their `ended`."""
         ...

@@ -1,4 +1,4 @@
-"""How to see that a transaction has gone which SQLAlchemy takes for open."""
+"""Detects transactions that have ended although SQLAlchemy treats them as open."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from sqlalchemy import Connection
 
 
 class TransactionState(Enum):
-    """What a driver says of the transaction on its connection, without asking the server."""
+    """What a driver knows of the transaction on its connection, without a query to the server."""
 
     NONE = "none"
-    """It has not begun one, or has ended it."""
+    """The driver has not begun a transaction, or has ended it."""
     OPEN = "open"
     FAILED = "failed"
-    """A statement has failed: the server runs nothing but a rollback."""
+    """A statement has failed: the server accepts only a rollback."""
     ENDED = "ended"
-    """It has ended one that SQLAlchemy goes on in: each statement is committed by itself."""
+    """The driver has ended a transaction in which SQLAlchemy continues: each statement is committed
+    by itself."""
     UNKNOWN = "unknown"
 
 
 class TransactionMarks(Protocol):
-    """Looks at transactions, and leaves marks in them which a rollback takes away.
+    """Reads transaction states, and sets marks that a rollback removes.
 
     A mark is set for an `owner`, a number that is unique in the process, and has a number itself. A
-    rollback to a savepoint leaves the mark that there was before.
+    rollback to a savepoint restores the mark that was set before.
     """
 
     def state(self, connection: Connection) -> TransactionState:
-        """Return what the driver knows; UNKNOWN where it, or its database, cannot be asked."""
+        """Return what the driver knows; UNKNOWN where it, or its database, has no answer."""
         ...
 
     def is_in_block(self, connection: Connection) -> bool:
@@ -37,7 +38,7 @@ class TransactionMarks(Protocol):
         ...
 
     def mark(self, connection: Connection, *, owner: int, number: int) -> int | None:
-        """Set the owner's mark, and return that which was there before; 0 for none.
+        """Set the owner's mark, and return the previous one; 0 for none.
 
         None where the database has no marks.
         """

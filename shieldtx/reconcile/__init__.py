@@ -1,1 +1,1 @@
-"""The reconciliation: what a mismatch is, how a run is asked for and reported. No Spark here."""
+"""The reconciliation without Spark: the rules of mismatches, requests of runs, and reports."""

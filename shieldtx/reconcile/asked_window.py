@@ -1,4 +1,4 @@
-"""What of the time that a run was asked for, with --since and --until, it cannot judge."""
+"""The parts of a requested window (--since, --until) that a run cannot judge."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _TIME: Final = "%Y-%m-%d %H:%M:%S%z"
 def unjudged_of(
     asked: Selection, windows: Mapping[Stream, Window], alone: Mapping[str, Window]
 ) -> list[str]:
-    """Say in sentences which of the time that a run was asked for it cannot judge.
+    """Return one sentence for each part of the requested window that the run cannot judge.
 
-    Without an end, what is in flight is left to a later run, as it is every night; without a
-    beginning, so is what was purged, to earlier ones. But some of the time has to be left to judge.
-    `alone` is of services that are compared with topics and with no other service.
+    Without --until, a later run judges the events in flight, as every night. Without --since,
+    earlier runs have judged the purged events. In both cases a part of the window must remain to be
+    judged. `alone` has the windows of services that are compared only with topics.
     """
     told: dict[str, None] = {}
     for events, window in _events(windows, alone):
@@ -48,7 +48,7 @@ def _events(
 
 
 def _purged(asked: Selection, window: Window) -> str:
-    """Say of which time, as asked for, rows may have been purged; empty: of none."""
+    """Return the part of the requested window whose rows may have been purged; empty if none."""
     horizon, since, until = window.horizon, asked.written_since, asked.written_until
     if horizon is None:
         return ""
@@ -61,7 +61,7 @@ def _purged(asked: Selection, window: Window) -> str:
 
 
 def _to_come(asked: Selection, window: Window) -> str:
-    """Say of which time, as asked for, events are in flight or still to come; empty: of none."""
+    """Return the part of the requested window that is in flight or in the future; empty if none."""
     watermark, since, until = window.watermark, asked.written_since, asked.written_until
     if watermark is None:
         return ""

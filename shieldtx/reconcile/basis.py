@@ -1,8 +1,8 @@
-"""On what a run's watermarks rest: what it judged, by which rules, and in which databases.
+"""The basis of a run's watermarks: what the run judged, by which rules, and in which databases.
 
-An incremental run trusts that whatever did not move since a good run is in order still. So it may
-start only from a run that looked at the same things in the same databases; after anything else all
-is looked at, and the report says why.
+An incremental run assumes that rows without changes since a good run are still in order. So it may
+start only from a run that judged the same services in the same databases. After any change the run
+is a full one, and the report states the reason.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from shieldtx.reconcile.observed import Observed
 from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase
 
 RULES: Final = 7
-"""The generation of rules and selections: what an earlier release called in order may not be."""
+"""The generation of rules and selections. A verdict of an earlier generation may not hold any more.
+"""
 
 
 def _of_names(others: Any) -> Any:
-    """Read what an earlier release stored as well: names of topics and types in one list."""
+    """Accept the format of earlier releases as well: topics and types in one list of names."""
     return Others.named(*others) if isinstance(others, list) else others
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedService:
-    """A service as far as verdicts depend on its configuration."""
+    """The configuration of a service, as far as verdicts depend on it."""
 
     schema: str | None
     retention: timedelta | None
@@ -39,12 +40,12 @@ class JudgedService:
     other_sources: tuple[str, ...]
     former_groups: tuple[FormerGroup, ...] = ()
     history: DatabaseHistory | None = None
-    """None: of a configuration alone, whose database was not asked."""
+    """None: the basis describes a configuration only, and the database was not queried."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Basis:
-    """What a run judges."""
+    """All that determines the verdicts of a run."""
 
     rules: int = RULES
     margin: timedelta
@@ -54,12 +55,12 @@ class Basis:
     observed: Observed | None = None
     """None: the run has not ended."""
     incomplete_inboxes: Mapping[str, datetime] | None = None
-    """By service whose inbox may lack rows of events that have had their effects: from when the
-    inbox has all rows. None: of an earlier release, which did not ask, or not asked yet."""
+    """By service whose inbox may lack rows of applied events: the time from which the inbox has all
+    rows. None: not checked yet, or stored by an earlier release without this check."""
 
 
 def basis_of(request: ReconcileRequest, histories: Mapping[str, DatabaseHistory]) -> Basis:
-    """Return what a request judges, in databases with these `histories`."""
+    """Return the basis of a request, in databases with these `histories`."""
     broker = request.broker
     return Basis(
         margin=request.margin,
@@ -69,17 +70,17 @@ def basis_of(request: ReconcileRequest, histories: Mapping[str, DatabaseHistory]
 
 
 def changes(earlier: Basis, now: Basis) -> list[str]:
-    """Say in sentences what of the configuration or the rules has changed; empty: nothing."""
+    """Return the changes of the configuration and the rules as sentences; empty if none."""
     return [*_changes(earlier, now), *other_services(earlier, now)]
 
 
 def other_services(earlier: Basis, now: Basis) -> list[str]:
-    """Say in sentences which services are others, or judged by another configuration."""
+    """Return sentences for services that were added, removed or configured differently."""
     return list(_other_services(earlier, now))
 
 
 def judged_alike(earlier: Basis, now: Basis) -> frozenset[str]:
-    """Return the services of both that are judged by the same configuration."""
+    """Return the services that both runs judge by the same configuration."""
     return frozenset(
         name
         for name in earlier.services.keys() & now.services.keys()
@@ -88,9 +89,9 @@ def judged_alike(earlier: Basis, now: Basis) -> frozenset[str]:
 
 
 def configuration_of(text: str) -> str:
-    """Return what of a stored basis its configuration and rules decide; the same text: the same.
+    """Return the configuration and the rules of a stored basis, in a form that can be compared.
 
-    The text of another release stands for itself.
+    A text of an incompatible release is returned unchanged.
     """
     basis = from_json(text)
     if basis is None:
@@ -101,9 +102,9 @@ def configuration_of(text: str) -> str:
 
 
 def losses(earlier: Basis, now: Basis) -> list[str]:
-    """Say in sentences which databases are others, or have another past; empty: none.
+    """Return sentences for databases that were replaced or have another history; empty if none.
 
-    Whether the newest rows of then are still there is for the databases to say.
+    Only the databases themselves show whether the newest rows of the earlier run still exist.
     """
     return [
         f"the database of {name} {what}"
@@ -113,10 +114,10 @@ def losses(earlier: Basis, now: Basis) -> list[str]:
 
 
 def clocks_set_back(earlier: Basis, now: Basis, watermarks: Mapping[str, datetime]) -> list[str]:
-    """Say in sentences of which databases an earlier run knew times that have not come yet.
+    """Return sentences for databases whose current time is before a time that an earlier run noted.
 
-    Their clocks were ahead, and were set right. What was settled since then lies before the run's
-    `watermarks`, and no run has judged it.
+    The clock of such a database was ahead, and was corrected. Rows that were settled since then lie
+    before the run's `watermarks`, and no run has judged them.
     """
     return [
         f"the clock of the database of {name} was ahead when an earlier run judged it, and was set "
@@ -142,12 +143,12 @@ def _known_times(
 
 
 def to_json(basis: Basis) -> str:
-    """Encode a basis, to be stored with its run; it holds no secret."""
+    """Encode a basis, to be stored with its run; the text has no secret."""
     return _BASIS.dump_json(basis).decode()
 
 
 def from_json(text: str) -> Basis | None:
-    """Decode what `to_json` has made; None: by a release that knew another one, or none."""
+    """Decode a stored basis; None if there is none or an incompatible release stored it."""
     try:
         return _BASIS.validate_json(text)
     except ValidationError:
@@ -161,7 +162,7 @@ def _judged(service: ServiceDatabase, history: DatabaseHistory | None) -> Judged
     return JudgedService(
         schema=service.schema,
         retention=service.retention,
-        # The order in which a file names them means nothing.
+        # The order of the groups in the file has no meaning.
         groups=tuple(sorted(service.groups or (), key=repr)),
         others=Others(
             topics=tuple(sorted(service.others.topics)),

@@ -1,4 +1,4 @@
-"""Between which services events can go, whether or not a run sees any of them."""
+"""The pairs of services between which events can flow, whether or not a run finds any."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from shieldtx.reconcile.expectations import Member, Received, Stream
 
 
 def possible_streams(members: Collection[Member], received: Iterable[Received]) -> set[Stream]:
-    """Return the streams that groups name in the configuration, and those that have had events.
+    """Return the streams of the configured groups, and the streams that have had events.
 
-    Where all rows of a stream were purged or lost, nothing else shows that it is there.
+    Nothing else shows that a stream exists when all its rows were purged or lost.
     """
     names = {member.name for member in members}
     return {*_named(members), *(_had(each) for each in received if each.source in names)}
@@ -25,7 +25,7 @@ def _named(members: Collection[Member]) -> Iterator[Stream]:
     for member in members:
         for group in member.groups or ():
             if group.kind is not TxKind.COMMIT:
-                # What it compensates went the other way, as a stream of its own.
+                # Compensated events went the other way, in a stream of their own.
                 continue
             for upstream in members:
                 is_named = not group.upstreams or upstream.name in group.upstreams

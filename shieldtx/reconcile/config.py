@@ -1,4 +1,4 @@
-"""`reconcile.toml`: which services are compared, and who should receive what."""
+"""`reconcile.toml`: the services to compare, and the events that their groups should receive."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _Duration = Annotated[timedelta, Field(ge=timedelta(0))]
 
 
 class _Part(BaseModel):
-    # What is wrong is told by its place and never by its value, which may be a secret in the wrong
-    # place.
+    # Error messages have the location of a wrong value and never the value: a misplaced value may
+    # be a secret.
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
@@ -75,22 +75,22 @@ class _File(_Part):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Configuration:
-    """What is compared, every night anew."""
+    """The configuration of the nightly comparison."""
 
     scope: str
-    """The name under which runs are stored: each has its own watermarks."""
+    """The name under which runs are stored. Each name has its own watermarks."""
     services: tuple[ServiceDatabase, ...]
-    """The database of the first one keeps the stored runs."""
+    """The database of the first service stores the runs."""
     broker: BrokerAccess | None = None
     margin: timedelta = timedelta(minutes=15)
     statement_timeout: timedelta = timedelta(hours=1)
 
 
 def read_configuration(path: Path, environment: Mapping[str, str]) -> Configuration:
-    """Read a TOML file; the variables that it names are looked up in the `environment`.
+    """Read a TOML file, and look up the variables that it names in the `environment`.
 
-    Raises ConfigurationError, which says where and repeats no value, for a file that cannot be
-    read, for keys and values that cannot be, and for variables that are not set.
+    Raises ConfigurationError for an unreadable file, for invalid keys and values, and for variables
+    that are not set. The message has the location and never a value.
     """
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -203,7 +203,7 @@ def _groups(place: str, given: tuple[_Group, ...], path: Path) -> list[ExpectedG
 
 
 def _check_compensated(place: str, group: _Group, path: Path) -> None:
-    """Raise ConfigurationError where a group compensates events of others and handles none such."""
+    """Raise ConfigurationError where a group compensates events of others without handling them."""
     given = f"{path}: {place}.groups: {group.name} has `compensates_others`"
     if group.compensates_others and not group.receives:
         raise ConfigurationError(

@@ -1,8 +1,8 @@
-"""How events are sorted into buckets whose digests are compared instead of their rows.
+"""Buckets of events, whose digests are compared instead of the rows.
 
-A bucket is a range of event ids. Ids that shieldtx makes are UUIDv7, in the order of time, so that
-the events of a bucket are neighbours in the table too, and those of a few buckets are found by the
-primary key without another scan.
+A bucket is a range of event ids. shieldtx generates UUIDv7 ids, which ascend with time. So the
+events of a bucket are neighbours in the table, and the primary key finds the events of a few
+buckets without another scan.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from itertools import pairwise
 from uuid import UUID
 
 _ROWS = 100
-"""In a bucket, about. Fewer: more digests to compare. More: more rows to read for each mismatch."""
+"""The approximate number of rows in a bucket. Fewer rows: more digests to compare. More rows: more
+rows to read for each mismatch."""
 _FEWEST, _MOST = 1, 1 << 17
 _DIGITS = 15
-"""Hexadecimal, of an id: what PostgreSQL's bigint can hold."""
+"""Hexadecimal digits of an id that fit into PostgreSQL's bigint."""
 _REST = "0" * (32 - _DIGITS)
 _LOWEST = UUID(int=0)
 
@@ -31,22 +32,22 @@ _SQL = """width_bucket({{row}}.event_id, (
 
 @dataclass(frozen=True, kw_only=True)
 class Buckets:
-    """Ranges of ids: between each two bounds lie `steps` of them, all of the same width."""
+    """Ranges of ids: `steps` ranges of the same width between each two neighbouring bounds."""
 
     bounds: tuple[int, ...]
-    """The first 60 bits of ids, ascending, two at least."""
+    """The first 60 bits of ids, ascending; at least two."""
     steps: int
 
     @property
     def number(self) -> int:
-        """How many there are, with the one below the first bound and the one above the last."""
+        """The number of buckets, with the one below the first bound and the one above the last."""
         return len(self._edges) + 1
 
     @property
     def sql(self) -> str:
-        """The bucket of `{row}`'s event, in PostgreSQL's words.
+        """The bucket of `{row}`'s event, as an SQL expression of PostgreSQL.
 
-        The edges are made by the server itself, once a statement.
+        The server itself computes the edges, once for each statement.
         """
         lows, widths = zip(*self._parts, strict=True)
         return _SQL.format(
@@ -54,9 +55,10 @@ class Buckets:
         )
 
     def sql_of(self, numbers: Collection[int]) -> str:
-        """The bucket of `{row}`'s event if it is one of these, else NULL, in PostgreSQL's words.
+        """Return an SQL expression for the bucket of `{row}`'s event; NULL outside these buckets.
 
-        Without the edges of all others: to make a hundred thousand of them takes 0.4 s.
+        The expression leaves out the edges of all other buckets: computing 100,000 edges takes 0.4
+        s.
         """
         if not numbers:
             return "NULL::int"
@@ -72,7 +74,7 @@ class Buckets:
         )
 
     def ranges(self, numbers: Collection[int]) -> list[tuple[UUID | None, UUID | None]]:
-        """Return the ranges of ids of some buckets, neighbours in one: from, and up to before."""
+        """Return the id ranges of some buckets, neighbours merged; the upper end is exclusive."""
         found: list[tuple[UUID | None, UUID | None]] = []
         for low, high in map(self._range, sorted(set(numbers))):
             if found and found[-1][1] == low and low is not None:
@@ -102,16 +104,16 @@ class Buckets:
 
     @property
     def _parts(self) -> list[tuple[int, int]]:
-        """From where the parts between two bounds go, and how far."""
+        """The lower bound and the width of each part between two bounds."""
         return [(low, high - low) for low, high in pairwise(self.bounds)]
 
 
 ONE = Buckets(bounds=(0, 1), steps=1)
-"""Where no digests are compared."""
+"""The buckets of a run that compares no digests."""
 
 
 def buckets_for(rows: int, samples: Iterable[UUID]) -> Buckets:
-    """Return buckets for so many rows, by ids that divide the rows into parts of about one size."""
+    """Return buckets for a number of rows; the sampled ids divide these into about equal parts."""
     bounds = sorted({sample.int >> (128 - 4 * _DIGITS) for sample in samples})
     if len(bounds) < 2:  # noqa: PLR2004  the two ends of a range
         return ONE
@@ -121,10 +123,10 @@ def buckets_for(rows: int, samples: Iterable[UUID]) -> Buckets:
 
 
 def _thinned(bounds: list[int]) -> list[int]:
-    """Keep no more than divide the rows into `_MOST` parts: the ends, and others evenly.
+    """Keep at most `_MOST` parts: the first and the last bound, and evenly spaced ones between.
 
-    Each service has samples of its own, so that many services have more of them than a digest has
-    numbers for buckets.
+    Each service has its own samples. With many services there are more samples than a digest has
+    bucket numbers.
     """
     last = len(bounds) - 1
     if last <= _MOST:

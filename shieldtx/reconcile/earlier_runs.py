@@ -1,4 +1,4 @@
-"""What stored runs have seen, as far as it is of the same databases."""
+"""The observations of stored runs, as far as they come from the same databases."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from shieldtx.reconcile.expectations import Received
 from shieldtx.reconcile.observed import Past
 
 CARRIED_ON_SINCE: Final = 7
-"""The first generation of rules whose runs are stored with what those before them have seen."""
+"""The first generation of rules whose runs are stored with the observations of the runs before
+them."""
 MOST_ADDED: Final = 1_000
-"""Runs of earlier releases that are read: more than there are in a time of going back to one."""
+"""The most runs of earlier releases that are read: more than there are after a return to such a
+release."""
 
 
 def past_of(earlier: Iterable[Basis | None], now: Basis) -> Past:
-    """Return what earlier runs of one name, the latest first, have seen of the services of a run.
+    """Return what earlier runs of one name observed of a run's services.
 
-    Each run is stored with what those before it have seen, so the latest one of a service is
-    enough. Neither other rules nor another configuration end that. A run of another database says
-    nothing: it is a service of the same name in another file, or one whose tables were recreated.
+    `earlier` begins with the latest run. Each run is stored with the observations of the runs
+    before it. So the latest run of a service is enough, also after a change of rules or
+    configuration. A run of another database is ignored: it is a service of the same name in another
+    file, or its tables were recreated.
 
-    A run of an earlier release is stored with what inboxes had in that night alone. It adds that
-    and ends nothing. Where no other run is left, the latest such run counts.
+    A run of an earlier release is stored only with the inbox contents of that night. The run adds
+    these and does not end the search. Where no other run is left, the latest such run counts.
     """
     memory = _Memory()
     for basis in earlier:
@@ -39,10 +42,11 @@ def past_of(earlier: Iterable[Basis | None], now: Basis) -> Past:
 
 
 def together(own: Past, others: Iterable[Past]) -> Past:
-    """Return what runs of several names have seen: the own name, and others, the latest first.
+    """Return the observations of several names: the own name, and the others, the latest first.
 
-    Since when a group is a former one, the own name says, also that it was none. A file of another
-    name that does not list a group knows nothing of it: the latest one decides that lists it.
+    The own name decides since when a group is a former one, and whether it is a former one at all.
+    A file that does not list a group has no information about it: the latest name that lists it
+    decides.
     """
     received = set(own.received)
     since: dict[str, Mapping[str, datetime]] = {}
@@ -57,12 +61,12 @@ def together(own: Past, others: Iterable[Past]) -> Past:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Scope:
-    """Of which services an earlier run speaks."""
+    """The services about which an earlier run has information."""
 
     names: frozenset[str]
-    """Those that took part in it and take part now."""
+    """Services in both runs."""
     receivers: frozenset[str]
-    """Those of them whose inboxes are in the same databases."""
+    """Services of `names` whose inboxes are in the same databases."""
 
     def has(self, seen: Received) -> bool:
         writer = seen.causation_source or seen.source
@@ -71,17 +75,17 @@ class _Scope:
 
 @dataclass(kw_only=True, slots=True)
 class _Memory:
-    """What has been read of it so far, from the latest run on."""
+    """The observations that have been read so far, from the latest run back."""
 
     received: set[Received] = field(default_factory=set)
     since: dict[str, Mapping[str, datetime]] = field(default_factory=dict)
     scopes: list[_Scope] = field(default_factory=list)
-    """Of the runs that are stored with what those before them have seen."""
+    """The scopes of the runs that are stored with the observations of the runs before them."""
     added: list[tuple[_Scope, set[Received]]] = field(default_factory=list)
-    """By runs of earlier releases that came after such a run, or may have."""
+    """Runs of earlier releases that came, or may have come, after a run of `scopes`."""
 
     def add(self, basis: Basis, scope: _Scope) -> None:
-        """Read one more run, which was before all others."""
+        """Add one more run, which took place before all runs added so far."""
         observed = basis.observed
         if observed is None:
             return
@@ -99,16 +103,16 @@ class _Memory:
         self.scopes.append(scope)
 
     def is_whole_of(self, services: Iterable[str]) -> bool:
-        """Whether no earlier run can say more of these services."""
+        """Return whether no earlier run can add observations of these services."""
         return any(scope.receivers >= set(services) for scope in self.scopes)
 
     def past(self) -> Past:
-        """Return all of it."""
+        """Return all observations."""
         received = self.received | self._of_earlier_releases()
         return Past(received=tuple(sorted(received, key=repr)), former_since=self.since)
 
     def _of_earlier_releases(self) -> set[Received]:
-        """Return what all of them add, or the latest one where no other run is before it."""
+        """Return what these runs add; only the latest one's where no other run is before it."""
         found: set[Received] = set()
         later: list[_Scope] = []
         for scope, added in self.added:
@@ -128,7 +132,7 @@ def _scope_of(earlier: Basis, now: Basis) -> _Scope:
 
 
 def same_databases(earlier: Basis, now: Basis) -> frozenset[str]:
-    """Return the services of both whose tables are the same ones, restored or not."""
+    """Return the services of both whose tables are the same, restored or not."""
     return frozenset(
         name
         for name in earlier.services.keys() & now.services.keys()
@@ -139,5 +143,5 @@ def same_databases(earlier: Basis, now: Basis) -> frozenset[str]:
 def _is_same(before: DatabaseHistory | None, now: DatabaseHistory | None) -> bool:
     if before is None or now is None or before.objects != now.objects:
         return False
-    # A role may be granted the right to ask for the system, or lose it: that is no other system.
+    # A role may gain or lose the right to query the system identifier: the system is the same.
     return before.system is None or now.system is None or before.system == now.system

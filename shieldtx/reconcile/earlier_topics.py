@@ -1,4 +1,4 @@
-"""Which topics the stored runs of a configuration have read."""
+"""The topics that the stored runs of a configuration have read."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from shieldtx.reconcile.observed import ObservedTopics
 
 
 def topics_before(earlier: Iterable[Basis | None], now: Basis) -> ObservedTopics:
-    """Return the topics that the latest run, of those given the latest first, has met.
+    """Return the topics that the latest run has read; `earlier` begins with the latest.
 
-    Each run is stored with those that it read, and with those of earlier runs that the broker did
-    not let it read, so the latest one is enough. A run says nothing if its topics have another
-    prefix, or if none of its services takes part now.
+    Each run is stored with the topics that it read, and with topics of earlier runs that the broker
+    did not let it read. So the latest run is enough. A run does not count if its topics have
+    another prefix, or if none of its services takes part now.
     """
     if now.topics is None:
         return ObservedTopics()

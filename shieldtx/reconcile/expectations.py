@@ -1,4 +1,4 @@
-"""The services and groups of a run, what they sent and received, and which routes events take."""
+"""The services and groups of a run, the events sent and received, and the routes of the events."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ NOBODY = "(no group)"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpectedGroup:
-    """A consumer group of a service and events that it should receive, each of them once."""
+    """A consumer group of a service, and events that it should receive, each of them once."""
 
     name: str
     kind: TxKind = TxKind.COMMIT
-    """COMMIT: it handles events of others. ROLLBACK: it compensates events."""
+    """COMMIT: the group handles events of others. ROLLBACK: the group compensates events."""
     of_others: bool = False
-    """Of kind ROLLBACK: what it compensates are events of other services, which it handles.
-    Otherwise they are its own service's."""
+    """Of kind ROLLBACK: the group compensates events of other services, which it handles. Otherwise
+    it compensates events of its own service."""
     topics: tuple[str, ...] = ()
-    """Logical topics; empty: any, of other services."""
+    """Logical topics; empty: any topic of other services."""
     event_types: tuple[str, ...] = ()
-    """Empty: any."""
+    """Empty: any type."""
     upstreams: tuple[str, ...] = ()
-    """Services whose events they are; empty: any. It does not apply to rollbacks of its own
-    service's events: any service may send these."""
+    """The services that write the events; empty: any. Not applied to rollbacks of events of the
+    group's own service: any service may send these rollbacks."""
     max_attempts: int | None = None
-    """The limit of its handlers' RetryPolicy; None: not known, and not checked."""
+    """The limit of the handlers' RetryPolicy; None: not known, and not checked."""
     may_be_unused: tuple[str, ...] = ()
-    """Of the names above, those of which no event need have been sent: all others are taken for
-    mistyped as long as none was."""
+    """Names of the fields above for which no event need have been sent. All other names count as
+    mistyped until an event was sent."""
 
     def takes(self, what: Sent, *, service: str) -> bool:
-        """Whether the group, which is of this service, should receive such events."""
+        """Return whether the group, which belongs to this service, should receive such events."""
         is_commit = what.kind is TxKind.COMMIT
         if is_commit and what.upstream == service and not self.topics:
             return False
@@ -42,9 +42,9 @@ class ExpectedGroup:
         return self.names(what, what.upstream if is_commit else None)
 
     def names(self, what: Sent | Received, writer: str | None) -> bool:
-        """Whether events of a type, by this service, are among those that the group names.
+        """Return whether the group names events of this type by this writer.
 
-        None: whichever service has written them.
+        None: any writer.
         """
         return (
             (not self.topics or what.topic in self.topics)
@@ -55,7 +55,7 @@ class ExpectedGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stream:
-    """The events of one kind that go from one service's outbox to the groups of another."""
+    """The events of one kind from one service's outbox to the groups of another service."""
 
     kind: TxKind
     upstream: str
@@ -64,7 +64,7 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sent:
-    """That a service wrote events of a type, or took back such of another service."""
+    """A service wrote events of a type, or took back such events of another service."""
 
     upstream: str
     kind: TxKind
@@ -75,7 +75,7 @@ class Sent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Received:
-    """That a group of a service has received events of a type."""
+    """A group of a service has received events of a type."""
 
     downstream: str
     group: str
@@ -88,38 +88,38 @@ class Received:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FormerGroup:
-    """A group that should not receive events any more, or not those of one type."""
+    """A group that should no longer receive events, or no longer events of one type."""
 
     name: str
     event_type: str | None = None
-    """None: whatever type it has received."""
+    """None: any type that the group has received."""
 
     def __str__(self) -> str:
-        """Return it as a configuration names it."""
+        """Return the group in the notation of the configuration."""
         return self.name if self.event_type is None else f"{self.name}: {self.event_type}"
 
     def has_had(self, seen: Received) -> bool:
-        """Whether what was received is of the group, and of the type."""
+        """Return whether the received events match the group and the type."""
         return seen.group == self.name and self.event_type in {None, seen.event_type}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """One type of events on its way to one group."""
+    """The path of one event type to one group."""
 
     stream: Stream
     group: str
     topic: str
     event_type: str
     expected: bool
-    """Each such event should arrive. Otherwise some have arrived, and nobody says that all should.
+    """Each such event should arrive. Otherwise some events have arrived, and nothing requires all.
     """
     max_attempts: int | None = None
     causation_source: str | None = None
-    """Of rollbacks: the service whose events they take back."""
+    """Of rollbacks: the service whose events the rollbacks take back."""
     if_applied: bool = False
-    """Of rollbacks, to a former group: those alone should arrive that take back an event which the
-    group has applied, or has open, and has not compensated."""
+    """Of rollbacks, to a former group: a rollback should arrive only if the group has applied its
+    event or has it open, and has not compensated it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,50 +128,50 @@ class Expectation:
 
     routes: tuple[Route, ...]
     obstacles: tuple[tuple[str, str], ...] = ()
-    """Upstream, and why some of what it sent cannot be judged."""
+    """Upstream, and why some of its events cannot be judged."""
     left_out: tuple[str, ...] = ()
-    """What was seen and is nobody's to compare, in sentences."""
+    """Sentences about events that were found and that no service of the run should receive."""
     remarks: tuple[str, ...] = ()
-    """What is expected by earlier runs alone, in sentences."""
+    """Sentences about events that only earlier runs lead to expect."""
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """Those in which something is expected or has arrived."""
+        """The streams in which events are expected or have arrived."""
         return tuple(dict.fromkeys(route.stream for route in self.routes))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Others:
-    """What a service writes for services that take no part in a reconciliation."""
+    """The events of a service for services that take no part in a reconciliation."""
 
     topics: tuple[str, ...] = ()
-    """Logical topics, with all that is on them."""
+    """Logical topics, with all their events."""
     event_types: tuple[str, ...] = ()
-    """On whatever topic."""
+    """Types, on any topic."""
 
     @classmethod
     def named(cls, *names: str) -> Others:
-        """Return what names of a file mean, each of which may be that of a topic or of a type."""
+        """Return the topics and types of a list of names, each of which may be either."""
         return cls(topics=names, event_types=names)
 
     def covers(self, topic: str, event_type: str) -> bool:
-        """Whether events of a type on a topic are for such services."""
+        """Return whether events of a type on a topic are for such services."""
         return topic in self.topics or event_type in self.event_types
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """A service as far as expectations go."""
+    """A service as far as expectations need it."""
 
     name: str
     groups: tuple[ExpectedGroup, ...] | None = None
-    """None, or none of a kind: what its groups have received says what they should receive."""
+    """None, or no group of a kind: past receipts of the groups define what they should receive."""
     others: Others = Others()
     former_groups: tuple[FormerGroup, ...] = ()
-    """Those of which the past does not say any more what they should receive."""
+    """Groups whose past receipts no longer define what they should receive."""
     parallel_topics: tuple[str, ...] = ()
-    """Those on which it sends the same types for good, for different groups."""
+    """Topics on which the service permanently sends the same types, for different groups."""
 
     def is_former(self, seen: Received) -> bool:
-        """Whether what a group of the service has received says nothing about what it should."""
+        """Return whether this receipt no longer defines what its group should receive."""
         return any(former.has_had(seen) for former in self.former_groups)

@@ -1,4 +1,4 @@
-"""What a run of the reconciliation has found, and the files in which it leaves that."""
+"""The findings of a reconciliation run, and the files that the run writes."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from shieldtx.reconcile.verdicts import Verdict, Weight
 from shieldtx.reconcile.window import Window
 
 PAYLOAD_LETTERS = 2_000
-"""The most characters of a payload that are shown: a page of large payloads is of no use."""
+"""The most characters of a payload that are shown: a page of large payloads is useless."""
 
 TOPICS = "(topics)"
-"""Stands for the other side where events are compared with their topics."""
+"""Stands for the downstream where events are compared with their topics."""
 
 
 class RunOutcome(IntEnum):
-    """How a run ended; also the exit status of its process."""
+    """The outcome of a run; also the exit status of its process."""
 
     CLEAN = 0
-    """Something could be judged, or there was nothing, and nothing is wrong."""
+    """Something could be judged, or there was nothing to judge, and nothing is wrong."""
 
     MISMATCHES = 1
-    """Something is wrong."""
+    """At least one mismatch was found."""
 
     NOT_JUDGED = 2
-    """Nothing wrong was found, but some or all of it could not be judged."""
+    """No mismatch was found, but some or all events could not be judged."""
 
     ERROR = 3
-    """The run broke off."""
+    """The run failed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """Events of one kind from one service, and one group of another that receives them.
+    """Events of one kind from one service, and one group of another service that receives them.
 
-    Or the topics that hold them: then `downstream` is TOPICS, and `group` is the logical topic.
+    Where events are compared with topics, `downstream` is TOPICS and `group` is the logical topic.
     """
 
     kind: TxKind
@@ -55,7 +55,7 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Count:
-    """How many events of a pair got a verdict."""
+    """The number of events of a pair with one verdict."""
 
     pair: Pair
     verdict: Verdict
@@ -64,7 +64,7 @@ class Count:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bounds:
-    """In which window the events of one kind from one service to another were judged."""
+    """The window in which the events of one kind from one service to another were judged."""
 
     kind: TxKind
     upstream: str
@@ -74,7 +74,7 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundRow:
-    """One event with a verdict; times are those of the two databases."""
+    """One event with a verdict; the times come from the two databases."""
 
     pair: Pair
     verdict: Verdict
@@ -85,27 +85,27 @@ class FoundRow:
     upstream_status: OutboxStatus | None = None
     downstream_status: InboxStatus | None = None
     attempts: int | None = None
-    """That the group has made."""
+    """Attempts of the group."""
     created_at: datetime | None = None
-    """When it was written, by the upstream's clock."""
+    """The time at which the event was written, by the upstream's clock."""
     published_at: datetime | None = None
-    """When the broker's acknowledgement was noted, by the upstream's clock."""
+    """The time at which the broker's acknowledgement was noted, by the upstream's clock."""
     received_at: datetime | None = None
     settled_at: datetime | None = None
-    """When the group had dealt with it, by the downstream's clock."""
+    """The time at which the group settled the event, by the downstream's clock."""
     record: str | None = None
-    """Where its first record lies: `partition:offset`, where topics were read."""
+    """The position of the first record, `partition:offset`, where topics were read."""
     payload: str | None = None
-    """Its first PAYLOAD_LETTERS characters; None: masked."""
+    """The first PAYLOAD_LETTERS characters; None: masked."""
     payload_letters: int | None = None
-    """How many characters it has; None: masked."""
+    """The number of characters of the payload; None: masked."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Day:
-    """What became of the events of a pair that were written on one day (UTC).
+    """The events of a pair that were written on one day (UTC).
 
-    Of large tables a sample is drawn, so that all but the mismatches are estimates.
+    Large tables are sampled: then all figures but the mismatches are estimates.
     """
 
     pair: Pair
@@ -113,14 +113,16 @@ class Day:
     events: int
     mismatches: int
     publish_ms: tuple[float, ...] | None = None
-    """From written to published: p50, p90 and p99 in milliseconds; None where none was."""
+    """From written to published: p50, p90 and p99 in milliseconds; None where no event was
+    published."""
     effect_ms: tuple[float, ...] | None = None
-    """From written to settled downstream, likewise. It takes both databases' clocks as one."""
+    """From written to settled downstream, likewise. Differences between the two databases' clocks
+    are not corrected."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Findings:
-    """All that a run has found: what `summary.json` holds and the page shows."""
+    """All findings of a run: the contents of `summary.json` and of the page."""
 
     started_at: datetime
     seconds: float
@@ -128,33 +130,35 @@ class Findings:
     bounds: tuple[Bounds, ...]
     counts: tuple[Count, ...]
     first_rows: tuple[FoundRow, ...]
-    """The first few of each mismatch; all of them are in `rows/`."""
+    """The first few rows of each mismatch; `rows/` has all of them."""
     rows_without_room: int = 0
-    """How many more of them were asked for than a page has room for."""
+    """The number of requested rows for which the page has no room."""
     run_id: str = ""
     selection: Selection = EVERYTHING
     full_because: tuple[str, ...] = ()
-    """Why all events were looked at though nobody asked for it."""
+    """Why the run judged all events although the request was not for all."""
     days: tuple[Day, ...] = ()
     left_out: tuple[str, ...] = ()
-    """What was seen and not compared, and why, in sentences; it is nobody's fault."""
+    """Sentences about events that were found and not compared, with the reason; none is an error.
+    """
     remarks: tuple[str, ...] = ()
-    """What of the configuration should be set otherwise, in sentences; all could be judged."""
+    """Sentences about settings that should be changed; all events could be judged."""
     obstacles: tuple[str, ...] = ()
-    """What should have been judged and could not be, and why, beyond the obstacles of `bounds`."""
+    """Events that should have been judged and could not be, with the reason, in addition to the
+    obstacles of `bounds`."""
     unjudged_spans: tuple[str, ...] = ()
-    """Of which times no run has judged and no later one can, in sentences: a later run may start
-    all the same, and does not report it again."""
+    """Sentences about times that no run has judged and no later run can judge. A later run may
+    still start from this one, and does not report them again."""
     idle: Mapping[str, datetime] = field(default_factory=dict)
-    """By service of which the run met no event: up to when there was none for certain."""
+    """By service without events in the run: the time up to which it certainly had none."""
     observed: Observed = field(default_factory=Observed)
-    """What the next run has to meet again to start from this one."""
+    """The observations that the next run must find again to start from this run."""
 
     @property
     def outcome(self) -> RunOutcome:
-        """Mismatches come first, then what could not be judged.
+        """The outcome: mismatches take precedence over events that could not be judged.
 
-        Rows in flight are in order as long as others could be judged.
+        Rows in flight are in order as long as other rows could be judged.
         """
         if any(count.verdict.is_mismatch for count in self.counts):
             return RunOutcome.MISMATCHES
@@ -165,25 +169,25 @@ class Findings:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why some or all of it could not be judged, each reason once."""
+        """Why some or all events could not be judged, each reason once."""
         return tuple(dict.fromkeys((*self.hindrances, *self.passing_problems)))
 
     @property
     def hindrances(self) -> tuple[str, ...]:
-        """Those of the problems for which the next run has to start where this one did."""
+        """Problems that make the next run start from the same watermarks as this run."""
         hindered = (bounds.window.obstacle for bounds in self.bounds if bounds.window.obstacle)
-        # In a quiet night, nothing of theirs may have moved.
+        # In a quiet night, no event of these services may have changed.
         is_idle = self.left_out and not self.counts and self.selection.is_everything
         nothing = (_NOTHING_COMPARED,) if is_idle else ()
         return tuple(dict.fromkeys((*self.obstacles, *hindered, *nothing)))
 
     @property
     def passing_problems(self) -> tuple[str, ...]:
-        """Those of the problems with which the next run may start from this one."""
+        """Problems that let the next run start from this run."""
         return (*self.unjudged_spans, *self._pairs_in_flight())
 
     def _pairs_in_flight(self) -> Iterator[str]:
-        """Say which pairs have nothing but rows in flight or too old, because of a transaction."""
+        """Yield sentences for pairs of which a transaction leaves no row to judge."""
         windows = {(b.kind, b.upstream, b.downstream): b.window for b in self.bounds}
         for pair, verdicts in self.by_pair.items():
             window = windows.get((pair.kind, pair.upstream, pair.downstream), Window())
@@ -222,7 +226,7 @@ _NOTHING_COMPARED = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputFolder:
-    """The folder of a run, by the names of what is in it."""
+    """The folder of a run, and the names of its files."""
 
     path: Path
 
@@ -230,7 +234,7 @@ class OutputFolder:
     def rows(self) -> Path:
         """Parquet: every row that is not in order or could not be judged.
 
-        Clean rows are only counted: they are nearly all rows, and both databases hold them already.
+        Clean rows are only counted: they are nearly all rows, and both databases have them already.
         """
         return self.path / "rows"
 
@@ -241,17 +245,17 @@ class OutputFolder:
 
     @property
     def findings(self) -> Path:
-        """JSON: the Findings, written last; without it the run did not end well."""
+        """JSON: the Findings, written last. A run without this file did not complete."""
         return self.path / "summary.json"
 
     @property
     def page(self) -> Path:
-        """The report for people."""
+        """The report as a page for readers."""
         return self.path / "report.html"
 
     @property
     def log(self) -> Path:
-        """What Spark said."""
+        """The log of Spark."""
         return self.path / "spark.log"
 
 
@@ -261,17 +265,17 @@ _INDENT = 2
 
 
 def to_json(findings: Findings) -> bytes:
-    """Encode findings as JSON for people and programs."""
+    """Encode findings as JSON, for readers and programs."""
     return _FINDINGS.dump_json(findings, indent=_INDENT)
 
 
 def bytes_of(row: FoundRow) -> int:
-    """Return how many bytes a row takes in the JSON of its findings."""
+    """Return the number of bytes of a row in the JSON of its findings."""
     encoded = _ROW.dump_json(row, indent=_INDENT)
-    # It is in a list, and the list in an object.
+    # The row is an element of a list, and the list is a field of an object.
     return len(encoded) + 2 * _INDENT * (encoded.count(b"\n") + 1) + len(",\n")
 
 
 def from_json(text: str | bytes) -> Findings:
-    """Decode what `to_json` has made."""
+    """Decode the JSON of `to_json`."""
     return _FINDINGS.validate_json(text)

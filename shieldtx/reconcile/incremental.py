@@ -1,4 +1,4 @@
-"""Which events a run looks at, and from where the next one may start."""
+"""The events that a run judges, and the watermarks from which the next run may start."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from shieldtx.reconcile.verdicts import Verdict
 
 
 class Mode(StrEnum):
-    """How much a run looks at."""
+    """How many events a run judges."""
 
     FULL = "FULL"
     """All events that are kept."""
 
     INCREMENTAL = "INCREMENTAL"
-    """What has moved since the watermarks of the last good run, and all that is open or waits for a
-    person."""
+    """Events that have changed since the watermarks of the last good run, and all that are open or
+    wait for an operator."""
 
     WINDOW = "WINDOW"
     """The events that were written in a span of time."""
 
 
 FOUND_AGAIN: Final = frozenset({Verdict.STUCK, Verdict.PARKED})
-"""Mismatches that an incremental run finds however old they are: their rows are open, or have the
-status of those that wait for an operator."""
+"""Mismatches that an incremental run finds whatever their age: their rows are open, or have a
+status that waits for an operator."""
 
 
 def selection_since(watermarks: Mapping[str, datetime] | None) -> Selection:
-    """Return what an incremental run looks at; all there is where no run was good yet."""
+    """Return the events of an incremental run; all events where no run was good yet."""
     return Selection(moved_since=watermarks) if watermarks else EVERYTHING
 
 
 def mode_of(selection: Selection) -> Mode:
-    """Return how much a selection is."""
+    """Return the mode of a selection."""
     if selection.written_since or selection.written_until:
         return Mode.WINDOW
     return Mode.INCREMENTAL if selection.moved_since else Mode.FULL
 
 
 def is_good(findings: Findings, mode: Mode) -> bool:
-    """Whether nothing before the run's watermarks has to be looked at again.
+    """Return whether no later run has to judge anything before the run's watermarks again.
 
-    So not where a mismatch was found that only its age hides from an incremental run, where
-    something could not be judged that a later run may judge, or where only a window was looked at.
+    False if only a window was judged, or if a later run may judge what this one could not. Also
+    false if an incremental run would miss a mismatch because of its age.
     """
     return (
         mode is not Mode.WINDOW
@@ -57,11 +57,11 @@ def is_good(findings: Findings, mode: Mode) -> bool:
 
 
 def watermarks_of(findings: Findings) -> dict[str, datetime]:
-    """Return by service up to when all of its events were judged: the earliest of its pairs.
+    """Return, by service, the time up to which all its pairs were judged.
 
-    A service with a pair that could not be judged has none. They are no later than by the clock of
-    the machine of the run. Where that of a database is ahead, what is settled after it was set
-    right would lie before the watermark.
+    A service with a pair that could not be judged has no watermark. No watermark is later than the
+    start of the run less the margin, by the clock of the run's machine. Otherwise, after a database
+    clock that was ahead is corrected, rows could be settled before the watermark.
     """
     latest = findings.started_at - findings.margin
     found = {service: min(since, latest) for service, since in findings.idle.items()}

@@ -1,4 +1,4 @@
-"""The address of a database in JDBC's terms."""
+"""The JDBC address of a database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shieldtx.errors import ConfigurationError
 
 DRIVER = "org.postgresql.Driver"
 
-# libpq's name: the name that PostgreSQL's JDBC driver has for the same thing.
+# libpq's name: the name of the same setting in PostgreSQL's JDBC driver.
 _PASSED_ON = {
     "application_name": "ApplicationName",
     "channel_binding": "channelBinding",
@@ -25,7 +25,7 @@ _PASSED_ON = {
     "sslpassword": "sslpassword",
     "sslrootcert": "sslrootcert",
 }
-# These say how a connection is kept or how it encodes text, which the JDBC driver does its own way.
+# Settings for keepalive and text encoding: the JDBC driver has its own way for both.
 _LEFT_OUT = {
     "client_encoding",
     "keepalives",
@@ -37,7 +37,7 @@ _DEFAULTS = {
     "ApplicationName": "shieldtx reconcile",
     "connectTimeout": "10",
     "tcpKeepAlive": "true",
-    # "always": the whole session is read-only, not only the transactions that say so.
+    # "always": the whole session is read-only, not only transactions that request it.
     "readOnly": "true",
     "readOnlyMode": "always",
 }
@@ -54,7 +54,7 @@ class JdbcAddress:
 def jdbc_address(service: str, url: str) -> JdbcAddress:
     """Translate the SQLAlchemy URL of a service's database.
 
-    Raises ConfigurationError, which never repeats the URL, for what JDBC cannot do.
+    Raises ConfigurationError for a URL that JDBC cannot express; the message never repeats the URL.
     """
     try:
         parsed = make_url(url)

@@ -1,4 +1,4 @@
-"""Up to when earlier runs have judged, and which events no run has judged or can judge any more."""
+"""The times up to which earlier runs have judged, and the events that no run can judge any more."""
 
 from __future__ import annotations
 
@@ -13,38 +13,40 @@ from shieldtx.reconcile.expectations import Stream
 from shieldtx.reconcile.window import Window
 
 ENOUGH: Final = 100
-"""Runs after which no earlier one is read, where all streams are known: later ones judge later."""
+"""The number of runs after which reading stops, if all streams are known: later runs judge later
+events."""
 
 Services = tuple[str, str]
-"""The two of a stream, in the order of their names; twice the same where it is of one service."""
+"""The two services of a stream, ordered by name; the same name twice if one service has both ends.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedRun:
-    """A run that has ended, good or not: what a run could not judge is in its report."""
+    """A completed run, good or not: the report of the run lists what it could not judge."""
 
     started_at: datetime
     services: frozenset[str]
-    """All that it compared."""
+    """All services that the run compared."""
     watermarks: Mapping[str, datetime]
-    """By service: up to when it has judged all streams of the service. A service without one has a
-    stream that the run could not judge, or had no events."""
+    """By service: the time up to which all its streams were judged. A service without an entry had
+    no events, or a stream that the run could not judge."""
     histories: Mapping[str, DatabaseHistory] = field(default_factory=dict)
     """By service with a watermark: its database, before anything was read."""
     restored: Mapping[Services, Mapping[str, datetime | None]] = field(default_factory=dict)
-    """By pair, and by service of it that was restored from an earlier copy since a run judged the
-    pair: up to when what the run has judged is in the copy; None: it is not known."""
+    """By pair, and by service of the pair that was restored from an earlier copy after the run: the
+    time up to which the copy has the events that the run judged; None: not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedUntil:
-    """Up to when runs have judged the events between two services."""
+    """The time up to which runs have judged the events between two services."""
 
     services: Services
     until: datetime | None
     """None: not known, because of the restored databases."""
     restored: tuple[str, ...] = ()
-    """Those of the two whose databases were restored since from earlier copies."""
+    """Services of the pair whose databases have since been restored from earlier copies."""
 
     def or_later(self, other: JudgedUntil | None) -> JudgedUntil:
         """Return the later one of two."""
@@ -58,19 +60,19 @@ class JudgedUntil:
         )
 
     def is_before(self, time: datetime) -> bool:
-        """Whether events of before a time may not have been judged."""
+        """Return whether events before a time may not have been judged."""
         return self.until is None or self.until < time
 
 
 def pairs_of(services: Collection[str]) -> list[Services]:
-    """Return each two of these services, each with itself as well."""
+    """Return all pairs of these services, also of each service with itself."""
     return list(combinations_with_replacement(sorted(services), 2))
 
 
 def judged_until(runs: Iterable[JudgedRun], services: Collection[str]) -> tuple[JudgedUntil, ...]:
-    """Return up to when runs, the latest first, have judged each two of these services.
+    """Return the time up to which runs, the latest first, have judged each pair of these services.
 
-    Two services of which no run has judged all are left out: nothing is known of them.
+    A pair is left out if no run has judged all its events: its time is not known.
     """
     wanted = set(pairs_of(services))
     found: dict[Services, JudgedUntil] = {}
@@ -85,10 +87,10 @@ def judged_until(runs: Iterable[JudgedRun], services: Collection[str]) -> tuple[
 
 
 def _until(pair: Services, run: JudgedRun) -> JudgedUntil | None:
-    """Return up to when a run has judged the stream of two services.
+    """Return the time up to which a run has judged the stream of two services.
 
-    A service's watermark is the earliest of its streams, so that of this stream is no earlier.
-    What a database has lost since counts as not judged.
+    A service's watermark is the earliest of its streams, so that of this stream is not earlier.
+    Rows that a database has lost since count as not judged.
     """
     if not run.services.issuperset(pair):
         return None
@@ -105,7 +107,7 @@ def _until(pair: Services, run: JudgedRun) -> JudgedUntil | None:
 
 
 def unjudged_spans(windows: Mapping[Stream, Window], earlier: Iterable[JudgedUntil]) -> list[str]:
-    """Say in sentences between which times no run has judged, and rows may have been purged since.
+    """Return sentences for times that no run has judged, and whose rows may have been purged since.
 
     Without an earlier run of both services, nothing is known of the time before.
     """

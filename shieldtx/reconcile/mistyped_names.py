@@ -1,4 +1,4 @@
-"""Names in the configuration that fit no event: a group with a mistyped one would miss nothing."""
+"""Names in the configuration that match no event: a mistyped name would hide missing events."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from shieldtx.reconcile.expectations import ExpectedGroup, Member, Received, Sen
 def mistyped_names(
     members: Sequence[Member], sent: Collection[Sent], received: Collection[Received]
 ) -> Iterator[tuple[str, str]]:
-    """Tell of names in the declaration of groups that fit no event: whose, and in a sentence.
+    """Yield each declared name that matches no event: the service of the group, and a sentence.
 
-    `sent` and `received` are of all events that are kept, and `received` of those too that earlier
-    runs have seen: a type that comes once a month is no mistyped one in between. An inbox may keep
-    what its upstream's outbox has purged.
+    `sent` and `received` cover all events that are kept. `received` also has the events that
+    earlier runs have seen: a type that occurs once a month is not mistyped in between. An inbox may
+    keep events that the outbox of the upstream has purged.
     """
     kept = [*(_named(s, s.upstream) for s in sent), *(_named(r, r.source) for r in received)]
     commits = [name for name in kept if name is not None]
@@ -35,7 +35,7 @@ def mistyped_names(
 
 
 class _Named(NamedTuple):
-    """What the declaration of a group may name of a COMMIT event."""
+    """The attributes of a COMMIT event that the declaration of a group may name."""
 
     topic: str
     event_type: str
@@ -49,15 +49,15 @@ def _named(what: Sent | Received, source: str) -> _Named | None:
 def _names_that_fit_nothing(
     member: Member, group: ExpectedGroup, commits: Sequence[_Named]
 ) -> Iterable[tuple[str, str]]:
-    # What is compensated are events: their rollbacks are not there yet, if all goes well.
+    # Compensations name events: if all goes well, rollbacks of the events do not exist yet.
     is_back = group.kind is TxKind.ROLLBACK
     if group.of_others:
-        # Its topics and services are those of its other half, which receives them.
+        # The receiving half of the group has the topics and services.
         known = {c.event_type for c in commits if c.source != member.name}
         names = (name for name in group.event_types if name not in known)
         yield from (("compensates events of others called", name) for name in names)
         return
-    # A group has one filter of types for what it receives and for what it compensates.
+    # A group has one filter of types, for the events that it receives and those it compensates.
     halves = [each for each in member.groups or () if each.name == group.name]
     received = {topic for each in halves if each.kind is TxKind.COMMIT for topic in each.topics}
     of_topics = [

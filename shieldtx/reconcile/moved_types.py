@@ -1,8 +1,8 @@
-"""Types of events that are sent on another topic than the one on which a group has received them.
+"""Event types that are sent on another topic than the one on which a group has received them.
 
-By the past, a group should receive the types that it has received before, each on its topic. When
-the service sends a type on another topic from now on, and the group does not read that, nothing it
-lacks would be missed.
+By past receipts, a group should receive the types that it has received before, each on its topic.
+If the service now sends a type on another topic, which the group does not read, the comparison
+would not miss the events that the group lacks.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from shieldtx.reconcile.expectations import Member, Route
 from shieldtx.reconcile.observed import undeclared_kinds
 
 OVERLAP: Final = timedelta(hours=1)
-"""For so long, processes of a service may send on both topics: while they are replaced."""
+"""The time for which processes of a service may send on both topics, while they are replaced."""
 QUIET: Final = timedelta(days=1)
-"""A topic on which nothing of a type was sent for so long may have been left, however long both
-were used: a new release may be rolled out over days."""
+"""A type may have left a topic that has had none of its events for this time, however long both
+topics were used: the rollout of a release may take days."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class Followed:
-    """A type that a group has received on some topics of several on which others receive it."""
+    """A type that a group has received on some topics, and others on further topics."""
 
     upstream: str
     event_type: str
     service: str
     group: str
     topics: tuple[str, ...]
-    """Those on which the group has received it."""
+    """The topics on which the group has received the type."""
     others: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SentBetween:
-    """When the first and the last of the events of a type on a topic were sent that are kept."""
+    """When the first and the last kept event of a type on a topic were sent."""
 
     first: datetime
     last: datetime
 
 
 def on_several_topics(members: Collection[Member], routes: Iterable[Route]) -> list[Followed]:
-    """Return the types that may have moved, of the groups of which the past says what they receive.
+    """Return the types that may have moved, for groups with expectations from past receipts.
 
-    A service may send a type on several topics for good, for different groups. That is so where the
-    configuration says that they are parallel. Otherwise its outbox is to be asked.
+    A service may permanently send a type on several topics, for different groups. The configuration
+    lists such topics as parallel. For other topics, the caller must query the outbox.
     """
     by_past = {member.name for member in members if TxKind.COMMIT in undeclared_kinds(member)}
     everywhere: dict[tuple[str, str], set[str]] = {}
@@ -79,7 +79,7 @@ def on_several_topics(members: Collection[Member], routes: Iterable[Route]) -> l
 def _others(
     every: Collection[str], topics: Collection[str], parallel: frozenset[str]
 ) -> frozenset[str]:
-    """Return on which topics, of `every` one of a type, a group may lack what has moved there."""
+    """Return the topics, out of `every` topic of a type, to which the type may have moved."""
     others = frozenset(every).difference(topics)
     return others if parallel.isdisjoint(topics) else others - parallel
 
@@ -90,11 +90,12 @@ def moved_types(
     *,
     before: datetime,
 ) -> Iterator[str]:
-    """Say in sentences which types have moved to a topic that a group has not received from.
+    """Return sentences for types that moved to a topic from which a group has received nothing.
 
-    `sent`, by service, type and topic, is of what is kept. What was sent after `before` may be on
-    its way. Each topic of a group is judged by itself: another one may go on, as of another
-    country. Where nothing is kept of any of them, all of them have been left.
+    `sent`, by service, type and topic, covers the kept events. Events sent after `before` may be in
+    flight. Each topic of a group is judged separately: a type may continue on another topic, as of
+    another country. If no events are kept on any of the group's topics, the type has left all of
+    them.
     """
     for each in followed:
         own = _sent_on(each.topics, each, sent)
@@ -110,18 +111,18 @@ def moved_types(
 def _sent_on(
     topics: Iterable[str], each: Followed, sent: Mapping[tuple[str, str, str], SentBetween]
 ) -> dict[str, SentBetween]:
-    """Return when the type was sent, by topic, of those of which anything is kept."""
+    """Return the times of the type by topic, for the topics with kept events."""
     found = ((topic, sent.get((each.upstream, each.event_type, topic))) for topic in topics)
     return {topic: between for topic, between in found if between is not None}
 
 
 def _left_for(new: SentBetween, own: Mapping[str, SentBetween], *, before: datetime) -> list[str]:
-    """Return which of its `own` topics a type may have left for a new one.
+    """Return which of a group's `own` topics a type may have left for a new one.
 
-    It has left a topic if it was sent on the new one since, and the last time on the topic left is
-    more than a day before `before`, or not an hour behind the first time on the new one. While it
-    goes on on others of its own, a topic may just be idle, and the new one be there for another
-    group all along: then the topic left has to be the older one of the two.
+    The type must have been sent on the new topic since. On the old topic, the last event must be a
+    day older than `before`, or less than an hour later than the new topic's first. While other
+    topics of the group are still in use, the old topic may only be idle, and the new one may always
+    have served another group. Then the old topic must also have the older first event.
     """
     latest = min(new.last, max(new.first + OVERLAP, before - QUIET), before)
     left = [topic for topic, between in own.items() if between.last < latest]
@@ -131,7 +132,7 @@ def _left_for(new: SentBetween, own: Mapping[str, SentBetween], *, before: datet
 
 
 def _sentence(each: Followed, left: Sequence[str], moved: Sequence[str]) -> str:
-    """Say that a type has moved, and what to do if it has, and if it has not."""
+    """Return the sentence about a moved type, with what to do if it has moved and if it has not."""
     old, new = ", ".join(left), ", ".join(moved)
     return (
         f"{each.event_type} of {each.upstream} is sent on {new} now, and no longer on {old}: "

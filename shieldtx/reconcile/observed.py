@@ -1,8 +1,8 @@
-"""What a run met in the databases and at the broker that verdicts depend on.
+"""Observations of a run in the databases and at the broker on which verdicts depend.
 
-An incremental run trusts the earlier run for every event that has not moved since. It may do so
-only where it meets the same: an event that has not moved lacks a group that the earlier run did not
-expect to have it, and a topic that was replaced has lost records that have not moved either.
+An incremental run relies on the earlier run for each event without changes since. So it may start
+only if it finds the same state. An unchanged event may lack a group that the earlier run did not
+expect, and a replaced topic has lost records of unchanged events.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from shieldtx.reconcile.expectations import Member, Received
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObservedTopic:
-    """A topic, by the broker's name of it, at one moment."""
+    """A topic, by its name at the broker, at one moment."""
 
     topic_id: str | None
-    """Another one after the topic was deleted and created again; None: an old broker has none."""
+    """Changes when the topic is deleted and created again; None: an old broker has no topic ids."""
     ends: Mapping[int, int]
     """By partition: the offset of the next record."""
     writers: frozenset[str] = frozenset()
-    """Services of which runs have seen a row or a record of it, or that name it for others; empty:
-    not known."""
+    """Services that wrote a row or a record of the topic in some run, or that name the topic for
+    others; empty: not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,9 +33,10 @@ class ObservedTopics:
     """The topics of a run."""
 
     cluster: str | None = None
-    """The id of the Kafka cluster; None: topics were not read, or an old broker has none."""
+    """The id of the Kafka cluster; None: topics were not read, or an old broker has no cluster id.
+    """
     topics: Mapping[str, ObservedTopic | None] = field(default_factory=dict)
-    """By the broker's name of each; None: it does not exist."""
+    """By the name at the broker; None: the topic does not exist."""
 
     def of_services(self, names: Collection[str]) -> ObservedTopics:
         """Return the topics on which these services may have written."""
@@ -48,41 +49,41 @@ class ObservedTopics:
 
 
 FormerSince = Mapping[str, Mapping[str, datetime]]
-"""By service and by its former group, as the configuration names it: since when it has been one."""
+"""By service, and by former group in the notation of the configuration: since when it is one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Past:
-    """What earlier runs have seen of the same services in the same databases."""
+    """Observations of earlier runs, of the same services in the same databases."""
 
     received: tuple[Received, ...] = ()
-    """What groups have received, whether or not their inboxes have any of it left."""
+    """Receipts of groups, whether or not their inboxes still have the rows."""
     former_since: FormerSince = field(default_factory=dict)
-    """By the clock of the service's database, at the first run that knew of it."""
+    """By the clock of the service's database, at the first run that knew of the former group."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observed:
-    """What a run met, beside what it was configured with."""
+    """The observations of a run, in addition to its configuration."""
 
     received: tuple[Received, ...] = ()
-    """What groups had received, and what earlier runs have seen them receive. What of it says that
-    they should receive it, `decisive` tells."""
+    """Receipts of groups in this run and earlier ones. `decisive` selects the receipts that define
+    what a group should receive."""
     former_since: FormerSince = field(default_factory=dict)
     topics: ObservedTopics = field(default_factory=ObservedTopics)
 
 
 def undeclared_kinds(member: Member) -> list[TxKind]:
-    """Return the kinds of events of which a service declares no group, so that its past speaks.
+    """Return the kinds of events for which a service declares no group and past receipts count.
 
-    Of rollbacks, it speaks of those of the service's own events.
+    For rollbacks, only those of the service's own events count.
     """
     declared = {group.kind for group in member.groups or () if not group.of_others}
     return [kind for kind in TxKind if kind not in declared]
 
 
 def decisive(members: Collection[Member], received: Iterable[Received]) -> tuple[Received, ...]:
-    """Return what has been received and says by itself what should be, in an order of its own."""
+    """Return the receipts that alone define what should be received, sorted."""
     by_name = {member.name: member for member in members}
     known = (seen for seen in received if seen.source in by_name)
     speaking = {seen for seen in known if _speaks(by_name[seen.downstream], seen, by_name)}
@@ -90,10 +91,10 @@ def decisive(members: Collection[Member], received: Iterable[Received]) -> tuple
 
 
 def remembered(members: Collection[Member], past: Past) -> tuple[Received, ...]:
-    """Return what earlier runs have seen, and says what should be received now.
+    """Return the receipts of earlier runs that define what should be received now.
 
-    Of a former group, what says that it compensates events of others: it should receive the
-    rollbacks of what it has applied still.
+    Of a former group, only the compensations of other services' events count: the group should
+    still receive the rollbacks of events that it has applied.
     """
     by_name = {member.name: member for member in members}
     return tuple(
@@ -104,7 +105,7 @@ def remembered(members: Collection[Member], past: Past) -> tuple[Received, ...]:
 
 
 def _speaks(member: Member, seen: Received, names: Collection[str]) -> bool:
-    """Whether the past of a service says what its groups should receive."""
+    """Return whether past receipts of a service define what its groups should receive."""
     if _is_of_others(seen):
         declared = {group.kind for group in member.groups or ()}
         return seen.causation_source in names and TxKind.ROLLBACK not in declared
@@ -112,16 +113,16 @@ def _speaks(member: Member, seen: Received, names: Collection[str]) -> bool:
 
 
 def _is_of_others(seen: Received) -> bool:
-    """Whether it is a rollback of another service's event."""
+    """Return whether this is a rollback of another service's event."""
     return seen.kind is TxKind.ROLLBACK and seen.causation_source != seen.downstream
 
 
 def received_first(earlier: Observed, now: Iterable[Received]) -> Iterator[str]:
-    """Say in sentences which groups have received events of a type that they had not before.
+    """Yield sentences for groups that have received events of a type for the first time.
 
-    Not the first group of a service that receives rollbacks of a type of its own: the earlier run
-    expected those of NOBODY, and was not good if there were any. A group is left out, too, if it
-    had received rollbacks of the type of another service, from any service: it should receive all.
+    Two cases are left out. The first group of a service that receives rollbacks of a type of its
+    own: the earlier run expected these of `NOBODY`, and was not good if any existed. A group that
+    had received rollbacks of the type from any service: it should receive all of them.
     """
     known = set(earlier.received)
     compensated = {replace(seen, group="") for seen in known if seen.kind is TxKind.ROLLBACK}
@@ -141,7 +142,7 @@ def received_first(earlier: Observed, now: Iterable[Received]) -> Iterator[str]:
 
 
 def topics_replaced(earlier: ObservedTopics, now: ObservedTopics) -> Iterator[str]:
-    """Say in sentences which topics may have lost records that the earlier run saw."""
+    """Yield sentences for topics that may have lost records which the earlier run saw."""
     if earlier.cluster != now.cluster:
         yield "the topics are in another Kafka cluster"
         return

@@ -1,4 +1,4 @@
-"""The folder of a report: made, emptied, and locked for one run at a time."""
+"""Creates, empties and locks the folder of a report, for one run at a time."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from shieldtx.reconcile.findings import OutputFolder
 from shieldtx.reconcile.request import ReconcileRequest
 
 _MODE: Final = 0o750
-"""The rows name customers and orders: for this account, and its group unless the umask takes that
-away."""
+"""Rows contain names of customers and orders. Access: this account, and its group unless the umask
+denies it."""
 _FIRST_LINE: Final = 500
 _fcntl: Final[Any] = import_module("fcntl") if find_spec("fcntl") else None
 
 
 @contextmanager
 def locked(folder: OutputFolder, request: ReconcileRequest) -> Iterator[BinaryIO]:
-    """Make the folder, lock and empty it for a run; yield its log, to which the run appends.
+    """Create the folder, lock and empty it for a run; yield its log, to which the run appends.
 
-    The lock is on the log, and the job inherits it: where this process is killed, the kernel
-    releases it when the job and its Java have ended too, which write to the folder until then. On
-    a file system without locks there is none. Raises ConfigurationError for a folder that another
-    run uses, that holds what no run has left there, or that cannot be written to.
+    The lock is on the log, and the job inherits it. If this process is killed, the kernel releases
+    the lock after the job and its Java process have ended: both write to the folder until then. A
+    file system without locks provides none. Raises ConfigurationError if another run uses the
+    folder, if it has files that no run left there, or if it is not writable.
     """
     with _telling(folder):
         folder.path.mkdir(mode=_MODE, parents=True, exist_ok=True)
@@ -56,9 +56,9 @@ def locked(folder: OutputFolder, request: ReconcileRequest) -> Iterator[BinaryIO
 
 
 def new_folder(parent: Path) -> Path:
-    """Make a folder in `parent` for one run, named by date and time; return its path.
+    """Create a folder in `parent` for one run, named by date and time; return its path.
 
-    Of two runs at the same second, each gets its own. Raises ConfigurationError.
+    Two runs in the same second get different folders. Raises ConfigurationError.
     """
     name = f"{datetime.now().astimezone():%Y-%m-%d-%H%M%S}"
     names = chain([name], (f"{name}-{number}" for number in count(2)))
@@ -67,7 +67,7 @@ def new_folder(parent: Path) -> Path:
 
 
 def _is_made(folder: Path) -> bool:
-    """Make a folder; return whether it is this process that has made it."""
+    """Create a folder; return whether this process created it."""
     with _telling(OutputFolder(path=folder)):
         try:
             folder.mkdir(mode=_MODE, parents=True)
@@ -87,7 +87,7 @@ def _telling(folder: OutputFolder) -> Iterator[None]:
 
 
 def _opened(log: Path) -> BinaryIO:
-    """Open the log without touching what another run has written; never through a link."""
+    """Open the log without changing the text of another run; never through a link."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
     return os.fdopen(os.open(log, flags, 0o666), "a+b")
 
@@ -105,19 +105,20 @@ def _lock(log: BinaryIO, folder: OutputFolder) -> None:
             "Java process have ended, or give each run a folder of its own with --out"
         ) from None
     except OSError:
-        # A file system without locks; the findings still have to be those of this run.
+        # A file system without locks. The launcher still checks that the findings belong to this
+        # run.
         return
 
 
 def _unlock(log: BinaryIO) -> None:
-    """Release the lock also where a process that is about to end has inherited it."""
+    """Release the lock, also if a process that is about to end has inherited it."""
     if _fcntl is not None:
         with suppress(OSError):
             _fcntl.flock(log, _fcntl.LOCK_UN)
 
 
 def _holder(request: ReconcileRequest) -> str:
-    """Return which run uses the folder, as the first line of its log."""
+    """Return a description of the run that uses the folder: the first line of its log."""
     run = f"run {request.run_id}" if request.run_id else "a run that is not stored"
     services = ", ".join(service.name for service in request.services)
     now = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S%z}"
@@ -125,7 +126,7 @@ def _holder(request: ReconcileRequest) -> str:
 
 
 def _empty(folder: OutputFolder) -> None:
-    """Take out what an earlier run left, lest it pass for this one's: its findings first."""
+    """Delete an earlier run's results, which could be mistaken for this run's: findings first."""
     for file in (folder.findings, folder.page):
         file.unlink(missing_ok=True)
     for directory in (folder.rows, folder.summary):

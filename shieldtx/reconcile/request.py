@@ -1,4 +1,4 @@
-"""What a run of the reconciliation is asked to do."""
+"""The request of a reconciliation run."""
 
 from __future__ import annotations
 
@@ -21,30 +21,31 @@ class ServiceDatabase:
     """A service and the database that holds its outbox and its inbox."""
 
     name: str
-    """The source of its events."""
+    """The source of the service's events."""
     url: str = field(repr=False)
-    """As SQLAlchemy writes it, password included."""
+    """In SQLAlchemy's notation, with the password."""
     replica_url: str | None = field(default=None, repr=False)
-    """Of a replica of it, from which rows are read; its clock is still asked of `url`."""
+    """A replica from which rows are read; the clock is still read from `url`."""
     schema: str | None = None
-    """Of shieldtx's tables; None: the connection's own."""
+    """The schema of shieldtx's tables; None: the default schema of the connection."""
     retention: timedelta | None = None
-    """The shorter of the times for which it keeps settled rows of outbox and inbox; None: it purges
-    nothing. Without it, rows that were purged on one side look missing."""
+    """The shorter retention of settled rows, of outbox and inbox; None: no purge. Without this
+    value, rows that one side has purged look missing."""
     groups: tuple[ExpectedGroup, ...] | None = None
-    """None, or none of a kind: what groups have received so far says what they should receive."""
+    """None, or no group of a kind: past receipts of the groups define what they should receive."""
     others: Others = field(default_factory=Others)
     former_groups: tuple[FormerGroup, ...] = ()
-    """Groups of which the past does not say any more what they should receive."""
+    """Groups whose past receipts no longer define what they should receive."""
     parallel_topics: tuple[str, ...] = ()
-    """Logical topics on which it sends the same types for good, for different groups."""
+    """Logical topics on which the service permanently sends the same types, for different groups.
+    """
     other_sources: tuple[str, ...] = ()
-    """Sources that take no part in the reconciliation: of events in the outbox, and of what its
-    groups have received."""
+    """Sources that take no part in the reconciliation: of events in the outbox, and of events that
+    its groups have received."""
 
     @property
     def member(self) -> Member:
-        """The service as far as expectations go."""
+        """The service as far as expectations need it."""
         return Member(
             name=self.name,
             groups=self.groups,
@@ -56,7 +57,7 @@ class ServiceDatabase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerAccess:
-    """The Kafka cluster whose topics are read, in the words of its client."""
+    """The Kafka cluster whose topics are read, with the settings of its client."""
 
     bootstrap: str
     topic_prefix: str = ""
@@ -69,16 +70,13 @@ class BrokerAccess:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """Which events a run looks at; left as it is: all that are kept.
-
-    Raises ConfigurationError for a window that is empty or has no time zone.
-    """
+    """The events that a run judges; by default all that are kept."""
 
     moved_since: Mapping[str, datetime] = field(default_factory=dict)
-    """By service: settled rows older than that were in order in an earlier run."""
+    """By service: an earlier run found settled rows older than this time in order."""
     written_since: datetime | None = None
     written_until: datetime | None = None
-    """Excluded itself."""
+    """Exclusive."""
 
     def __post_init__(self) -> None:
         for when in (self.written_since, self.written_until, *self.moved_since.values()):
@@ -92,58 +90,60 @@ class Selection:
 
     @property
     def is_everything(self) -> bool:
-        """Whether no event is left out."""
+        """Return whether the selection includes all events."""
         return not (self.moved_since or self.written_since or self.written_until)
 
 
 EVERYTHING = Selection()
 
 MOST_ROWS = 1_000
-"""Of each mismatch of each pair, on a page; all are in files besides."""
+"""The limit of rows on a page, for each mismatch of each pair; files in the folder have all rows.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReconcileRequest:
-    """Services to compare, each with each, and where to write what is found.
+    """Services to compare pairwise, and the folder for the results.
 
-    Raises ConfigurationError for services without or with the same name, for a negative margin or
-    row limit.
+    Raises ConfigurationError for an empty list of services, for a repeated name, for a negative
+    margin and for an invalid row limit.
     """
 
     services: tuple[ServiceDatabase, ...]
     folder: Path
     run_id: str = ""
-    """By which the run is known afterwards; empty: it is not stored."""
+    """The id under which the run is stored; empty: the run is not stored."""
     selection: Selection = EVERYTHING
     full_because: tuple[str, ...] = ()
-    """Why it looks at everything though it was not asked to, in sentences."""
+    """Why the run judges all events although the request was not for all, as sentences."""
     observed: Observed | None = None
-    """What the run met from whose watermarks this one starts: where this one meets something else,
-    it looks at everything. None: nothing is held against it."""
+    """The observations of the run from whose watermarks this run starts. If this run finds a
+    difference, it judges all events. None: no comparison."""
     past: Past = field(default_factory=Past)
-    """What earlier runs have seen of the same services in the same databases."""
+    """Observations of earlier runs, of the same services in the same databases."""
     topics_before: ObservedTopics = field(default_factory=ObservedTopics)
-    """What earlier runs have read, whether or not outboxes have rows of it left."""
+    """The topics that earlier runs have read, whether or not outboxes still have rows of them."""
     judged_until: tuple[JudgedUntil, ...] = ()
-    """Up to when earlier runs have judged."""
+    """The times up to which earlier runs have judged."""
     remarks: tuple[str, ...] = ()
-    """What of the configuration should be set otherwise, by what is known before the run."""
+    """Sentences about settings that should be changed, as far as known before the run."""
     broker: BrokerAccess | None = None
     """None: topics are not read."""
     margin: timedelta = timedelta(minutes=15)
-    """Within which an event is taken to make each of its steps; what is younger is in flight."""
+    """The assumed maximum time of each step of an event; younger events are in flight."""
     statement_timeout: timedelta = timedelta(hours=1)
-    """After which a database gives up a statement of the run."""
+    """The time after which a database cancels a statement of the run."""
     push_down: bool = True
-    """Let the databases digest what is in order, and read the rest alone."""
+    """The databases compute digests of rows in order, and the run reads only the other rows."""
     first_rows: int = 20
-    """How many rows of each mismatch the page shows."""
+    """The number of rows of each mismatch on the page."""
     show_payloads: bool = False
-    """Show the payloads of those rows; otherwise they are masked."""
+    """Show the payloads of the rows on the page; otherwise they are masked."""
     jdbc_jar: Path | None = None
-    """PostgreSQL's JDBC driver; None: the pinned one is fetched, and its checksum verified."""
+    """PostgreSQL's JDBC driver; None: the pinned driver is downloaded, and its checksum verified.
+    """
     master: str = "local[2]"
-    """Where Spark runs, in Spark's words."""
+    """Spark's master URL."""
 
     def __post_init__(self) -> None:
         names = Counter(service.name for service in self.services)
@@ -164,7 +164,7 @@ class ReconcileRequest:
 
     @property
     def members(self) -> list[Member]:
-        """The services as far as expectations go."""
+        """The services as far as expectations need them."""
         return [service.member for service in self.services]
 
 
@@ -172,12 +172,12 @@ _REQUEST = TypeAdapter(ReconcileRequest)
 
 
 def to_json(request: ReconcileRequest) -> bytes:
-    """Encode a request in one line of JSON; it holds passwords."""
+    """Encode a request in one line of JSON, which contains passwords."""
     return _REQUEST.dump_json(request)
 
 
 def from_json(line: str | bytes) -> ReconcileRequest:
-    """Decode what `to_json` has made; raises ConfigurationError, which repeats no value of it."""
+    """Decode the JSON of `to_json`; raises ConfigurationError, without any value of the request."""
     try:
         return _REQUEST.validate_json(line)
     except ValidationError as error:

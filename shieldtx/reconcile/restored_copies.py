@@ -1,4 +1,4 @@
-"""Which runs have judged what a database lost since, because it was restored from a copy."""
+"""The runs that judged events which a database has since lost in a restore from a copy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from shieldtx.reconcile.judged_spans import ENOUGH, JudgedRun, Services, pairs_o
 
 
 class Databases(Protocol):
-    """The databases of services as they are now."""
+    """The current databases of services."""
 
     def remains_of(self, service: str, earlier: DatabaseHistory) -> Remains:
-        """Return what the database of a service has left of what it had."""
+        """Return the remains of an earlier state of a service's database."""
         ...
 
     def last_settled(self, service: str, *, before: datetime) -> datetime | None:
-        """Return when the last row of a service was settled of those settled until then."""
+        """Return when the last row of a service was settled before a time."""
         ...
 
 
@@ -31,11 +31,11 @@ def as_restored(
     *,
     margin: timedelta,
 ) -> Iterator[JudgedRun]:
-    """Yield runs, the latest first, with the services that were restored since from earlier copies.
+    """Yield runs, the latest first, with the services that have since been restored from a copy.
 
-    Between its two latest settlements that are left around the time of the copy, the database had
-    others. Each run until then has judged them, and none since can: that they are gone shows only
-    where other services have kept their part of it.
+    The database had further settlements between its two latest remaining ones around the time of
+    the copy. Each run up to then has judged these, and no later run can. The loss shows only where
+    other services have kept their side of the events.
     """
     all_ = iter(runs)
     pairs = pairs_of(services)
@@ -56,7 +56,7 @@ def as_restored(
 
 
 def _latest(runs: Iterator[JudgedRun], pairs: Collection[Services]) -> list[JudgedRun]:
-    """Return so many of the latest runs that each pair has one that knew both databases.
+    """Return enough of the latest runs that each pair has a run which knew both databases.
 
     The runs of another configuration may be far more frequent than those of a pair.
     """
@@ -77,14 +77,14 @@ class _Copy:
 
     pair: Services
     service: str
-    """The one of the pair that was restored."""
+    """The restored service of the pair."""
     until: datetime | None
-    """What it had in order when the copy was made; None: nothing of that time is left."""
+    """The time up to which the copy has all settled events; None: no row of that time is left."""
     first_run: int | None
-    """The latest run that judged nothing which the copy lacks; None: none is known."""
+    """The latest run that judged no event which the copy lacks; None: none is known."""
 
     def lacks_what_judged(self, number: int) -> bool:
-        """Whether a run, by its number, has judged what the copy lacks."""
+        """Return whether a run, by its number, has judged events that the copy lacks."""
         return self.first_run is None or number < self.first_run
 
 
@@ -96,13 +96,13 @@ class _Search:
     databases: Databases
     margin: timedelta
     remains: dict[tuple[str, int], Remains] = field(default_factory=dict)
-    """By service and number of a run: pairs share the answers of a database."""
+    """By service and number of a run: pairs share the results of a database."""
 
     def copy_of(self, service: str, pair: Services) -> _Copy | None:
-        """Return the copy that a service was restored from since the latest run of a pair.
+        """Return the copy from which a service was restored since the latest run of a pair.
 
-        None: it was not. A run without the other service proves a copy as well, but it has not
-        told of what is gone between the two: it ends no search.
+        None: no restore. A run without the other service proves a copy as well. But it judged no
+        event between the two services, so the search continues.
         """
         copied_before: datetime | None = None
         first_run = None
@@ -122,7 +122,7 @@ class _Search:
         if copied_before is None:
             return None
         last = self.databases.last_settled(service, before=copied_before)
-        # What was on its way when the copy was made has arrived, or was settled, after it.
+        # Events in flight at the time of the copy arrived, or were settled, after it.
         until = None if last is None else last - self.margin
         return _Copy(pair=pair, service=service, until=until, first_run=first_run)
 

@@ -1,4 +1,4 @@
-"""Which consumer groups should receive which events of which services."""
+"""The routes: which consumer groups should receive which events of which services."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from shieldtx.reconcile.expectations import (
 def expectation_of(
     members: Sequence[Member], *, sent: Collection[Sent], received: Collection[Received]
 ) -> Expectation:
-    """Say for every type of events who should have received it, and who has.
+    """Return, for every event type, the groups that should have received it and those that have.
 
-    Where a service names no groups of a kind, its past speaks: a group should receive all events of
-    the types that it has received before. A rollback is meant for the service whose event it takes
-    back: one of a type that no group of it is to receive, and none has received, is expected of
-    NOBODY, so that it counts as missing. It is also meant for groups of other services that handle
-    such events and compensate them; of these, none has to be there.
+    Where a service names no groups of a kind, past receipts count: a group should receive all
+    events of the types that it has received before.
+
+    A rollback is meant for the service whose event it takes back. If no group of that service
+    should receive the type, and none has received it, the rollback is expected of `NOBODY` and
+    counts as missing. A rollback is also meant for groups of other services that handle and
+    compensate such events; such groups need not exist.
     """
     names = {member.name for member in members}
     known = [s for s in received if s.source in names and _writer(s, s.source) in names]
@@ -75,12 +77,12 @@ def _declared(member: Member, group: ExpectedGroup, arriving: Iterable[Sent]) ->
 def _of_others(
     member: Member, sent: Iterable[Sent], received: Collection[Received]
 ) -> Iterable[Route]:
-    """Rollbacks of other services' events, for the groups of a service that compensate these.
+    """Yield routes for rollbacks of other services' events, to the groups that compensate them.
 
-    The past speaks where the service declares no group that compensates anything. By the past, a
-    group has to handle the events as well: one that has not may have received rollbacks because it
-    compensates its own service's events of the type. A former group should not receive events any
-    more, but the rollbacks of what it has applied before.
+    Past receipts count if the service declares no group that compensates anything. Then the group
+    must also handle the events. Otherwise it may have received the rollbacks because it compensates
+    its own service's events of the type. A former group should receive no more events, but still
+    the rollbacks of events that it has applied.
     """
     declared = [group for group in member.groups or () if group.kind is TxKind.ROLLBACK]
     for what in sent:
@@ -102,7 +104,7 @@ def _of_others(
 
 
 def _handles(member: Member, rollback: Received, writer: str, received: Iterable[Received]) -> bool:
-    """Whether the group that received a rollback should have received the event, or has."""
+    """Return whether the group that received a rollback should have received the event, or has."""
     declared = [group for group in member.groups or () if group.kind is TxKind.COMMIT]
     if declared:
         own = [group for group in declared if group.name == rollback.group]
@@ -138,11 +140,10 @@ def _seen(received: Iterable[Received], *, expected: bool) -> Iterable[Route]:
 def _undeclared(
     member: Member, arriving: Iterable[Sent], awaited: Iterable[Route], mine: Collection[Received]
 ) -> Iterable[Route]:
-    """Rollbacks of a service's events of types that no group of it is known to compensate.
+    """Yield routes for rollbacks of a service's events that no group is known to compensate.
 
-    Each should have come to the group that has received such rollbacks all the same, or else to
-    any. Of several such groups, which one should have a rollback cannot be known: see
-    `_unassigned`.
+    Each rollback should have reached the one group that has received such rollbacks anyway, or else
+    any group. With several such groups, the right one is not known: see `_unassigned`.
     """
     known = {(route.stream.upstream, route.topic, route.event_type) for route in awaited}
     for what in arriving:
@@ -163,7 +164,7 @@ def _unassigned(
     received: Collection[Received],
     routes: Iterable[Route],
 ) -> Iterable[tuple[str, str]]:
-    """Say which rollbacks several groups of a service have received, and none should have."""
+    """Yield rollback types that several groups have received and none is expected to receive."""
     expected = {(r.stream, r.topic, r.event_type, r.causation_source) for r in routes if r.expected}
     for member in members:
         back = [what for what in sent if _may_go_to(member.name, what, TxKind.ROLLBACK)]
@@ -186,9 +187,9 @@ def _unassigned(
 def unreceived(
     members: Iterable[Member], sent: Collection[Sent], routes: Collection[Route]
 ) -> Iterator[Sent]:
-    """Give the types of events that no group is expected to receive, and that are not for others.
+    """Yield the event types that no group is expected to receive, and that are not for others.
 
-    Not all of them need a group: where none of the events has been sent, none is missed.
+    Some types need no group: if no event of a type was sent, none is missing.
     """
     expected = [route for route in routes if route.expected]
     routed = {(r.stream.upstream, r.stream.kind, r.topic, r.event_type) for r in expected}
@@ -227,9 +228,9 @@ def _unreceived(
 def expected_by_the_past(
     routes: Iterable[Route], sent: Collection[Sent], past: Collection[Received]
 ) -> Iterator[str]:
-    """Say which groups should receive events only because earlier runs have seen that they do.
+    """Yield sentences for groups that should receive events only because of earlier runs.
 
-    `past` is what their inboxes have nothing of any more.
+    `past` has the receipts of which the inboxes have no rows any more.
     """
     types = {(s.upstream, s.kind, s.topic, s.event_type) for s in sent}
     gone = {(s.downstream, s.group, s.source, s.kind, s.topic, s.event_type) for s in past}

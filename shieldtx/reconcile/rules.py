@@ -1,12 +1,12 @@
-"""What a mismatch is: the rules that lead from facts to verdicts, as data.
+"""The definition of a mismatch: the rules that lead from facts to verdicts, as data.
 
-Two books: PAIRS for an event and a consumer group, TOPICS for an event and its topic. Upstream is
-the service that wrote the event, downstream the one whose consumer group receives it. A ROLLBACK
-event travels back, so there the service that gave up is upstream. Downstream is the service that
-wrote the event, and so is each one with a group that applied the event and compensates it.
+PAIRS is for an event and a consumer group, TOPICS for an event and its topic. Upstream is the
+service that wrote the event, downstream the service whose consumer group receives it. A ROLLBACK
+event goes in the other direction: upstream is the service that gave up. Downstream is the service
+that wrote the event, and each service with a group that applied the event and compensates it.
 
-Nothing here knows Spark: `judge` evaluates a book for one row, and
-`spark/compare/verdict_expression.py` turns the same book into a column expression.
+This module does not depend on Spark. `judge` evaluates a rule set for one row, and
+`spark/compare/verdict_expression.py` converts the same rule set into a column expression.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shieldtx.reconcile.verdicts import Verdict
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """A verdict, and the values of the facts that lead to it; a fact left out may be anything."""
+    """A verdict, and the values of facts that lead to it; an omitted fact may have any value."""
 
     verdict: Verdict
     when: Mapping[Fact, frozenset[Value]]
@@ -30,19 +30,19 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleSet:
-    """Rules in order: the first one whose conditions all hold decides, and the last has none."""
+    """Ordered rules: the first whose conditions all hold decides; the last has no conditions."""
 
     facts: tuple[Fact, ...]
-    """What has to be known of a row."""
+    """The facts that must be known of a row."""
     rules: tuple[Rule, ...]
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """Every verdict of the book, in the order of first mention."""
+        """Every verdict of the rule set, in the order of first mention."""
         return tuple(dict.fromkeys(rule.verdict for rule in self.rules))
 
     def judge(self, facts: Mapping[Fact, Value]) -> Verdict:
-        """Return the verdict on a row; KeyError where one of the book's facts is not given."""
+        """Return the verdict on a row; KeyError if one of the rule set's facts is missing."""
         known = {fact: facts[fact] for fact in self.facts}
         return next(
             rule.verdict
@@ -83,10 +83,10 @@ PAIRS = RuleSet(
         Fact.KEPT,
     ),
     rules=(
-        # What an event says never changes: it needs no watermark.
+        # The contents of an event never change, so these rules need no watermark.
         _rule(_V.PAYLOAD_DIFFERS, same_payload=_NO),
         _rule(_V.ENVELOPE_DIFFERS, same_envelope=_NO),
-        # A rollback that nothing called for. What calls for one may yet be read too late.
+        # A rollback without a cause. The read of the cause may come too late, hence `quiet`.
         _rule(
             _V.EFFECT_DESPITE_ROLLBACK,
             kind=_COMMIT,
@@ -97,7 +97,7 @@ PAIRS = RuleSet(
             quiet=_YES,
             kept=_YES,
         ),
-        # Whoever's event it is. Nothing compensates it once more.
+        # Applies to events of any service. No later compensation follows.
         _rule(
             _V.EFFECT_DESPITE_ROLLBACK,
             kind=_COMMIT,
@@ -105,7 +105,7 @@ PAIRS = RuleSet(
             downstream_status=_DONE,
             undone_first=_YES,
         ),
-        # What called for a rollback may have been purged.
+        # The cause of the rollback may have been purged.
         _rule(
             _V.TOO_OLD,
             kind=_COMMIT,
@@ -123,7 +123,7 @@ PAIRS = RuleSet(
             answered=_YES,
             within_limit=_NO,
         ),
-        # Ends that nothing can change any more: they need no watermark either.
+        # Terminal states, which cannot change any more and need no watermark either.
         _rule(_V.MATCHED, kind=_COMMIT, upstream_status=_SENT, downstream_status=_DONE),
         _rule(
             _V.MATCHED,
@@ -132,7 +132,7 @@ PAIRS = RuleSet(
             downstream_status=_DONE,
             answered=_YES,
         ),
-        # The group gave the event of another service up, refused it, or never received it.
+        # The group gave up, refused, or never received the event of another service.
         _rule(
             _V.MATCHED,
             kind=_ROLLBACK,
@@ -160,7 +160,7 @@ PAIRS = RuleSet(
             upstream_status=_SENT,
             downstream_status=(InboxStatus.DEAD,),
         ),
-        # It waits for an operator longer than the upstream keeps the rollback.
+        # The rollback waits for an operator longer than the upstream keeps it.
         _rule(
             _V.PARKED,
             kind=_ROLLBACK,
@@ -173,7 +173,7 @@ PAIRS = RuleSet(
             upstream_status=(OutboxStatus.FAILED, OutboxStatus.UNRESOLVED),
             downstream_status=_NONE,
         ),
-        # Nothing else discards a rollback: none is delayed, and none is a half message.
+        # Only an operator discards a rollback: rollbacks are never delayed and never half messages.
         _rule(
             _V.DISCARDED,
             kind=_ROLLBACK,
@@ -187,15 +187,15 @@ PAIRS = RuleSet(
             downstream_status=_NONE,
         ),
         _rule(_V.NEVER_SENT, upstream_status=(OutboxStatus.DISCARDED,), downstream_status=_NONE),
-        # Whatever else is to be seen may yet change.
+        # Any other observation may still change.
         _rule(_V.IN_FLIGHT, quiet=_NO),
         # One side is open. A relay that died between acknowledgement and settlement leaves an open
-        # row whose event has arrived, and so does a repair that publishes it again.
+        # row whose event has arrived. So does a repair that publishes the event again.
         _rule(_V.STUCK, upstream_status=_IN_LINE),
         _rule(_V.STUCK, upstream_status=_OPEN_UPSTREAM, downstream_status=_NONE),
         _rule(_V.STUCK, upstream_status=_SENT, downstream_status=_OPEN_DOWNSTREAM),
         _rule(_V.STUCK, upstream_status=_NONE, downstream_status=_OPEN_DOWNSTREAM, kept=_NO),
-        # One side lacks a row. Where rows of its age are purged, that says nothing.
+        # One side lacks a row, which has no meaning where rows of that age are purged.
         _rule(_V.MISSING_DOWNSTREAM, upstream_status=_SENT, downstream_status=_NONE, kept=_YES),
         _rule(_V.TOO_OLD, upstream_status=_SENT, downstream_status=_NONE),
         # A tombstone is as old as its rollback: the event may have been written long before.
@@ -207,7 +207,7 @@ PAIRS = RuleSet(
             overtaken=_YES,
         ),
         _rule(_V.UNKNOWN_UPSTREAM, upstream_status=_NONE, kept=_YES),
-        # The answer is missing. That shows in the group's own database, whatever the upstream has
+        # The rollback is missing. The group's own database shows that, whatever the upstream has
         # purged.
         _rule(
             _V.NEITHER_EFFECT_NOR_COMPENSATION,
@@ -227,9 +227,10 @@ PAIRS = RuleSet(
             owes=_YES,
             kept=_YES,
         ),
-        # Nor is it known what the group owed, where its row of the event may have been purged.
+        # Whether the group had to compensate is unknown if its row of the event may have been
+        # purged.
         _rule(_V.TOO_OLD, kind=_ROLLBACK, upstream_status=_SENT, downstream_status=_DONE),
-        # A tombstone outlives the rollback that left it by no more than a moment.
+        # A tombstone outlives its rollback by only a moment.
         _rule(
             _V.TOO_OLD,
             kind=_COMMIT,
@@ -237,11 +238,12 @@ PAIRS = RuleSet(
             downstream_status=(InboxStatus.FENCED,),
             kept=_NO,
         ),
-        # What is left are two rows that cannot both be right.
+        # The remaining cases are two rows that cannot both be right.
         _rule(_V.STATUS_DISAGREES),
     ),
 )
-"""On an event and a group that got it or should have. One side at least has a row."""
+"""The rules for an event and a group that received it or should have. At least one side has a row.
+"""
 
 _UNSENT = frozenset(OUTBOX.states) - {OutboxStatus.PROCESSED}
 _PERHAPS_SENT = (OutboxStatus.INIT, OutboxStatus.PROCESSING, OutboxStatus.PROCESSED)
@@ -259,15 +261,15 @@ TOPICS = RuleSet(
         _rule(_V.DUPLICATE_RECORDS, upstream_status=_SENT, recorded=_YES, repeated=_YES),
         # A relay that died between acknowledgement and settlement leaves an open row.
         _rule(_V.ON_TOPIC, upstream_status=_PERHAPS_SENT, recorded=_YES),
-        # A row may be published and not yet settled, or not yet visible.
+        # A published row may not be settled yet, or not visible yet.
         _rule(_V.IN_FLIGHT, quiet=_NO),
         _rule(_V.NOT_ON_TOPIC, upstream_status=_UNSENT, recorded=_NO),
         _rule(_V.ABSENT_FROM_TOPIC, upstream_status=_SENT, kept=_YES),
         _rule(_V.BEFORE_TOPIC, upstream_status=_SENT),
         _rule(_V.RECORD_WITHOUT_ROW, upstream_status=_NONE, kept=_YES),
         _rule(_V.TOO_OLD, upstream_status=_NONE),
-        # Delivered, and the outbox says that it never was nor will be.
+        # Delivered, although by its outbox row the event was not sent and never will be.
         _rule(_V.STATUS_DISAGREES),
     ),
 )
-"""On an event and its topic. The row or a record at least is there."""
+"""The rules for an event and its topic. The row or a record exists."""

@@ -1,4 +1,4 @@
-"""Starts the Spark job in a process of its own and brings back what it found."""
+"""Starts the Spark job in a separate process and returns its findings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from shieldtx.reconcile.request import ReconcileRequest, ServiceDatabase, to_jso
 __all__ = ["ExpectedGroup", "ReconcileRequest", "ReconcileResult", "ServiceDatabase", "run"]
 
 PROGRESS = "shieldtx: "
-"""Before what the job says about its progress, in its log."""
+"""The prefix of progress messages in the log of the job."""
 _TAIL_LINES = 15
 _STOP_S = 10.0
 _ASK_S = 1.0
@@ -35,13 +35,13 @@ _JAVA = "the reconciliation runs on Spark, which needs Java 17 or newer"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReconcileResult:
-    """How a run ended, what it found, and where it left that."""
+    """The outcome of a run, its findings, and its folder."""
 
     outcome: RunOutcome
     findings: Findings | None
-    """None when the run broke off."""
+    """None if the run failed."""
     problem: str
-    """Why it broke off, with the end of Spark's log; empty when it did not."""
+    """Why the run failed, with the end of Spark's log; empty otherwise."""
     folder: OutputFolder
 
 
@@ -51,12 +51,12 @@ def run(
     given_up: Callable[[], bool] = lambda: False,
     say: Callable[[str], None] = lambda _: None,
 ) -> ReconcileResult:
-    """Run the reconciliation to its end; a run that breaks off is a result too.
+    """Run the reconciliation; return a result also if the run fails.
 
-    `say` is told what it is doing. It also breaks off when `given_up`, which is asked every second,
-    says so. Raises ConfigurationError where it cannot even start: no PySpark, no Java, a URL or a
-    folder that cannot be used, a folder that another run uses. An exception in here, Ctrl-C too,
-    ends the Spark job, and so does the death of this process.
+    `say` receives progress messages. `given_up` is polled every second, and cancels the run when it
+    returns True. Raises ConfigurationError if the run cannot start: no PySpark, no Java, an
+    unusable URL or folder, a folder in use by another run. An exception in this function (also
+    Ctrl-C) or the death of this process ends the Spark job.
     """
     _require_spark()
     for service in request.services:
@@ -70,18 +70,18 @@ def run(
 
 
 def command(master: str = "local") -> tuple[list[str], dict[str, str]]:
-    """Return the job's command line and what its environment has beyond this one's.
+    """Return the job's command line, and its additional environment variables.
 
-    The folder of the job lies in this package or beside it. -P keeps a folder `spark` of the
-    working directory out of the way. On a cluster, PYSPARK_PYTHON says where Python is on the
-    workers, and they have to reach this machine by its address.
+    The folder of the job is inside this package or next to it. -P excludes a folder `spark` in the
+    working directory from the import path. On a cluster, PYSPARK_PYTHON has the path of Python on
+    the workers, which must reach this machine by its address.
     """
     folder = resource_folder("spark")
     inside = folder.parent == PACKAGE
     environment = {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONUNBUFFERED": "1"}
     if master.startswith("local"):
-        # Otherwise Spark starts the system's Python, without the packages of this one, and goes by
-        # whatever address the machine's name resolves to.
+        # Otherwise Spark starts the system's Python, without the packages of this one, and uses any
+        # address to which the machine's name resolves.
         environment["PYSPARK_PYTHON"] = sys.executable
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
     else:
@@ -106,7 +106,7 @@ def _require_spark() -> None:
 
 
 def _result(request: ReconcileRequest, folder: OutputFolder, status: int) -> ReconcileResult:
-    """Return what the job has found: findings of another run are no result of this one."""
+    """Return the result of the job; findings of another run are rejected."""
     if status not in _ENDED_WELL or not folder.findings.exists():
         return _broken_off(folder, _problem(folder.log, status))
     findings = from_json(folder.findings.read_bytes())
@@ -140,7 +140,7 @@ def _run_job(
     given_up: Callable[[], bool],
     say: Callable[[str], None],
 ) -> int:
-    """Run the job and return its exit status; the request goes in by its standard input."""
+    """Run the job and return its exit status; the request is sent through its standard input."""
     arguments, environment = command(request.master)
     with subprocess.Popen(  # noqa: S603  our own module in our own interpreter, no shell
         arguments,
@@ -148,7 +148,7 @@ def _run_job(
         stdout=log,
         stderr=subprocess.STDOUT,
         env={**os.environ, **environment},
-        # Ctrl-C is for this process, which then ends the job.
+        # Only this process receives Ctrl-C, and then ends the job.
         start_new_session=True,
     ) as job:
         try:
@@ -163,20 +163,20 @@ def _run_job(
 
 
 def _tell(log: Path, say: Callable[[str], None]) -> None:
-    """Pass on what the job said last about its progress."""
+    """Pass the latest progress message of the job to `say`."""
     text = log.read_text(encoding="utf-8", errors="replace")
     told = [line for line in text.splitlines() if line.startswith(PROGRESS)]
     say(told[-1].removeprefix(PROGRESS) if told else "Spark starts")
 
 
 def _send(job: subprocess.Popen[bytes], request: ReconcileRequest) -> None:
-    """Hand the request over and leave the pipe open: the job ends when it closes."""
-    assert job.stdin is not None  # noqa: S101  it was asked for
+    """Send the request and leave the pipe open: the job ends when the pipe closes."""
+    assert job.stdin is not None  # noqa: S101  Popen opens the pipe on request
     try:
         job.stdin.write(to_json(request) + b"\n")
         job.stdin.flush()
     except BrokenPipeError:
-        # The job is gone already, and its log says why.
+        # The job has ended already; its log has the reason.
         return
 
 

@@ -1,6 +1,6 @@
-"""Which services have written on the topics of a run.
+"""The services that have written on the topics of a run.
 
-A service may be taken out of the configuration. Its topics do not concern the runs after that.
+A topic does not concern later runs once its service is removed from the configuration.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from shieldtx.reconcile.request import ReconcileRequest
 def with_writers(
     topics: ObservedTopics, sent: Iterable[Sent], request: ReconcileRequest
 ) -> ObservedTopics:
-    """Return the topics of a run with the services that it and earlier runs have seen write there.
+    """Return the topics of a run, with the services that this run and earlier ones saw as writers.
 
-    `topics` has those that have records there; `sent` is what outboxes have rows of, which may be
-    purged by the next run.
+    `topics` has the services with records on each topic. `sent` has the rows in the outboxes, which
+    may be purged before the next run.
     """
     writers: dict[str, set[str]] = {
         name: set(topic.writers)
@@ -38,7 +38,7 @@ def with_writers(
 
 
 def _written(sent: Iterable[Sent], request: ReconcileRequest) -> Iterator[tuple[str, str]]:
-    """Yield the broker's name of a topic and a service, by rows and by what is for others."""
+    """Yield the broker's name of a topic and a service, from rows and from `for_others`."""
     prefix = request.broker.topic_prefix if request.broker else ""
     for each in sent:
         yield physical_topic(prefix, each.topic, each.kind), each.upstream

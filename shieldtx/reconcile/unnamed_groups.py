@@ -1,4 +1,4 @@
-"""Groups that have received events, and that the file leaves out where it names others."""
+"""Groups that have received events without being named, where the file names other groups."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from shieldtx.reconcile.expectations import ExpectedGroup, Member, Received, Sen
 def unnamed_groups(
     members: Collection[Member], received: Iterable[Received], *, earlier: Iterable[Received]
 ) -> Iterator[str]:
-    """Say in sentences which groups have received what they are not named to receive.
+    """Yield sentences for groups that have received events without being named to receive them.
 
-    What they lack is not missed. A group that is not named at all is told of by what `earlier` runs
-    have seen too, so until it is a former one: it may stand still, and have purged all that it had.
-    One that is named for other events may have changed, with the file, and is told of by what the
-    run itself finds `received`.
+    Events that such a group lacks are not reported. A group that is not named at all is also
+    reported from `earlier` runs, until it is a former group: it may be stopped, and have purged all
+    its rows. A group that is named for other events may have changed together with the file, so
+    only this run's `received` events count.
 
-    Of rollbacks, those of the service's own events that another group is named to compensate: of
-    others, a group may receive what it does not compensate.
+    For rollbacks, only those of the service's own events count that another group is named to
+    compensate. Of other services, a group may receive rollbacks that it does not compensate.
     """
     by_name = {member.name: member for member in members}
     found: dict[tuple[str, str], set[str]] = {}
@@ -42,9 +42,9 @@ def unnamed_groups(
 def mistyped_former_groups(
     members: Collection[Member], received: Iterable[Received]
 ) -> Iterator[str]:
-    """Tell of former groups that no run has seen receive anything, or that the file names as well.
+    """Yield sentences for former groups that no run has seen, or that the file names as well.
 
-    `received` is what this run or an earlier one has seen.
+    `received` has the receipts of this run and of earlier ones.
     """
     by_name = {member.name: member for member in members}
     known = [each for each in received if {each.source, each.downstream} <= by_name.keys()]
@@ -64,7 +64,7 @@ def mistyped_former_groups(
 
 
 def is_named_for(member: Member, seen: Received) -> bool:
-    """Whether a group that has received events is named to receive them."""
+    """Return whether a group that has received events is named to receive them."""
     return any(group.name == seen.group for group in _named_for(member, seen))
 
 

@@ -1,4 +1,4 @@
-"""What the reconciliation may say about an event: verdicts, what they mean, what to do."""
+"""The verdicts of the reconciliation, each with its meaning and advice."""
 
 from __future__ import annotations
 
@@ -7,36 +7,37 @@ from typing import Self
 
 
 class Weight(StrEnum):
-    """What a verdict means for the run as a whole."""
+    """The effect of a verdict on the outcome of the run."""
 
     CLEAN = "CLEAN"
-    """All sides agree, and nothing is left to do. Only counted."""
+    """All sides agree, and no action is needed. Only counted."""
 
     NOTE = "NOTE"
-    """Worth knowing, and harmless. Listed."""
+    """Informative and harmless. Listed."""
 
     UNJUDGED = "UNJUDGED"
-    """Too young or too old to say. Listed."""
+    """Too young or too old to judge. Listed."""
 
     MISMATCH = "MISMATCH"
-    """Something is wrong or waits for an operator. Listed, and the run's exit status says so."""
+    """Something is wrong or waits for an operator. Listed, and reflected in the run's exit status.
+    """
 
 
 class Verdict(StrEnum):
-    """What the reconciliation says about one event and one consumer group, or one topic."""
+    """The conclusion about one event and one consumer group, or one topic."""
 
     weight: Weight
     meaning: str
     advice: str
 
     def __new__(cls, name: str, weight: Weight, meaning: str, advice: str) -> Self:
-        """Make a verdict that knows its weight, what it means and what to do about it."""
+        """Create a verdict with its weight, meaning and advice."""
         verdict = str.__new__(cls, name)
         verdict._value_ = name
         verdict.weight, verdict.meaning, verdict.advice = weight, meaning, advice
         return verdict
 
-    # Of an event and a group.
+    # Verdicts on an event and a group.
     MATCHED = (
         "MATCHED",
         Weight.CLEAN,
@@ -178,7 +179,7 @@ class Verdict(StrEnum):
         ),
     )
 
-    # Of an event and its topic.
+    # Verdicts on an event and its topic.
     ON_TOPIC = ("ON_TOPIC", Weight.CLEAN, "The event has its record in the topic.", "Nothing.")
     NOT_ON_TOPIC = (
         "NOT_ON_TOPIC",
@@ -222,10 +223,10 @@ class Verdict(StrEnum):
 
     @property
     def is_mismatch(self) -> bool:
-        """Whether it makes the run end with mismatches."""
+        """Return whether the verdict makes the run end with mismatches."""
         return self.weight is Weight.MISMATCH
 
     @property
     def is_listed(self) -> bool:
-        """Whether its rows are written out, not only counted."""
+        """Return whether rows with the verdict are written out, not only counted."""
         return self.weight is not Weight.CLEAN

@@ -1,4 +1,4 @@
-"""Between which times rows can be judged, by the databases' own clocks."""
+"""The times between which rows can be judged, by the databases' own clocks."""
 
 from __future__ import annotations
 
@@ -11,35 +11,34 @@ from shieldtx.ports.retention import NOTED_AHEAD
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clock:
-    """What one database said about time, asked before any row was read."""
+    """The clock of one database, read before any row."""
 
     service: str
     now: datetime
     ahead: timedelta = timedelta(0)
-    """By how much it is ahead of the clock of the machine that asked."""
+    """The difference to the clock of the machine that asked; positive if the database is ahead."""
     oldest_transaction: datetime | None = None
-    """When the longest running transaction of the database began; None when none runs."""
+    """The start of the longest running transaction of the database; None if none runs."""
     obstacle: str = ""
-    """Why its running transactions cannot be seen; empty when they can."""
+    """Why running transactions cannot be seen; empty if they can."""
     retention: timedelta | None = None
-    """For how long the service keeps settled rows by its configuration; None: for ever."""
+    """The configured retention of settled rows; None: unlimited."""
     purged_until: datetime | None = None
-    """Rows that settled before have been purged, by what the purge noted; None: it noted nothing.
-    """
+    """The purge noted that it has deleted rows settled before this time; None: no note."""
 
     purged_meanwhile: timedelta = timedelta(0)
-    """By how much more a purge may come to have removed by the time that rows are read."""
+    """The additional time that a purge may delete until the rows are read."""
 
     @property
     def kept_since(self) -> datetime | None:
-        """From when settled rows are kept, by the configuration and by the purge; None: all are."""
+        """The time from which settled rows are kept, by configuration and purge; None: all."""
         configured = None if self.retention is None else self.now - self.retention
         found = max((t for t in (configured, self.purged_until) if t is not None), default=None)
         return None if found is None else found + self.purged_meanwhile
 
     @property
     def remark(self) -> str:
-        """Say in a sentence that rows are purged earlier than configured; empty: they are not."""
+        """A sentence if rows are purged earlier than configured; otherwise empty."""
         if self.purged_until is None:
             return ""
         kept = self.now - self.purged_until
@@ -54,10 +53,11 @@ class Clock:
         )
 
     def at_end(self, *, now: datetime, purged_until: datetime | None, margin: timedelta) -> Clock:
-        """Return the clock to judge by, given what the database says after rows were read.
+        """Return the clock to judge by, given the state of the database after rows were read.
 
-        It is this one, unless the purge may have gone further meanwhile than the `margin` allows
-        for. Then rows are read once more, which takes as long again and lets the purge go on.
+        The result is this clock, unless a purge may have deleted more in the meantime than the
+        `margin` allows. Then rows are read once more, which takes as long again and gives the purge
+        more time.
         """
         took, before = now - self.now, self.kept_since
         configured = None if self.retention is None else now - self.retention
@@ -69,44 +69,44 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """From when (`horizon`) to when (`watermark`) a mismatch between two services can be told."""
+    """The times from `horizon` to `watermark`, in which mismatches of two services can be found."""
 
     horizon: datetime | None = None
     """Older rows may have been purged on the other side; None: nothing is purged."""
     watermark: datetime | None = None
-    """What moved since is in flight; None: nothing can be judged."""
+    """Rows with later changes are in flight; None: nothing can be judged."""
     obstacle: str = ""
-    """Why nothing can be judged; empty when something can."""
+    """Why nothing can be judged; empty if something can."""
     transaction_since: datetime | None = None
-    """When the transaction began that holds the watermark back by more than the margin; None: none
+    """The start of the transaction that delays the watermark by more than the margin; None: none
     does."""
 
     def unless(self, obstacle: str) -> Window:
-        """Return this window, or one in which `obstacle` lets nothing be judged."""
+        """Return this window, or a window without times if there is an `obstacle`."""
         return Window(obstacle=obstacle) if obstacle and not self.obstacle else self
 
 
 def earliest_watermark(clocks: Iterable[Clock], *, margin: timedelta) -> datetime:
-    """Return the time before which nothing that these databases hold is in flight."""
+    """Return the time before which no event of these databases is in flight."""
     return min(min(c.now, c.oldest_transaction or c.now) for c in clocks) - margin
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """For how long the groups of a service know by its inbox row that they had an event before."""
+    """How long the groups of a service recognize a repeated event by its inbox row."""
 
     period: timedelta
-    """After its first arrival, an event is known for that long at the least."""
+    """The minimum time after its first arrival for which an event is recognized."""
     since: datetime
-    """Rows settled before may have been purged."""
+    """Rows settled before this time may have been purged."""
 
 
 def memories_of(clocks: Mapping[str, Clock], *, margin: timedelta) -> dict[str, Memory]:
     """Return the memory of each service that purges rows.
 
-    The margin is taken off twice: once because an outbox row is settled after its event arrived,
-    once because the clocks of the two services may be apart. An event that came within the margin
-    came in time, however short the retention is.
+    The margin is subtracted twice: an outbox row is settled after its event arrived, and the clocks
+    of the two services may differ. An event that came within the margin came in time, however short
+    the retention is.
     """
     return {
         name: Memory(
@@ -118,31 +118,30 @@ def memories_of(clocks: Mapping[str, Clock], *, margin: timedelta) -> dict[str, 
 
 
 _TOLERATED = timedelta(minutes=1)
-"""Clocks may differ by that much, or by the margin where it is longer."""
+"""The tolerated difference of clocks, unless the margin is longer."""
 
 
 def window_of(clocks: Sequence[Clock], *, margin: timedelta) -> Window:
     """Return the window in which two services can be compared.
 
-    The reads of a run are no common snapshot: each partition of each table is read at a moment of
-    its own. So an accusation rests on rows alone that nothing has touched since the watermark, and
-    that is the earliest time, over both databases, of
+    The reads of a run do not share a snapshot: each partition of each table is read at its own
+    time. So a mismatch rests only on rows without changes since the watermark. The watermark is the
+    earliest, over both databases, of:
 
-    - now minus `margin`: every step of an event (from acknowledged to received, from received to
-      settled upstream) is taken to happen within the margin. An event acknowledged before the
-      watermark was received before `now` was read, and `now` was read before the first row was;
-    - the beginning of the oldest running transaction (of a prepared one, when it was prepared)
-      minus `margin`: what it writes is stamped with
-      a time after its beginning but is visible only from its commit on, perhaps after the read.
-      What a transaction that began later writes is stamped after the watermark, and what one that
-      ended earlier wrote is visible to all reads.
+    - now minus `margin`: each step of an event (from acknowledged to received, from received to
+      settled upstream) is assumed to happen within the margin. An event acknowledged before the
+      watermark was received before `now` was read, and `now` was read before the first row;
+    - the start of the oldest running transaction (of a prepared one, the time of its preparation)
+      minus `margin`: the times of its rows are after its start, but the rows are visible only from
+      its commit on, perhaps after the read. Rows of a transaction that began later have times after
+      the watermark. Rows of a transaction that ended earlier are visible to all reads.
 
-    Each row carries the times of its own database's clock. Where the two clocks differ, the slower
-    one decides for both: that makes the watermark earlier, so that no row looks older than it is.
-    Clocks that are further apart than the margin (and than a minute) let nothing be judged.
+    Each row has the times of its own database's clock. If the two clocks differ, the slower one
+    decides for both: the watermark is then earlier, and no row looks older than it is. If the
+    clocks differ by more than the margin (and by more than a minute), nothing can be judged.
 
-    The horizon is the mirror image: the later of the times up to which either service may have
-    purged, by its configuration or by what its purge has noted, plus the margin.
+    The horizon is the later of the times up to which either service may have purged, plus the
+    margin. Both the configuration and the notes of the purge count.
     """
     problems = [clock.obstacle for clock in clocks if clock.obstacle]
     obstacle = "; ".join(problems) or _apart(clocks, tolerated=max(margin, _TOLERATED))

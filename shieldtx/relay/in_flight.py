@@ -1,4 +1,4 @@
-"""What a relay has claimed and not settled yet, and how it is settled: in order, or withdrawn."""
+"""The claims of a relay that are not settled yet: settled in order, or withdrawn."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _INTERRUPTED = "interrupted while it was sent: the broker may have it"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PendingSettlement:
-    """How the events of one claim ended, those apart that fail for good."""
+    """The outcomes of one claim's events, except permanent failures."""
 
     token: UUID
-    """Of the claim."""
+    """The token of the claim."""
     settlement: Settlement
     outage: str = ""
     """Why the broker is unavailable; reported by the pass that writes this back."""
@@ -44,13 +44,13 @@ class InFlight:
 
     Up to four things are in flight:
 
-    - *Pending write-backs* of events that were sent, or released unsent. They are written back in
-      the order in which they were added; one that fails stays first, for the next `settle`.
-    - *The batch being sent*: the broker may have it, however the pass ends.
-    - *The batch claimed ahead*, while the batch before it was published.
-    - *An ambiguous claim*, whose response was lost: the database may have carried it out, now or
-      later. The relay claims nothing more before it is withdrawn, or later events of its keys would
-      overtake it. It is withdrawn after all write-backs, so that no event of it was sent.
+    - *Pending write-backs* of events that were sent, or released unsent. They are completed in the
+      order in which they were added; a failed one stays first, for the next `settle`.
+    - *The batch being sent*: the broker may have it, whatever the result of the pass.
+    - *The batch claimed ahead*, during the publication of the previous batch.
+    - *An ambiguous claim*, whose response was lost: the database may have executed it, or may do so
+      later. The relay withdraws it before another claim, or later events of its keys would overtake
+      it; and after all write-backs, so that no event of it was sent.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class InFlight:
         failures: PermanentFailures,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with nothing in flight, for the relay of this name."""
+        """Create the claims of the relay of this name, with nothing in flight."""
         self._store = store
         self._failures = failures
         self._clock = clock
@@ -70,12 +70,12 @@ class InFlight:
         self._pending: deque[PendingWriteBack] = deque()
         self._ahead: ClaimedBatch | None = None
         self._unsent: set[UUID] = set()
-        """Tokens of the claimed batches of which nothing was sent, and nothing is written back."""
+        """Tokens of claimed batches of which nothing was sent, and nothing is written back."""
         self._sending: PendingSettlement | None = None
-        """The write-back of the batch being sent, should its outcome never be known."""
+        """The write-back of the batch being sent, for the case that its outcome stays unknown."""
         self._has_ambiguous_claim = False
         self._former_names: deque[str] = deque()
-        """Names under which the relay may own shards, where a late claim would find rows."""
+        """Names under which the relay may own shards, in which a late claim would find rows."""
         self._last_claim = clock()
 
     @property
@@ -85,12 +85,12 @@ class InFlight:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is being sent, no write-back pending and no claim ambiguous."""
+        """Whether no batch is being sent, no write-back is pending and no claim is ambiguous."""
         return not (self._sending or self._pending or self._has_ambiguous_claim)
 
     @property
     def is_sending(self) -> bool:
-        """Whether a batch is being sent, or was when a pass was broken off."""
+        """Whether a batch is being sent, or was being sent when a pass was interrupted."""
         return self._sending is not None
 
     @property
@@ -113,9 +113,9 @@ class InFlight:
         return ClaimedBatch(claim, since)
 
     def until_due(self, *, within: timedelta) -> timedelta | None:
-        """Return how long until the next delayed event is due; None: none is `within`.
+        """Return the time until the next delayed event is due; None: none is `within`.
 
-        Below zero for an event that became due since the last claim.
+        Negative for an event that became due since the last claim.
         """
         since = timedelta(seconds=self._clock() - self._last_claim)
         return self._store.until_due(relay=self._name, since=since, within=within)
@@ -131,24 +131,25 @@ class InFlight:
 
     @contextmanager
     def ambiguous_if_abandoned(self) -> Iterator[None]:
-        """Take a claim that an error leaves unsent for ambiguous: it is withdrawn before the next.
+        """Mark a claim that an error leaves unsent as ambiguous: it is withdrawn before the next.
 
-        An error that no `except Exception` stops (SystemExit from a hook or a local rollback,
-        KeyboardInterrupt, a panic of an extension) may come anywhere: then every unsent claim is.
+        An error that no `except Exception` catches (SystemExit from a hook or a local rollback,
+        KeyboardInterrupt, a panic of an extension) may occur anywhere: then every unsent claim is
+        ambiguous.
         """
         try:
             yield
         except BaseException as error:
             kept = {self._ahead.claim.token} if self._ahead else set()
             if self._unsent - kept or not isinstance(error, Exception):
-                # The withdrawal takes the batch ahead too.
+                # The withdrawal also covers the batch claimed ahead.
                 self._ahead = None
                 self._unsent.clear()
                 self._has_ambiguous_claim = True
             raise
 
     def begin_send(self, batch: ClaimedBatch) -> None:
-        """Note that the broker may have the batch from now on, until `add` tells its outcome."""
+        """Record that the broker may have the batch until `add` records its outcome."""
         token = batch.claim.token
         unconfirmed = Settlement(unconfirmed=batch.event_ids, reason=_INTERRUPTED)
         self._sending = PendingSettlement(token=token, settlement=unconfirmed)
@@ -165,9 +166,9 @@ class InFlight:
         self._sending = None
 
     def add_interrupted(self) -> None:
-        """Add the write-back of a batch whose outcome will not be known: its attempts do not count.
+        """Add the write-back of a batch whose outcome stays unknown: its attempts do not count.
 
-        Nothing of it is sent any more when this is called.
+        No event of the batch is being sent any more when this is called.
         """
         if self._sending is not None:
             self._pending.append(self._sending)
@@ -189,9 +190,9 @@ class InFlight:
         return True
 
     def settle(self) -> RelayResult:
-        """Write back what is pending; then withdraw what may have been claimed without a response.
+        """Complete the pending write-backs; then withdraw claims without a response.
 
-        Errors of the database are raised; the next call goes on where this one stopped.
+        Errors of the database are raised; the next call continues where this one stopped.
         """
         done = RelayResult()
         while self._pending:
@@ -204,7 +205,8 @@ class InFlight:
             self._former_names.popleft()
         if done.lost:
             log.warning(
-                "%d events were taken over by another relay before they were settled", done.lost
+                "another relay took events over",
+                extra={"action": "events_taken_over", "relay": self._name, "count": done.lost},
             )
         return done
 
@@ -217,10 +219,10 @@ class InFlight:
         self._has_ambiguous_claim = False
 
     def withdraw_former(self, name: str) -> None:
-        """Have the next `settle` withdraw what was leased under a former name of the relay.
+        """Make the next `settle` withdraw the leases under a former name of the relay.
 
-        A renewal under that name was overtaken by a withdrawal: the ambiguous claim, if it runs
-        later, would find rows in the shards that the renewal took.
+        A withdrawal overtook a renewal under that name: a late ambiguous claim would find rows in
+        the renewed shards.
         """
         self._former_names.append(name)
 

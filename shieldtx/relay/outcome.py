@@ -1,4 +1,4 @@
-"""How each event of a sent batch ended: decided from the broker's responses, written elsewhere."""
+"""Decides the outcome of each event of a sent batch from the broker's responses."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class PermanentFailure:
     """A claimed event that no further attempt would deliver."""
 
     token: UUID
-    """Of its claim."""
+    """The token of its claim."""
     event: ClaimedEvent
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchOutcome:
-    """What is to be written back of a sent batch, and what the batch showed of the broker."""
+    """The write-backs of a sent batch, and the state of the broker that the batch showed."""
 
     token: UUID
-    """Of the batch's claim."""
+    """The token of the batch's claim."""
     settlement: Settlement
     """Written back in one transaction."""
     permanent_failures: Sequence[PermanentFailure]
@@ -38,7 +38,7 @@ class BatchOutcome:
     outage_reasons: Sequence[str]
     """One for each event that did not reach the broker, as far as the relay knows."""
     broker_responded: bool
-    """The broker has acknowledged or refused some event."""
+    """Whether the broker has acknowledged or refused some event."""
 
     @property
     def all_acknowledged(self) -> bool:
@@ -51,7 +51,7 @@ class BatchOutcome:
 def decide_outcomes(
     claim: Claim, deliveries: Sequence[Delivery], retry_of: Callable[[str], RetryPolicy]
 ) -> BatchOutcome:
-    """Decide how each event of a claim ended; `retry_of` returns an event type's retry policy."""
+    """Decide the outcome of each event of a claim; `retry_of` returns a type's retry policy."""
     by_outcome: dict[DeliveryOutcome, list[tuple[ClaimedEvent, str]]] = defaultdict(list)
     for event, delivery in zip(claim.events, deliveries, strict=True):
         by_outcome[delivery.outcome].append((event, delivery.reason))
@@ -65,7 +65,12 @@ def decide_outcomes(
             retries.append(Retry(event_id=event.envelope.id, delay=delay, reason=reason))
     if retries:
         log.warning(
-            "%d events refused for now, tried again later: %s", len(retries), retries[0].reason
+            "events refused, sent again later",
+            extra={
+                "action": "events_refused",
+                "count": len(retries),
+                "reason": retries[0].reason,
+            },
         )
     unconfirmed = by_outcome[DeliveryOutcome.UNCONFIRMED]
     unsent = by_outcome[DeliveryOutcome.UNSENT]

@@ -1,4 +1,4 @@
-"""Failing an event for good: its FAILED status and its local rollback, in one transaction."""
+"""Permanent failure of an event: its FAILED status and its local rollback, in one transaction."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from shieldtx.domain.events import Envelope
+from shieldtx.domain.log_fields import event_fields
 from shieldtx.domain.reasons import WITH_TRACEBACK, loggable
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.domain.states import TxKind
@@ -42,8 +43,8 @@ class PermanentFailures:
         envelope, reason = failure.event.envelope, failure.reason
         if not self._knows(envelope):
             return self._retry_unknown(failure)
-        # A rollback's own failure undoes nothing here: the event that it takes back is another's
-        # word, or was delivered.
+        # A failed rollback event undoes nothing here: its original is another service's event, or
+        # was delivered.
         is_commit = envelope.kind is TxKind.COMMIT
         undo = self._local_rollbacks.get(envelope.type) if is_commit else None
         if failure.event.unconfirmed:
@@ -62,21 +63,29 @@ class PermanentFailures:
             )
         except LocalRollbackFailed as error:
             log.exception(
-                "the local rollback of %s %s failed",
-                envelope.type,
-                envelope.id,
+                "local rollback failed",
                 exc_info=loggable(error),
-                extra=WITH_TRACEBACK,
+                extra={
+                    "action": "local_rollback_failed",
+                    **event_fields(envelope),
+                    **WITH_TRACEBACK,
+                },
             )
             return self._retry(failure.token, envelope, f"{reason}; {error}")
-        log.error("event %s %s failed: %s", envelope.type, envelope.id, reason)
+        log.error(
+            "event failed permanently",
+            extra={"action": "event_failed", **event_fields(envelope), "reason": reason},
+        )
         return RelayResult(claimed=1, failed=int(kept), lost=int(not kept))
 
     def _retry_unknown(self, failure: PermanentFailure) -> RelayResult:
         """Retry an event of an unknown type until a release that declares the type claims it."""
         envelope, reason = failure.event.envelope, failure.reason
         why = f"this release does not declare the event type {envelope.type!r}, so it cannot fail"
-        log.warning("event %s %s waits: %s: %s", envelope.type, envelope.id, why, reason)
+        log.warning(
+            "event type is not declared",
+            extra={"action": "event_type_unknown", **event_fields(envelope), "reason": reason},
+        )
         return self._retry(failure.token, envelope, f"{reason}; {why}")
 
     def _retry(self, token: UUID, envelope: Envelope, reason: str) -> RelayResult:

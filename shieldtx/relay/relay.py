@@ -30,7 +30,7 @@ PART_OF_A_SHARD = 1 / 4
 """The part of a batch that one shard may fill; a claim of that size or more shows a backlog."""
 
 CLAIMS_AT_A_TIME = 2
-"""Of a backlog, one batch is published while the next is claimed."""
+"""The number of claimed batches during a backlog: one is published while the next is claimed."""
 
 RENEWALS_PER_LEASE = 4
 
@@ -40,9 +40,10 @@ _SHARDS_LEAVE = "deferred: the relay releases its shards"
 class Relay:
     """Moves events from the outbox to the broker, in order per key.
 
-    No transaction is open while it publishes. Of a backlog, the next batch is claimed while a batch
-    is published. The next batch is sent only when every event of the batch before is acknowledged,
-    and released otherwise: no event overtakes an earlier event of its key whose outcome is unknown.
+    No transaction is open during publication. During a backlog, the next batch is claimed while a
+    batch is published. The next batch is sent only when every event of the previous batch is
+    acknowledged, and released otherwise. So no event overtakes an earlier event of its key whose
+    outcome is unknown.
     """
 
     def __init__(
@@ -60,13 +61,13 @@ class Relay:
         publish_thread: Executor | None = None,
         hooks: Hooks | None = None,
     ) -> None:
-        """Begin nothing yet.
+        """Create a relay that has begun nothing yet.
 
-        An event that this release does not know (`knows`) never fails for good here: only a release
-        that declares its type has its local rollback.
+        An event that this release does not know (`knows`) never fails permanently here: only a
+        release that declares its type has its local rollback.
 
-        `publish_thread` publishes a batch while the database settles the batch before and claims
-        the next; a thread of the relay's own by default.
+        `publish_thread` publishes a batch while the database settles the previous batch and claims
+        the next one; by default the relay has its own thread.
         """
         self._settings = settings
         self._leases = leases
@@ -90,13 +91,13 @@ class Relay:
         self._holding = ShardLeases(shards=frozenset(), relays=0, surplus=frozenset())
         self._has_renewed = False
         self._renew_at = clock()
-        """When a pass renews the leases, unless another thread has by then."""
+        """When a pass renews the leases, unless another thread has done so before."""
         self._renewing: set[int] = set()
-        """The threads that renew the leases just now."""
-        # Held during a pass: shards are released between passes, when nothing is in flight.
+        """The threads that are renewing the leases now."""
+        # Locked during a pass: shards are released between passes, when nothing is in flight.
         self._passing = threading.Lock()
         self._unreported: RelayResult | None = None
-        """What was settled between passes: the next pass reports it."""
+        """The result of settlements between passes: the next pass reports it."""
 
     @property
     def shards(self) -> frozenset[int]:
@@ -105,11 +106,11 @@ class Relay:
 
     @property
     def until_renewal(self) -> timedelta:
-        """How long until a pass renews the leases by itself."""
+        """Time until a pass renews the leases by itself."""
         return timedelta(seconds=max(0.0, self._renew_at - self._clock()))
 
     def renew(self) -> ShardLeases:
-        """Extend the leases and share the shards out again.
+        """Extend the leases and distribute the shards again.
 
         A worker renews each quarter of the lease, in a thread of its own: a pass may take longer
         than the lease. Errors of the database are raised; the leases last until later renewals.
@@ -122,7 +123,7 @@ class Relay:
             self._renewing.discard(thread)
 
     def _renew_if_due(self) -> None:
-        """Renew where no other thread does: at first, and when half of the lease has passed."""
+        """Renew if no other thread does: at the start, and after half of the lease."""
         if self._clock() >= self._renew_at and not self._renewing:
             self.renew()
 
@@ -135,7 +136,7 @@ class Relay:
         except BaseException:
             self._renew_at = began + (lease / RENEWALS_PER_LEASE if before.shards else 0.0)
             raise
-        # A slow renewal: another thread's next one has its time to begin.
+        # After a slow renewal, the next renewal of another thread has time to begin.
         self._renew_at = max(self._renew_at, self._clock() + lease / RENEWALS_PER_LEASE)
         self._has_renewed = True
         if holding.surplus:
@@ -146,11 +147,14 @@ class Relay:
             self._in_flight.withdraw_former(name)
         lost = before.shards - before.surplus - holding.shards
         if lost:
-            log.warning("relay %s lost its lease on %d shards", name, len(lost))
+            log.warning(
+                "relay lost its shards' leases",
+                extra={"action": "shards_lost", "relay": name, "shards": sorted(lost)},
+            )
         return holding
 
     def _release_shards(self, shards: frozenset[int], name: str) -> None:
-        """Release shards of which nothing is in flight; a later renewal releases them otherwise."""
+        """Release shards if nothing of them is in flight; else a later renewal releases them."""
         self._end_interrupted_send()
         if self._in_flight.release_ahead(_SHARDS_LEAVE):
             self._settle_between_passes()
@@ -161,17 +165,17 @@ class Relay:
         self._unreported = self._reported(self._in_flight.settle())
 
     def run_once(self) -> RelayResult:
-        """Make one pass: claim, publish, settle; of a backlog, the next pass settles.
+        """Make one pass: claim, publish, settle; during a backlog, the next pass settles.
 
-        Errors of the database are raised. Batches that were sent before the error are settled by
-        the next pass, which claims nothing before.
+        Errors of the database are raised. The next pass settles the batches that were sent before
+        the error, and claims nothing until then.
         """
         if not self._has_renewed:
             self._renew_if_due()
         with self._passing, self._in_flight.ambiguous_if_abandoned():
             done = self._reported(self._pass())
         try:
-            # After the write-backs, which must not wait for it.
+            # After the write-backs, which must not wait for the renewal.
             self._renew_if_due()
         except BaseException:
             with self._passing:
@@ -180,7 +184,7 @@ class Relay:
         return done
 
     def _reported(self, done: RelayResult) -> RelayResult:
-        """Add what was settled and not reported before."""
+        """Add the result of settlements that were not reported before."""
         earlier, self._unreported = self._unreported, None
         return done if earlier is None else earlier.then(done)
 
@@ -204,8 +208,9 @@ class Relay:
         return self._publish_and_settle(batch, backlog=backlog)
 
     def _publish_and_settle(self, batch: ClaimedBatch, *, backlog: bool) -> RelayResult:
-        """Publish a batch and settle it: the only batch in flight."""
-        # A single event has probed the broker; or later events of its key waited for a retried one.
+        """Publish a batch, the only one in flight, and settle it."""
+        # A single event has probed the broker, or later events of its key waited for a retried
+        # event.
         others_wait = self._breaker.is_probing or any(e.attempts > 1 for e in batch.claim.events)
         self._in_flight.begin_send(batch)
         self._record(batch, self._sender.send(batch))
@@ -213,7 +218,7 @@ class Relay:
         return replace(settled, backlog=backlog or others_wait or settled.released > 0)
 
     def _publish_and_claim_ahead(self, batch: ClaimedBatch, *, backlog: bool) -> RelayResult:
-        """Publish a batch; concurrently settle the batch before and claim the next of a backlog."""
+        """Publish a batch; concurrently settle the previous one and claim the next of a backlog."""
         self._in_flight.begin_send(batch)
         publishing = self._publish_thread.submit(self._sender.send, batch)
         done, ahead = RelayResult(), None
@@ -228,7 +233,7 @@ class Relay:
             may_follow = self._record(batch, publishing.result())
         except Exception as error:
             if failure is not None:
-                # It may be one that ends the process.
+                # This error may be one that ends the process.
                 raise failure from error
             raise
         if failure is not None:
@@ -249,7 +254,7 @@ class Relay:
     def _obstacle(self, *, may_follow: bool) -> str:
         """Return why the batch claimed ahead must not be sent next, "" when it may be."""
         if not may_follow:
-            # An event of the same key may be among those that were not acknowledged.
+            # The unacknowledged events may include one of the same key.
             return "not all events before were acknowledged"
         # The pause may be longer than the batch's lease.
         return "the broker asks for a pause" if self._batch_size.is_throttled else ""
@@ -262,23 +267,24 @@ class Relay:
         return outcome.all_acknowledged
 
     def _end_interrupted_send(self) -> None:
-        """After a pass that broke off while a batch was sent: await that, and release the batch."""
+        """After a pass was interrupted during a send: wait for its end, and release the batch."""
         if self._in_flight.is_sending:
-            # The thread makes one call at a time: when this one is made, it sends no more.
+            # The thread makes one call at a time: after this call, the interrupted one sends no
+            # more.
             self._publish_thread.submit(_nothing).result()
             self._in_flight.add_interrupted()
 
     def until_due(self, *, within: timedelta) -> timedelta | None:
-        """Return how long until the next delayed event is due; None: none is `within`.
+        """Return the time until the next delayed event is due; None: none is `within`.
 
-        Below zero for an event that became due since the last claim; None during an outage.
+        Negative for an event that became due since the last claim; None during an outage.
         """
         return None if self._breaker.is_open else self._in_flight.until_due(within=within)
 
     def close(self) -> None:
         """Release the shards for the other relays, and close the connections to the broker.
 
-        The connections are closed also where the database is unreachable; its error is then raised.
+        The connections are closed even if the database is unreachable; its error is then raised.
         """
         try:
             with self._passing, self._in_flight.ambiguous_if_abandoned():
@@ -292,4 +298,4 @@ class Relay:
 
 
 def _nothing() -> None:
-    """Take one's turn in a thread."""
+    """Do nothing: its end shows that the thread has finished earlier calls."""

@@ -9,7 +9,7 @@ from shieldtx.ports.relay import Settlement
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelayResult:
-    """What one pass did, in events."""
+    """The result of one pass, in events."""
 
     claimed: int = 0
     published: int = 0
@@ -21,15 +21,15 @@ class RelayResult:
     outage: str = ""
     """Why the broker is unavailable, "" while it is available."""
     ahead: int = 0
-    """Claimed already, for the next pass."""
+    """Events claimed already, for the next pass."""
     slowed: float = 0.0
-    """Seconds for which the broker asks to be left alone; the relay claims nothing meanwhile."""
+    """Seconds for which the broker asks to receive nothing; the relay claims nothing meanwhile."""
     backlog: bool = False
     """More events may be due already; a worker passes again without waiting for a hint."""
 
     @classmethod
     def of(cls, settlement: Settlement, *, kept: int, outage: str = "") -> RelayResult:
-        """Count a settlement of which `kept` rows still carried their token."""
+        """Return the result of a settlement of which `kept` rows still carried their token."""
         return cls(
             claimed=len(settlement),
             published=len(settlement.processed),
@@ -42,8 +42,8 @@ class RelayResult:
     def then(self, later: RelayResult) -> RelayResult:
         """Return the result of this part of a pass, or this pass, and the `later` one together.
 
-        Counts add up and the first outage stays. What is still to do (`ahead`, `slowed`,
-        `backlog`) is what the later part has left to do.
+        Counts add up and the first outage stays. Remaining work (`ahead`, `slowed`, `backlog`) is
+        that of the later part.
         """
         return RelayResult(
             claimed=self.claimed + later.claimed,

@@ -1,4 +1,4 @@
-"""Sending a claimed batch: its events become records, which are published while the lease lasts."""
+"""Sends a claimed batch: converts its events into records, and publishes them within the lease."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class ClaimedBatch:
 
     claim: Claim
     since: float
-    """Before the claim, by the process's clock."""
+    """The time just before the claim, by the process's clock."""
 
     @property
     def event_ids(self) -> list[UUID]:
-        """The events' ids, in the order in which they are sent."""
+        """The events' ids, in the order of sending."""
         return [event.envelope.id for event in self.claim.events]
 
 
@@ -69,7 +69,7 @@ class Sender:
         return deliveries
 
     def pressure(self) -> Backpressure:
-        """Return how hard the last batch has pressed the broker."""
+        """Return how much the last batch has overloaded the broker."""
         return self._publisher.pressure()
 
     def close(self) -> None:
@@ -80,7 +80,11 @@ class Sender:
         try:
             return self._send(batch, with_offsets=with_offsets)
         except Exception as error:
-            log.exception("publishing failed", exc_info=loggable(error))
+            log.exception(
+                "publishing failed",
+                exc_info=loggable(error),
+                extra={"action": "publishing_failed", "count": len(batch.claim.events)},
+            )
             reason = f"publishing failed: {reason_of(error)}"
             ambiguous = Delivery(outcome=DeliveryOutcome.UNCONFIRMED, reason=reason)
             return [ambiguous] * len(batch.claim.events)

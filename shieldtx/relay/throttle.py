@@ -1,4 +1,4 @@
-"""What slows a relay down: a broker that is unavailable, and a broker that asks for less."""
+"""Slows a relay down when a broker is unavailable, or asks for fewer records."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from shieldtx.relay.outcome import BatchOutcome
 log = logging.getLogger(__name__)
 
 STEPS: Final = 20
-"""The batches without pressure that lead from the smallest size to the largest."""
+"""The number of batches without overload from the smallest size to the largest."""
 
 
 class CircuitBreaker:
-    """Stops the sending while the broker is unavailable: for a longer time after each failure."""
+    """Stops sending while the broker is unavailable: longer after each failure."""
 
     def __init__(self, pause: RetryPolicy, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._pause = pause
@@ -29,12 +29,12 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing is to be sent yet."""
+        """Whether sending is stopped."""
         return self._clock() < self._open_until
 
     @property
     def is_probing(self) -> bool:
-        """Whether a single event has to find out first if the broker is available again."""
+        """Whether a single event must test first if the broker is available again."""
         return self._failures > 0
 
     def record(self, outcome: BatchOutcome) -> str:
@@ -48,16 +48,22 @@ class CircuitBreaker:
         self._open_until = self._clock() + (pause or self._pause.longest).total_seconds()
         reason = outcome.outage_reasons[0]
         log.warning(
-            "broker unavailable, %d events released: %s", len(outcome.outage_reasons), reason
+            "broker unavailable, events released",
+            extra={
+                "action": "broker_unavailable",
+                "count": len(outcome.outage_reasons),
+                "reason": reason,
+            },
         )
         return reason
 
 
 def next_size(size: int, *, sent: int, most: int, is_pressed: bool) -> int:
-    """Return how many events the next batch may have, after one of `sent` events.
+    """Return the size of the next batch, after a batch of `sent` events.
 
-    Additive increase, multiplicative decrease, as TCP's congestion avoidance (RFC 5681): half of
-    the batch that was too large, at least 1; otherwise a step more, at most `most`.
+    Additive increase, multiplicative decrease, as TCP's congestion avoidance (RFC 5681). After an
+    overload: half of the batch that was too large, at least 1. Otherwise: a step more, at most
+    `most`.
     """
     if is_pressed:
         return max(1, min(size, sent) // 2)
@@ -65,7 +71,7 @@ def next_size(size: int, *, sent: int, most: int, is_pressed: bool) -> int:
 
 
 class AdaptiveBatchSize:
-    """How many events a relay sends at a time, and until when the broker wants none."""
+    """The number of events that a relay sends at a time, and the pause that the broker asks for."""
 
     def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -78,21 +84,21 @@ class AdaptiveBatchSize:
 
     @property
     def size(self) -> int:
-        """How many events the next batch may have."""
+        """The maximum number of events in the next batch."""
         return self._size
 
     @property
     def pause(self) -> float:
-        """The seconds for which nothing is to be sent."""
+        """Seconds for which nothing must be sent."""
         return max(0.0, self._paused_until - self._clock()) if self._is_throttled else 0.0
 
     @property
     def is_throttled(self) -> bool:
-        """Whether the broker has asked for a pause since the relay was last at its full speed."""
+        """Whether the broker has asked for a pause since the relay last ran at full speed."""
         return self._is_throttled
 
     def record(self, pressure: Backpressure, *, sent: int) -> None:
-        """Learn how hard a batch of `sent` events has pressed the broker."""
+        """Learn how much a batch of `sent` events has overloaded the broker."""
         if not pressure and self._size == self._most and not self._is_throttled:
             return
         self._size = next_size(self._size, sent=sent, most=self._most, is_pressed=bool(pressure))
@@ -104,7 +110,10 @@ class AdaptiveBatchSize:
         if pressure:
             self._log(pressure)
         elif self._size == self._most:
-            log.info("the relay is at its full speed again, after %d pauses", self._pauses)
+            log.info(
+                "relay is at full speed again",
+                extra={"action": "relay_at_full_speed", "count": self._pauses},
+            )
             self._is_throttled = False
             self._pauses = 0
             self._lines.reset()
@@ -113,10 +122,12 @@ class AdaptiveBatchSize:
         if not self._lines.admits():
             return
         log.warning(
-            "the relay is slowed: %s; it sends up to %d of %d events at a time",
-            f"the broker throttles it, for {pressure.pause:.3g} s now"
-            if pressure.pause
-            else "its client's buffers were full",
-            self._size,
-            self._most,
+            "relay is slowed",
+            extra={
+                "action": "relay_slowed",
+                "reason": "throttled by the broker" if pressure.pause else "client buffers full",
+                "delay_s": float(f"{pressure.pause:.3g}"),
+                "batch_size": self._size,
+                "limit": self._most,
+            },
         )

@@ -74,5 +74,8 @@ def _run_logged(run: Callable[[], None]) -> None:
     try:
         run()
     except Exception as error:
-        told = loggable(error)
-        log.exception("it failed, and is tried again at the next time", exc_info=told)
+        log.exception(
+            "scheduled run failed",
+            exc_info=loggable(error),
+            extra={"action": "scheduled_run_failed"},
+        )

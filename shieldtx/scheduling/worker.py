@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +12,6 @@ from queue import Empty, SimpleQueue
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from shieldtx.domain.reasons import loggable
 from shieldtx.scheduling.exit_status import (
     EXIT_FAILING,
     EXIT_HUNG,
@@ -27,9 +25,7 @@ from shieldtx.scheduling.health import NEVER, Health
 from shieldtx.scheduling.periodic_job import PeriodicJob
 from shieldtx.scheduling.process_state import main_thread_has_returned, wall_clock_lead
 from shieldtx.scheduling.signals import graceful_signals
-
-log = logging.getLogger(__name__)
-
+from shieldtx.scheduling.worker_log import WorkerLog
 
 _UNPLANNED = timedelta(days=365)
 """Between two runs of a job that is only woken."""
@@ -66,7 +62,7 @@ class Worker:
         watchdog: timedelta,
         failure_limit: timedelta = NEVER,
     ) -> None:
-        self._name = name
+        self._log = WorkerLog(name)
         self._jobs = {job.name: job for job in jobs}
         self._close = close
         self._stop_timeout = stop_timeout
@@ -140,7 +136,7 @@ class Worker:
             )
         self._scheduler.add_job(self._watch, "interval", seconds=1, id="watchdog")
         self._scheduler.start()
-        log.info("%s is running (pid %d)", self._name, os.getpid())
+        self._log.started()
 
     def _await_end(self, lead: float) -> None:
         """Wait until the end is asked for, and run all jobs at once when the clock is set back.
@@ -153,14 +149,14 @@ class Worker:
         while True:
             before, lead = lead, wall_clock_lead()
             if lead < before - _CLOCK_STEP_S:
-                log.warning("%s: the clock was set back by %.1f s", self._name, before - lead)
+                self._log.clock_set_back(before - lead)
                 for job in self._scheduler.get_jobs():
                     job.modify(next_run_time=datetime.now(UTC))
             with suppress(Empty):
                 self._ending.get(timeout=_HOST_LOOK_S if in_host else _CLOCK_LOOK_S)
                 return
             if in_host and main_thread_has_returned():
-                log.info("%s: the main thread has returned, the worker ends with it", self._name)
+                self._log.main_thread_returned()
                 return
 
     def _run_job(self, job: PeriodicJob) -> None:
@@ -193,22 +189,14 @@ class Worker:
                     pause = job.until_next()
                 if not self._goes_on(job, pause):
                     break
-        except Exception as error:
-            told = loggable(error)
-            log.exception("%s: %s failed, it runs again later", self._name, job.name, exc_info=told)
+        except Exception as error:  # noqa: BLE001  it is logged, and the job runs again
+            self._log.job_failed(job.name, error)
             if job.vital:
                 self._health.failed(job.name, error)
             return False
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  it is logged, and ends the process
             self._exit_status = status_of(error)
-            log.critical(
-                "%s: %s raised %s, the process ends with status %d",
-                self._name,
-                job.name,
-                type(error).__name__,
-                self._exit_status,
-                exc_info=loggable(error),
-            )
+            self._log.job_ended_process(job.name, error, self._exit_status)
             self.stop()
         return True
 
@@ -236,30 +224,16 @@ class Worker:
     def _watch(self) -> None:
         """End a process in which a pass hangs, or in which each one fails: others go on."""
         if (hung := self._health.hung()) is not None:
-            log.critical(
-                "%s: %s has hung for %.0f s, the process ends so that others can take over",
-                self._name,
-                hung.job,
-                hung.seconds,
-            )
+            self._log.job_hung(hung)
             leave(EXIT_HUNG)
         if not self.stopping and (failing := self._health.failing()) is not None:
-            log.critical(
-                "%s: %s has failed for %.0f s without one good pass, the process ends with exit "
-                "status %d. Repair what the errors above name (password, permissions, address of "
-                "the primary), and start it again if no supervisor does. The limit is "
-                "SHIELDTX_FAILURE_LIMIT",
-                self._name,
-                failing.job,
-                failing.seconds,
-                EXIT_FAILING,
-            )
+            self._log.job_failing(failing)
             self._exit_status = EXIT_FAILING
             self.stop()
 
     def _end(self) -> int:
         """Let the passes end, then close, all within the stop's deadline."""
-        log.info("%s is stopping", self._name)
+        self._log.stopping()
         deadline = time.monotonic() + self._stop_timeout.total_seconds()
         self._stopping = True
         if self._scheduler.running:
@@ -268,7 +242,7 @@ class Worker:
             woken.set()
         for name, running in self._running.items():
             if not running.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                log.error("%s: %s did not end in time; its leases will run out", self._name, name)
+                self._log.job_not_ended(name)
                 leave(EXIT_NOT_GRACEFUL)
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
@@ -276,23 +250,18 @@ class Worker:
         closing.start()
         closing.join(timeout=max(0.0, deadline - time.monotonic()))
         if closing.is_alive():
-            log.error("%s: closing did not end in time; its leases will run out", self._name)
+            self._log.not_closed()
             leave(EXIT_NOT_GRACEFUL)
         return self._exit_status
 
     def _let_go(self) -> None:
         try:
             self._close()
-        except BaseException as error:
-            told = loggable(error)
-            log.exception(
-                "%s could not release everything; its leases will expire",
-                self._name,
-                exc_info=told,
-            )
+        except BaseException as error:  # noqa: BLE001  it is logged, and sets the exit status
+            self._log.close_failed(error)
             self._exit_status = self._exit_status or EXIT_NOT_GRACEFUL
         else:
-            log.info("%s has stopped", self._name)
+            self._log.stopped()
 
     def _on_signal(self, number: int) -> None:
         if self.stopping:

@@ -1,1 +1,1 @@
-"""The tables and every statement on them: the only place with SQL."""
+"""The tables and all statements on them: the only package with SQL."""

@@ -1,4 +1,4 @@
-"""Whether a caller's connection can take rows of shieldtx into its transaction, and has written."""
+"""Whether a caller's transaction can take rows of shieldtx, and whether it has written."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from shieldtx.store.dialects import dialect_of, is_known
 
 
 def admit(connection: Connection, table: Table, *, or_else: str) -> None:
-    """Raise TransactionRefused for a connection in AUTOCOMMIT, `or_else` saying what would follow.
+    """Raise TransactionRefused for a connection in AUTOCOMMIT; `or_else` names the consequence.
 
-    Also where its `schema_translate_map` redirects the table: relays would not find the row.
+    Raise it too if `schema_translate_map` redirects the table: relays would not find the row.
     """
     if dialect_of(connection.dialect).is_autocommit(connection):
         raise TransactionRefused(
@@ -29,9 +29,9 @@ def admit(connection: Connection, table: Table, *, or_else: str) -> None:
 
 
 def may_have_written(connection: Connection) -> bool:
-    """Whether the open transaction may have changed its database; of a foreign one, yes.
+    """Whether the open transaction may have changed its database; True for unknown databases.
 
-    Raises TransactionRefused where the server cannot be asked.
+    Raises TransactionRefused if the server cannot be queried.
     """
     if not is_known(connection.dialect):
         return True

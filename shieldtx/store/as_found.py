@@ -1,7 +1,7 @@
-"""What code finds on a session and its connection, in Python: the next code should find the same.
+"""The Python state of a session and its connection, which the next handler should find unchanged.
 
-Info, attributes, binds, listeners and execution options, but for shieldtx's own. They are not put
-back: what a handler leaves may be waiting for the commit, as a listener does.
+It consists of info, attributes, binds, listeners and execution options, without shieldtx's own. A
+change is not undone: a handler may have left it for the commit, such as a listener.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.events import SessionEvents
 
 _OURS: Final = "shieldtx."
-"""So begin shieldtx's own keys of a session's info, and of a connection's options."""
+"""The prefix of shieldtx's own keys in a session's info, and in a connection's options."""
 
 _HABITS: Final = attrgetter("autoflush", "expire_on_commit", "autobegin", "bind", "binds")
-"""Attributes of a session that change what it does, and where."""
+"""The attributes of a session that change its behaviour or its database."""
 
 
 def _names_of(events: type) -> list[str]:
@@ -27,9 +27,9 @@ def _names_of(events: type) -> list[str]:
 
 
 _OF_SESSION: Final = attrgetter(*_names_of(SessionEvents))
-"""The listeners of one session. Each event's are an object, which is another one with the first."""
+"""The listeners of a session, one object per event; the first listener replaces that object."""
 _OF_CONNECTION: Final = attrgetter(*(f"{name}.local" for name in _names_of(ConnectionEvents)))
-"""Those of one connection, without those of its engine: its next statements are seen by them."""
+"""The listeners of a connection, without its engine's: they see its next statements."""
 
 
 class _Listeners:
@@ -43,17 +43,17 @@ class _Listeners:
         self._found = self._all
 
     def are_unchanged(self) -> bool:
-        """Whether they are the same ones."""
+        """Whether the listeners are the same."""
         collections = self._of(self._dispatch)
         if collections == self._collections and not self._has_any:
             return True
-        # Some are there, or were: perhaps they are gone, as an interceptor's are.
+        # There are or were listeners: they may be gone, like those of an interceptor.
         self._note(collections)
         return self._all == self._found
 
     def _note(self, collections: tuple[Any, ...]) -> None:
         self._collections = collections
-        # What has none yet is a tuple, which stays as it is.
+        # An event without listeners so far has a tuple, which does not change.
         self._has_any = any(not isinstance(each.listeners, tuple) for each in collections)
 
     @property
@@ -62,9 +62,9 @@ class _Listeners:
 
 
 class AsFound:
-    """A session and its connection as they were found, to be compared with what they are.
+    """A session and its connection as they were found, for a comparison with their present state.
 
-    Each handler of a batch is followed by a comparison, so that it looks at what is cheap first.
+    A comparison follows each handler of a batch, so it makes the cheap checks first.
     """
 
     __slots__ = (
@@ -92,7 +92,7 @@ class AsFound:
         self._attributes = len(vars(session))
 
     def is_unchanged(self) -> bool:
-        """Whether all is as it was found."""
+        """Whether the state is as it was found."""
         session = self._session
         return (
             len(vars(session)) == self._attributes
@@ -111,7 +111,7 @@ class AsFound:
         return _others(info) == self._info
 
     def _has_same_options(self) -> bool:
-        # They are immutable: a change makes another object of them.
+        # Options are immutable: a change makes a new object.
         options = self._connection.get_execution_options()
         if options is self._options_seen:
             return True

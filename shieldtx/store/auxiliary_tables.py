@@ -25,13 +25,13 @@ from shieldtx.store.columns import Sequence, Timestamp, where
 
 
 def shard(metadata: MetaData, schema: str | None) -> Table:
-    """Who owns which shard, and until when."""
+    """The owner of each shard, and the end of its lease."""
     return Table(
         "shield_shard",
         metadata,
         Column("shard", SmallInteger, primary_key=True, autoincrement=False),
         Column("owner", Text),
-        # Counts the changes of hands.
+        # Counts the changes of the owner.
         Column("epoch", BigInteger, nullable=False, server_default="0"),
         Column("lease_until", Timestamp),
         schema=schema,
@@ -39,7 +39,7 @@ def shard(metadata: MetaData, schema: str | None) -> Table:
 
 
 def relay(metadata: MetaData, schema: str | None) -> Table:
-    """The relays that live."""
+    """The living relays."""
     return Table(
         "shield_relay",
         metadata,
@@ -65,16 +65,16 @@ def parked(metadata: MetaData, schema: str | None) -> Table:
         # A JSON list of [name, value in base64].
         Column("record_headers", Text, nullable=False),
         Column("parked_at", Timestamp, nullable=False),
-        # Of the content: a topic that is recreated gives its offsets out again.
+        # Of the content: a recreated topic uses the same offsets again.
         Column("digest", Text, primary_key=True, server_default=""),
-        # By an operator. None: it waits for one.
+        # By an operator. None: the record waits for an operator.
         Column("discarded_at", Timestamp),
         schema=schema,
     )
 
 
 def audit(metadata: MetaData, schema: str | None) -> Table:
-    """What persons did."""
+    """The actions of operators."""
     return Table(
         "shield_audit",
         metadata,
@@ -94,24 +94,24 @@ def reconcile_run(metadata: MetaData, schema: str | None) -> Table:
         "shield_reconcile_run",
         metadata,
         Column("run_id", Text, primary_key=True),
-        # Of which configuration: each has its own watermarks, and one run at a time.
+        # The configuration: each has its own watermarks, and one run at a time.
         Column("scope", Text, nullable=False),
         Column("mode", Text, nullable=False),
         Column("who", Text, nullable=False),
         Column("started_at", Timestamp, nullable=False),
-        # When a running run counts as dead, unless its process extends the lease.
+        # From then on a running run counts as dead, unless its process extends the lease.
         Column("lease_until", Timestamp, nullable=False),
         Column("finished_at", Timestamp),
-        # None while it runs.
+        # None while the run is in progress.
         Column("outcome", Text),
         # The next run may begin where this one ended.
         Column("good", Boolean, nullable=False, server_default=false()),
-        # JSON: up to when all is judged, by service; the number of events, by verdict.
+        # JSON: the watermark by service, and the number of events by verdict.
         Column("watermarks", Text, nullable=False, server_default="{}"),
         Column("totals", Text, nullable=False, server_default="{}"),
         Column("folder", Text, nullable=False, server_default=""),
         Column("problem", Text, nullable=False, server_default=""),
-        # JSON: what was judged, by which rules, in which databases.
+        # JSON: the judged rows, the rules and the databases.
         Column("basis", Text, nullable=False, server_default="{}"),
         schema=schema,
     )
@@ -121,12 +121,12 @@ def reconcile_run(metadata: MetaData, schema: str | None) -> Table:
 
 
 def barrier(metadata: MetaData, schema: str | None) -> Table:
-    """Who was first for a half message: its local transaction, or a check-back that found none."""
+    """What came first for a half message: its local transaction, or a check-back without one."""
     return Table(
         "shield_barrier",
         metadata,
         Column("event_id", Uuid, primary_key=True),
-        # By the local transaction; false: by a check-back, so that none can commit any more.
+        # True: written by the local transaction. False: by a check-back, so none can commit later.
         Column("committed", Boolean, nullable=False),
         Column("entered_at", Timestamp, nullable=False),
         schema=schema,
@@ -134,17 +134,17 @@ def barrier(metadata: MetaData, schema: str | None) -> Table:
 
 
 def trace(metadata: MetaData, schema: str | None) -> Table:
-    """When each attempt was made and how it ended, where that is kept."""
+    """The time and the outcome of each attempt, if the trace is on."""
     table = Table(
         "shield_trace",
         metadata,
         Column("id", Sequence, Identity(always=True), primary_key=True),
         Column("event_id", Uuid, nullable=False),
-        # None: of a relay.
+        # None: an attempt of a relay.
         Column("consumer_group", Text),
         Column("attempt", Integer, nullable=False),
         Column("outcome", String(16), nullable=False),
-        # When it ended; the durations before that are in seconds.
+        # The end of the attempt; the durations before it are in seconds.
         Column("at", Timestamp, nullable=False),
         Column("waited", Float),
         Column("took", Float),
@@ -158,13 +158,13 @@ def trace(metadata: MetaData, schema: str | None) -> Table:
 
 
 def purged(metadata: MetaData, schema: str | None) -> Table:
-    """Up to which time the purge has removed rows: one row of the outbox, one of the inbox."""
+    """The time up to which the purge has removed rows: one row per table, outbox and inbox."""
     return Table(
         "shield_purged",
         metadata,
         # `outbox` or `inbox`.
         Column("purged_table", String(16), primary_key=True),
-        # Rows that settled before may be gone; it never moves back.
+        # Rows that settled before may be gone; the time never moves back.
         Column("purged_until", Timestamp, nullable=False),
         schema=schema,
     )

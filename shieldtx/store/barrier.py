@@ -1,4 +1,4 @@
-"""The barrier of half messages: the local transaction enters it, a check asks it."""
+"""The barrier of half messages: the local transaction enters it, a check reads it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _IN_A_PIPELINE = (
 
 
 class SqlBarrier:
-    """Enters a caller's transaction, and asks in transactions of its own (the port Barrier)."""
+    """Enters in a caller's transaction, and checks in its own transactions (the port Barrier)."""
 
     def __init__(self, engine: Engine, tables: Tables, *, patience: timedelta) -> None:
-        """Wait for a local transaction in flight for `patience` at most."""
+        """Wait at most `patience` for a local transaction in flight."""
         self._dialect = dialect_of(engine.dialect)
         self._engine = engine.execution_options(isolation_level=self._dialect.engine_isolation)
         self._autocommit = autocommit_engine(engine)
@@ -42,14 +42,14 @@ class SqlBarrier:
         self._tables = tables
         self._patience = patience
         self._marks = SqlTransactionMarks()
-        # Sessions that read from replicas take UPDATE and DELETE for writing; not all know INSERT.
+        # Sessions with read replicas treat UPDATE and DELETE as writes, but not all know INSERT.
         self.routed_by: UpdateBase = update(tables.barrier)
 
     def admit(self, connection: Connection) -> None:
-        """Raise TransactionRefused when the connection commits each statement by itself.
+        """Raise TransactionRefused if the connection commits each statement by itself.
 
-        Also where its `schema_translate_map` redirects the barrier, and in a block of its driver.
-        No statement is run.
+        Raise it too if `schema_translate_map` redirects the barrier, and in a block of the driver.
+        This runs no statement.
         """
         admit(
             connection,
@@ -60,9 +60,9 @@ class SqlBarrier:
             raise TransactionRefused(_IN_A_BLOCK)
 
     def may_have_written(self, connection: Connection) -> bool:
-        """Whether the open transaction may have changed its database; of a foreign one, yes.
+        """Whether the open transaction may have changed its database; True for unknown databases.
 
-        Raises TransactionRefused where the server cannot be asked.
+        Raises TransactionRefused if the server cannot be queried.
         """
         return may_have_written(connection)
 
@@ -71,15 +71,15 @@ class SqlBarrier:
         return self._location.is_reached_by(connection)
 
     def enter(self, connection: Connection, event_ids: Sequence[UUID]) -> None:
-        """Tie the transaction that is open on the connection to the end of half messages.
+        """Tie the outcome of half messages to the open transaction of the connection.
 
-        Raises LateTransaction when one of them has been given up, TransactionRefused when the
-        connection commits each statement by itself, or leads to another database than checks do.
+        Raises LateTransaction if one of the messages is already resolved. Raises TransactionRefused
+        if the connection commits each statement by itself, or leads to another database.
         """
         self.admit(connection)
         self._location.check(connection)
         dialect = dialect_of(connection.dialect)
-        # In an order that all agree on: two that wait for each other would be a deadlock.
+        # All transactions use the same order, which prevents deadlocks.
         rows = [{"event_id": each, "mark": _mark_of(each)} for each in sorted(event_ids)]
         try:
             connection.execute(sql.enter(self._tables, dialect), rows)
@@ -92,15 +92,15 @@ class SqlBarrier:
             ) from error
 
     def has_entered(self, connection: Connection, event_ids: Collection[UUID]) -> bool:
-        """Whether the open transaction is the one that has entered, and has not lost that again.
+        """Whether the open transaction has entered, and has not rolled the entry back.
 
-        On SQLite, one that follows it is taken for it. True where a statement has failed: nothing
-        can be asked, and nothing will be committed.
+        On SQLite, this is True for a following transaction too. True after a failed statement: no
+        query is possible, and the transaction cannot commit.
         """
         if self._marks.state(connection) is TransactionState.FAILED:
             return True
         if sql.has_marks(dialect_of(connection.dialect)):
-            # Its caller's connection may fetch by a cursor on the server.
+            # The caller's connection may fetch through a server-side cursor.
             at_once = {"stream_results": False}
             result = connection.execute(sql.MARKS, execution_options=at_once)
             if not result.returns_rows:
@@ -111,11 +111,11 @@ class SqlBarrier:
         return set(found) >= set(event_ids)
 
     def ask(self, event_id: UUID) -> LocalOutcome:
-        """Return how the local transaction ended; one that has not come is shut out."""
+        """Return the outcome of the local transaction; if it has not entered, it no longer can."""
         t, d = self._tables, self._dialect
         try:
-            # A row that is there never changes: of a local transaction that committed, and mostly
-            # it did, nothing has to be written.
+            # A row never changes once it is there. So a local transaction that has committed, as
+            # most have, needs no write.
             ended = self.look(event_id)
             if ended is not LocalOutcome.UNKNOWN:
                 return ended
@@ -132,7 +132,7 @@ class SqlBarrier:
             raise
 
     def look(self, event_id: UUID) -> LocalOutcome:
-        """Return how the local transaction ended, as far as can be seen; it changes nothing."""
+        """Return the outcome of the local transaction as far as it is visible; write nothing."""
         with self._autocommit.begin() as connection:
             return _end_in(connection.scalar(sql.found(self._tables, event_id)))
 
@@ -142,7 +142,7 @@ def _mark_of(event_id: UUID) -> str:
 
 
 def _end_in(row: Any) -> LocalOutcome:
-    """Read whether the local transaction was there; UNKNOWN where neither it nor a check was."""
+    """Return the outcome that a row proves; UNKNOWN if neither transaction nor check wrote it."""
     if row is None:
         return LocalOutcome.UNKNOWN
     return LocalOutcome.COMMIT if row else LocalOutcome.ROLLBACK

@@ -1,6 +1,6 @@
-"""Blocked rows: those behind held keys leave the line, so that claims do not walk over them.
+"""Blocked rows: later rows of held keys leave the main queue, so that claims do not read them.
 
-The first of each key leaves at once, so that there is a fence (`store.fence`); the others follow.
+The first row of each key leaves at once, which makes a fence (`store.fence`); the others follow.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from shieldtx.store.statements.fence import bounds, window
 from shieldtx.store.tables import Tables
 
 SCAN_INTERVAL_S = 1.0
-"""Between two scans of the line, when the last one has found little."""
+"""Seconds between two scans of the main queue, when the last scan has found little."""
 SHARE = 20
-"""Scans that find little take at most one part in so many of the relay's time."""
+"""Scans that find little take at most one part in SHARE of the relay's time."""
 BUDGET_S = 0.2
-"""How long one scan may take; fresh events of other keys wait meanwhile."""
+"""The time that one scan may take; new events of other keys wait meanwhile."""
 LONGEST_S = 5.0
-"""The same until there is a fence, where the claim before took half as long."""
+"""The time of one scan until there is a fence, if the claim before took half as long."""
 WINDOW = 2_000
-"""Rows of one statement."""
+"""The rows of one statement."""
 LARGEST = 16
-"""So many windows of rows are blocked together where a statement of fewer takes little time."""
+"""The most windows that one statement blocks, as far as smaller statements take little time."""
 STEP_S = 0.1
-"""How long a statement that blocks rows should take."""
+"""The time that a statement that blocks rows should take."""
 _KEYS_TOGETHER = 100
 _LAST = 2**63 - 1
 """The largest number of a sequence."""
 _PART_OF_UNBLOCKING = 1 / 8
 _WORTH_IT = 1 / 10
-"""The part of its rows that a scan has to block, or unblock, for the next to follow at once."""
+"""The share of its rows that a scan has to block or unblock for the next to follow at once."""
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 class BlockedRows:
     """Blocks and unblocks rows of one relay's shards, in bounded steps between its claims.
 
-    The keys of settled rows are known at once. A periodic scan finds what became free in any other
-    way: another relay settled it, this one's process ended in between, or a step failed.
+    The keys of rows that this relay settles are known at once. A periodic scan finds rows that
+    became free otherwise: another relay settled a row, this process was restarted, a step failed.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class BlockedRows:
         *,
         source: str | None = None,
     ) -> None:
-        """Keep a fence for claims of a `source`; None: of any."""
+        """Keep a fence for claims of a `source`, or of any source if None."""
         self.fence = Fence(tables, dialect, clock, source)
         self._engine = engine
         self._tables = tables
@@ -76,30 +76,30 @@ class BlockedRows:
         self._holders = sql.holders(tables)
         self._holders_of_key = sql.holders_of_key(tables)
         self._freed: set[Key] = set()
-        """Keys of which a row was settled that had held them."""
+        """The keys with a settled row that had held the key."""
         self._next_scan = clock()
         self._after = 0
-        """How far the line was scanned."""
+        """The number up to which the main queue was scanned."""
         self._windows = 1
-        """How many are blocked together."""
+        """The number of windows that one statement blocks."""
         self._to_scan: deque[Position] = deque()
-        """From where each shard's blocked rows are still to be scanned."""
+        """The positions from which blocked rows of shards are still to be scanned."""
         self._known: set[int] = set()
-        """Shards whose blocked rows were scanned, or are about to be."""
+        """The shards whose blocked rows were scanned, or are queued for a scan."""
         self._found = 0
         self._seen = 0
         self._is_fencing = False
         """The last scan ended before the fence was set up."""
 
     def note_free_keys(self, keys: Iterable[Key]) -> None:
-        """Note keys of which a row was settled that had held them."""
+        """Record keys with a settled row that had held the key."""
         self._freed.update(keys)
 
     def run_if_due(self, relay: str, *, claim_took: float = 0.0) -> bool:
-        """Make some steps if they are due; return whether rows may be back in the line.
+        """Make some steps if they are due; return whether rows may be back in the main queue.
 
-        The claim that follows needs none of them, and detects itself whether the database is
-        reachable: an error is logged, and the next scan comes later.
+        An error is logged, and the next scan comes later. The claim that follows does not depend on
+        these steps, and detects by itself whether the database is reachable.
         """
         began = self._clock()
         is_scan = began >= self._next_scan
@@ -111,14 +111,14 @@ class BlockedRows:
             unblocked = self._make_steps(relay, claim_took, is_scan=is_scan)
         except SQLAlchemyError as error:
             self._freed.clear()
-            # Its step may have been committed.
+            # The failed step may have been committed.
             self.fence.reset()
             pause = max(SCAN_INTERVAL_S, SHARE * (self._clock() - began))
             self._next_scan = began + pause
             log.warning(
-                "rows of blocked keys were not moved, which slows claims; next try in %.0f s",
-                pause,
+                "blocked rows not moved, claims slow",
                 exc_info=loggable(error),
+                extra={"action": "blocked_rows_not_moved", "delay_s": round(pause)},
             )
             return True
         if is_scan:
@@ -142,7 +142,7 @@ class BlockedRows:
             return 0
         unblocked = self._unblock_freed(relay, ends)
         if is_scan:
-            # Its own part: it walks over all blocked rows, and finds hardly ever any.
+            # A share of the time: this scan reads all blocked rows, and rarely finds a free row.
             until = min(self._clock() + BUDGET_S * _PART_OF_UNBLOCKING, ends)
             unblocked += self._unblock(relay, shards, until)
             until = self._clock() + max(BUDGET_S, min(2 * claim_took, LONGEST_S))
@@ -151,7 +151,7 @@ class BlockedRows:
         return unblocked
 
     def _set_up_fence(self, relay: str, ends: float) -> bool:
-        """Block the first row behind each held key; return whether there was time for all."""
+        """Block the first row of each held key; return whether there was time for all."""
         while True:
             with self._step(relay) as (connection, _):
                 goes_on = self.fence.sweep(connection, relay)
@@ -163,7 +163,7 @@ class BlockedRows:
 
     @contextmanager
     def _step(self, relay: str) -> Iterator[tuple[Connection, Sequence[int]]]:
-        """Begin a transaction; yield the relay's shards, none of which changes hands in it."""
+        """Begin a transaction; yield the relay's shards, whose owner does not change in it."""
         with self._engine.begin() as connection:
             yield connection, connection.scalars(self._leased, sql.of_relay(relay)).all()
 
@@ -173,7 +173,7 @@ class BlockedRows:
         return is_found or self._is_fencing
 
     def _block(self, relay: str, ends: float) -> None:
-        """Take rows behind held keys out of the line, from where the last scan ended."""
+        """Remove rows of held keys from the main queue, from where the last scan ended."""
         while True:
             began, size = self._clock(), WINDOW * self._windows
             with self._step(relay) as (connection, _):
@@ -190,9 +190,9 @@ class BlockedRows:
                 return
 
     def _unblock_freed(self, relay: str, ends: float) -> int:
-        """Bring the rows of freed keys back into the line, as many as there is time for."""
+        """Return the rows of freed keys to the main queue, as far as there is time."""
         count = 0
-        # From their first rows on in each scan: they may have been blocked again since.
+        # Each call starts at the first rows of the keys: they may have been blocked again.
         to_do = deque(Position(shard, key) for shard, key in sorted(self._freed))
         while to_do:
             with self._step(relay) as (connection, shards):
@@ -204,7 +204,7 @@ class BlockedRows:
     def _unblock_next(
         self, connection: Connection, shards: Sequence[int], to_do: deque[Position]
     ) -> int:
-        """Bring back rows of some freed keys, no more than a statement is to take."""
+        """Return the rows of some freed keys, at most as many as one statement may take."""
         free: dict[UUID, int] = {}
         for _ in range(min(_KEYS_TOGETHER, len(to_do))):
             position, size = to_do.popleft(), WINDOW - len(free)
@@ -216,14 +216,14 @@ class BlockedRows:
             some, position = sql.free_among(rows, position)
             free |= some
             if len(rows) == size and some:
-                # Behind the others, which may be short.
+                # After the other keys, which may have few rows.
                 to_do.append(position)
                 break
             self._freed.discard((position.shard, position.key))
         return self._bring_back(connection, free)
 
     def _unblock(self, relay: str, shards: Sequence[int], ends: float) -> int:
-        """Bring back what became free unnoticed; of shards that are new here, all of it first."""
+        """Return rows that became free unnoticed; shards that are new here come first."""
         self._known.intersection_update(shards)
         new = [shard for shard in shards if shard not in self._known]
         self._to_scan.extendleft(map(Position, new))

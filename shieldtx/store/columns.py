@@ -1,4 +1,4 @@
-"""What the columns of the tables have in common: their types, checks and conditions."""
+"""The types, checks and conditions that columns of several tables share."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from sqlalchemy.sql.functions import FunctionElement
 
 
 class _AsUtc(FunctionElement[datetime]):
-    """A time as the clock in UTC shows it.
+    """A time in UTC.
 
-    Drivers build a datetime in the time zone of the session, where the first and the last hours of
-    the calendar are outside of it. An application's own sessions may have any time zone.
+    Drivers build a datetime in the time zone of the session. There the first or last hours of the
+    calendar may be out of range. An application's own sessions may have any time zone.
     """
 
     name = "as_utc"
     inherit_cache = True
 
     def __init__(self, column: ColumnElement[datetime], type_: Timestamp) -> None:
-        """Take the type of the column along: SQLAlchemy reads the result by it."""
+        """Keep the type of the column: SQLAlchemy reads the result by this type."""
         super().__init__(column)
         self.type = type_
 
@@ -53,49 +53,49 @@ def _as_utc(element: _AsUtc, compiler: SQLCompiler, **options: Any) -> str:
 
 
 class Timestamp(TypeDecorator[datetime]):
-    """An aware datetime in UTC, whatever the time zone of the session, also where there is none."""
+    """An aware datetime in UTC, whatever the time zone of the session, also if there is none."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002  SQLAlchemy's signature
-        """Hand UTC to the database."""
+        """Return the value in UTC."""
         return None if value is None else value.astimezone(UTC)
 
     def column_expression(self, column: ColumnElement[datetime]) -> ColumnElement[datetime]:
-        """Have the database send the time in UTC."""
+        """Make the database return the time in UTC."""
         return _AsUtc(column, self)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002  SQLAlchemy's signature
-        """Give UTC to the caller."""
+        """Return an aware datetime in UTC."""
         return None if value is None else (value if value.tzinfo else value.replace(tzinfo=UTC))
 
 
 class InsideCalendar(Timestamp):
-    """A time a day or more from the ends of the calendar: the session's time zone does no harm.
+    """A time at least a day inside the calendar, which every session's time zone can represent.
 
-    It is read a quarter faster, which counts for each event of each batch.
+    Reading such a column is a quarter faster, which counts for each event of each batch.
     """
 
     cache_ok = True
 
     def column_expression(self, column: ColumnElement[datetime]) -> ColumnElement[datetime]:
-        """Have the database send the time as it is."""
+        """Make the database return the time unchanged."""
         return column
 
 
-# SQLite counts rows by itself in a column of exactly INTEGER.
+# SQLite numbers rows by itself only in a column of type INTEGER.
 Sequence = BigInteger().with_variant(Integer(), "sqlite")
 
 
 def one_of(table: str, column: str, values: Iterable[StrEnum]) -> CheckConstraint:
-    """Return the constraint by which a column holds one of these values."""
+    """Return a constraint that a column holds one of these values."""
     listed = ", ".join(f"'{v}'" for v in values)
     return CheckConstraint(f"{column} IN ({listed})", name=conv(f"{table}_{column}_check"))
 
 
 def envelope_columns() -> list[Column[Any]]:
-    """Make the columns that outbox and inbox have in common."""
+    """Return new columns of an envelope, which outbox and inbox share."""
     return [
         Column("source", Text, nullable=False),
         Column("topic", Text, nullable=False),

@@ -17,7 +17,7 @@ from shieldtx.store.tables import Tables
 
 
 class CompensationRows:
-    """Finds and writes them over the connection of an attempt's effect."""
+    """Finds and writes these rows, over the connection of an attempt's effect."""
 
     def __init__(self, tables: Tables, dialect: Dialect) -> None:
         self._tables = tables
@@ -26,15 +26,15 @@ class CompensationRows:
     def original(
         self, connection: Connection, attempt: Attempt, *, written_here: bool
     ) -> Original | None:
-        """Find and lock the event that a rollback takes back; None where there is none.
+        """Find and lock the event that a rollback takes back; None if there is none.
 
-        `written_here`: this service wrote it, so that its outbox has it; otherwise the inbox.
+        With `written_here`, this service wrote the event: its outbox has it, otherwise the inbox.
         """
         event_id = attempt.envelope.causation_id
         if event_id is None:
             return None
         if written_here:
-            # The lock on the row is a shared one.
+            # The lock on the row is only a shared lock.
             self._dialect.lock_compensation(connection, attempt.group, event_id)
         row = connection.execute(
             self._select_original(attempt, event_id, written_here=written_here)
@@ -61,7 +61,7 @@ class CompensationRows:
         return sql.received_original(t, attempt.group, event_id, source or "")
 
     def fence(self, connection: Connection, attempt: Attempt) -> bool:
-        """Leave the tombstone of an event whose rollback came first; False where it came before."""
+        """Store the tombstone of an event whose rollback came first; False if the event is here."""
         rollback = attempt.envelope
         if rollback.causation_id is None or rollback.causation_source is None:
             return False

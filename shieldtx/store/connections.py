@@ -21,26 +21,26 @@ from shieldtx.store.dialects import AUTOCOMMIT_ISOLATION, dialect_of
 from shieldtx.store.idleness import limit_each_transaction
 
 MAX_LIFETIME: Final = timedelta(minutes=5)
-"""A connection of this age is replaced: the server's name may lead elsewhere by then."""
+"""A connection of this age is replaced: the server's name may lead to another server by then."""
 
 MAX_CONNECTIONS: Final = 15
 _KEPT: Final = 5
-"""Connections that stay open in a pool, as SQLAlchemy has it."""
+"""Connections that stay open in a pool, which is SQLAlchemy's default."""
 
 _IDLE_S: Final = 0.5
-"""A connection that was unused for longer is tried first: the server may have closed it."""
+"""A connection that was unused for longer gets a ping first: the server may have closed it."""
 
 _IDLE_SINCE: Final = "shieldtx.idle_since"
 _OPENED_BY: Final = "shieldtx.opened_by"
 
 
 class Pooler(StrEnum):
-    """What is between shieldtx and the server."""
+    """The pooler between shieldtx and the server."""
 
     NONE = "none"
-    """Nothing, or what gives each client a server connection of its own."""
+    """No pooler, or a pooler that gives each client its own server connection."""
     TRANSACTION = "transaction"
-    """PgBouncer in transaction mode, or the like: a session lasts for one transaction."""
+    """PgBouncer in transaction mode, or similar: a session lasts for one transaction."""
 
 
 def open_engine(
@@ -50,11 +50,11 @@ def open_engine(
     pooler: Pooler = Pooler.NONE,
     most: int = MAX_CONNECTIONS,
 ) -> Engine:
-    """Return an engine for shieldtx's own statements; it connects when it is used.
+    """Return an engine for shieldtx's own statements, which connects at its first use.
 
-    The server ends a transaction whose client has been silent for `idle`, which is asked for as
-    each connection is opened. A connection to a server that became read-only, shuts down or refuses
-    the role is closed, with all others of the pool. The pool has `most` connections at a time.
+    The server ends a transaction whose client has been silent for `idle`, which is called for each
+    new connection. If a server became read-only, shuts down or refuses the role, the engine closes
+    all connections of the pool. The pool has at most `most` connections at a time.
     """
     dialect = dialect_of(url.get_dialect()())
     pooled = pooler is Pooler.TRANSACTION
@@ -62,7 +62,7 @@ def open_engine(
     engine = create_engine(
         url,
         **pool,
-        # Errors of handlers' statements go into logs and tables, their parameters do not.
+        # Logs and tables get the errors of handlers' statements, but not their parameters.
         hide_parameters=True,
         pool_recycle=int(MAX_LIFETIME.total_seconds()),
         **dialect.engine_arguments(url, pooled=pooled),
@@ -79,7 +79,7 @@ def open_engine(
     else:
         set_options = partial(_set_session_options, lambda: dialect.session_arguments(url, idle()))
         event.listen(engine, "do_connect", set_options)
-        # Its sessions are READ COMMITTED by themselves.
+        # The sessions of this engine are READ COMMITTED by default.
         engine.update_execution_options(**{AUTOCOMMIT_ISOLATION: "AUTOCOMMIT"})
     return engine
 
@@ -87,7 +87,7 @@ def open_engine(
 def read_committed_view(engine: Engine) -> Engine:
     """Return a view of an application's engine at the isolation level that shieldtx needs.
 
-    Raises ConfigurationError as `accept_engine`.
+    Raises ConfigurationError like `accept_engine`.
     """
     accept_engine(engine)
     dialect = dialect_of(engine.dialect)
@@ -97,13 +97,12 @@ def read_committed_view(engine: Engine) -> Engine:
 
 
 def accept_engine(engine: Engine) -> None:
-    """Have an application's engine renewed in forked processes.
+    """Make forked processes renew the connections of an application's engine.
 
-    Raises ConfigurationError for one of an asynchronous driver, and where its execution options
-    name another isolation level than shieldtx needs: of an engine and its view, the engine's option
-    prevails.
+    Raises ConfigurationError for an asynchronous engine. Raises it too if the execution options
+    set another isolation level than shieldtx needs: they would prevail over those of a view.
     """
-    # The engine in an AsyncEngine is of its driver too, which needs a greenlet that awaits it.
+    # The engine inside an AsyncEngine has the same driver, which needs an awaiting greenlet.
     if engine.dialect.is_async:
         raise ConfigurationError(
             f"the engine is asynchronous ({engine.dialect.name}+{engine.dialect.driver}), and "
@@ -123,7 +122,7 @@ def accept_engine(engine: Engine) -> None:
 
 
 def renew_after_fork(engine: Engine) -> None:
-    """Have a forked process open connections of its own: two would read each other's answers."""
+    """Make a forked process open its own connections: two would read each other's responses."""
     if dialect_of(engine.dialect).has_server:
         os.register_at_fork(after_in_child=partial(_forget_pool, weakref.ref(engine)))
 
@@ -153,12 +152,12 @@ def _ping_idle_connection(
     entry: ConnectionPoolEntry,
     proxy: PoolProxiedConnection,
 ) -> None:
-    """Have the pool replace a connection that the server has closed, or another process opened.
+    """Make the pool replace a connection that the server has closed, or another process opened.
 
-    To try each one at each checkout would cost a busy worker a part of its time.
+    Only idle connections get a ping: one at each checkout would cost a busy worker time.
     """
     if entry.info[_OPENED_BY] != os.getpid():
-        # A server that forks without Python's knowledge (uWSGI). Closing it would end it there.
+        # After a fork without Python's hooks (uWSGI). A close would end the connection there too.
         entry.dbapi_connection = proxy.dbapi_connection = None  # type: ignore[misc]
         raise DisconnectionError("the connection belongs to another process")
     since, owner = entry.info.pop(_IDLE_SINCE, None), engine()

@@ -1,19 +1,19 @@
-"""Asks a PostgreSQL by what it is known again, and whether it still has what it had.
+"""Reads how a PostgreSQL database can be recognised, and whether it still has its earlier rows.
 
-A copy of an earlier time that was put back lacks every row that was inserted after that time, and
-every change of a row. Each such row was open or settled when the history was asked for:
+A restored copy of an earlier time lacks every row that was inserted after that time, and every
+change of a row. Each lost row was open or settled when the history was read:
 
-- one was open: then so was the open row with the highest `seq`, which was inserted later still;
-- all were settled: then the last settlement of the table is of after that time too.
+- One was open: then the open row with the highest `seq` was inserted no earlier, and is lost too.
+- All were settled: then the last settlement of the table was after that time too.
 
-So two rows of each table are proof, whatever their events' ids and the clocks of the writers. The
-newest event is a third: it costs nothing, and its row is hardly ever settled again. The last value
-of the table's sequence would be no proof: it goes on from where the copy was, and is above the
-earlier one by the next night. Nor is there an index on `seq` of settled rows, and none is needed.
+So two rows of each table are a proof, whatever the ids of their events and the clocks of the
+writers. The newest event is a third proof: it costs nothing, and its row rarely changes again. The
+last value of the table's sequence is not a proof: after a restore it grows again, and exceeds the
+earlier value by the next night. No index on `seq` of settled rows exists, and none is needed.
 
-A row that is proof and was purged, replayed or published again since looks like a loss. It costs a
-run that looks at everything, and no mismatch is missed. `remains_of` is stricter: there a row is
-lost if it is not there in any state, and no purge has removed it.
+A proof row that was since purged, replayed or published again looks like a loss. Such a loss costs
+a full run, and no mismatch is missed. `remains_of` is stricter: there a row is lost only if it
+exists in no state and no purge has removed it.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from shieldtx.store.statements import retention as retention_sql
 from shieldtx.store.statements.sequences import open_parts
 from shieldtx.store.tables import Tables
 
-# The write-ahead log's files are named by the timeline, and it is known without any privilege. The
-# record of the last checkpoint would know a promotion only some time after it.
+# The timeline names the files of the write-ahead log, and needs no privilege. The record of the
+# last checkpoint shows a promotion only some time later.
 _HERE: Final = text("""
     SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE
                left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END AS timeline,
@@ -62,9 +62,9 @@ _HERE: Final = text("""
 _SYSTEM: Final = text("SELECT system_identifier::text FROM pg_control_system()")
 _CLOCK_SKEW: Final = timedelta(days=1)
 _SET_BACK: Final = timedelta(minutes=1)
-"""By how much a clock may be set back between the insertion of a row and its settlement."""
+"""The most that a clock may be set back between the insertion of a row and its settlement."""
 # The index on `settled_at` (BRIN) finds the pages of a span. Without the index, before PostgreSQL
-# 16, each of these spans would be a scan of the table, so all rows are looked at once.
+# 16, each span would scan the table, so one query reads all rows.
 _SPANS: Final = (timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), timedelta(days=30))
 _INDEXED: Final = (16,)
 _OLDEST: Final = 1000
@@ -80,12 +80,12 @@ class SqlDatabaseHistory:
         self._tables = tables
 
     def now(self) -> DatabaseHistory:
-        """Return it as it stands."""
+        """Return the present history."""
         outbox, inbox = self._tables.outbox, self._tables.inbox
         with self._engine.connect() as connection:
             names = {"outbox": _name(outbox), "inbox": _name(inbox)}
             here = connection.execute(_HERE, names).one()
-            # One that is made otherwise, without the time, may lie above all ids that come.
+            # An id that was made otherwise, without the time, may be above all later ids.
             soon = first_id_of((here.now + _CLOCK_SKEW).timestamp())
             return DatabaseHistory(
                 system=connection.scalars(_SYSTEM).one() if here.may_ask else None,
@@ -101,7 +101,7 @@ class SqlDatabaseHistory:
             )
 
     def remains_of(self, earlier: DatabaseHistory, *, retention: timedelta | None) -> Remains:
-        """Return what it has left of what it had, where it keeps settled rows for so long."""
+        """Return what remains of an earlier history, if settled rows are kept for `retention`."""
         left = self._left(earlier, (_OUTBOX, _INBOX), retention)
         return Remains(
             has_settlement=left.has_settlement and not left.lost,
@@ -109,9 +109,9 @@ class SqlDatabaseHistory:
         )
 
     def inbox_has(self, earlier: DatabaseHistory, *, retention: timedelta | None) -> bool | None:
-        """Whether the inbox still has a row that it had, or had none.
+        """Whether the inbox still has one of its earlier rows, or had none.
 
-        False: it lacks one that no purge has removed. None: a purge may have removed all of them.
+        False: a row is missing that no purge has removed. None: a purge may have removed all rows.
         """
         left = self._left(earlier, (_INBOX,), retention)
         if left.lost:
@@ -119,13 +119,13 @@ class SqlDatabaseHistory:
         return True if left.has_any or not left.are_any else None
 
     def inbox_settled_since(self) -> datetime | None:
-        """Return when a row was settled, one of the first; None: no row is settled.
+        """Return when one of the first rows was settled; None if no row is settled.
 
-        No index has the first settlement, and the table may be large. Of the oldest events, one is
-        among the first, unless all of them came late: then the time is later, never too early.
+        No index has the first settlement, and the table may be large. One of the oldest events was
+        settled early, unless all of them came late. Then the time is later, never too early.
         """
         c = self._tables.inbox.c
-        # A time that was set by hand, as infinity, is none at which a row was settled.
+        # A time that was set by hand, such as infinity, is not the time of a settlement.
         is_settled = c.settled_at.between(EARLIEST, func.clock_timestamp())
         oldest = select(c.settled_at).where(is_settled).order_by(c.event_id)
         with self._engine.connect() as connection:
@@ -145,7 +145,7 @@ class SqlDatabaseHistory:
             unchanged = any(
                 is_there(proof.unchanged) for proof in proofs if proof.unchanged is not None
             )
-            # Asked afterwards: a purge may run meanwhile.
+            # Read afterwards: a purge may run meanwhile.
             purged_until = connection.scalar(retention_sql.purged_until(self._tables))
             now = connection.scalars(select(func.clock_timestamp())).one()
         configured = None if retention is None else now - retention
@@ -158,7 +158,7 @@ class SqlDatabaseHistory:
         )
 
     def last_settled(self, *, before: datetime) -> datetime | None:
-        """Return when the last row was settled of those that were settled until then."""
+        """Return the time of the last settlement up to `before`."""
         with self._engine.connect() as connection:
             rows = (
                 _latest_settled(connection, table, before)
@@ -167,7 +167,7 @@ class SqlDatabaseHistory:
             return max((row.settled_at for row in rows if row is not None), default=None)
 
     def lacks(self, earlier: DatabaseHistory) -> tuple[LostRow, ...]:
-        """Return which rows of an earlier history are gone, or were settled at another time."""
+        """Return the rows of an earlier history that are gone, or were settled at another time."""
         both = (("outbox", self._tables.outbox), ("inbox", self._tables.inbox))
         with self._engine.connect() as connection:
             return tuple(
@@ -180,21 +180,21 @@ class SqlDatabaseHistory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Left:
-    """What is left of the rows by which tables are known."""
+    """The remaining rows among the proofs of tables."""
 
     are_any: bool
-    """There were such rows."""
+    """There were proofs."""
     has_any: bool
     has_settlement: bool
-    """The last one to be settled is as it was."""
+    """The row of a last settlement is unchanged."""
     lost: Sequence[datetime]
-    """Of what no purge has removed: since when each was there, settled or not."""
+    """For each missing row that no purge has removed: the time at which it is known to exist."""
 
 
 def _rows(
     table: Table, number: int, earlier: DatabaseHistory
 ) -> Iterator[tuple[str, tuple[ColumnElement[bool], ...]]]:
-    """Give the conditions on the rows of a table that an earlier history names."""
+    """Yield the conditions on the rows of a table that an earlier history names."""
     c = table.c
     newest = earlier.newest[number]
     if newest is not None:
@@ -210,16 +210,16 @@ def _rows(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Proof:
-    """A row that an earlier history names, and that was not settled before `at`."""
+    """A row that an earlier history names and that was not settled before `at`."""
 
     at: datetime
     in_any_state: ColumnElement[bool]
-    """Whether it is there. Not another row of the event that came later, as after a restore."""
+    """Whether the row exists; not a later row of the same event, as after a restore."""
     unchanged: ColumnElement[bool] | None = None
 
 
 def _proofs(table: Table, number: int, earlier: DatabaseHistory) -> Iterator[_Proof]:
-    """Give the last settlement and the latest open row of a table: see the text of this module."""
+    """Yield the last settlement and the latest open row of a table, as the module describes."""
     c = table.c
     came = c.received_at if "received_at" in c else c.created_at
     settled, open_ = earlier.latest_settled[number], earlier.latest_open[number]
@@ -248,7 +248,7 @@ def _newest(connection: Connection, table: Table, before: UUID) -> UUID | None:
 
 
 def _latest_open(connection: Connection, table: Table) -> OpenRow | None:
-    """Look into each index of open rows: none of the outbox has all of them."""
+    """Return the latest row of all indexes of open rows: no index of the outbox has all rows."""
     c = table.c
     latest = select(c.event_id, c.seq).order_by(c.seq.desc()).limit(1)
     found = [row for part in open_parts(table) for row in connection.execute(latest.where(part))]
@@ -259,7 +259,7 @@ def _latest_open(connection: Connection, table: Table) -> OpenRow | None:
 
 
 def _latest_settled(connection: Connection, table: Table, now: datetime) -> SettledRow | None:
-    """Look back further and further; a time to come was set by hand, and would stay the latest."""
+    """Search in growing spans; a time in the future was set by hand, and would stay the latest."""
     c = table.c
     latest = (
         select(c.event_id, c.settled_at)

@@ -31,7 +31,7 @@ REPLAY: dict[Status, Status] = {
     OutboxStatus.FAILED: OutboxStatus.INIT,
     InboxStatus.DEAD: InboxStatus.PROCESSING,
 }
-"""From which state an operator may replay, and where to."""
+"""The states from which an operator may replay, and the states afterwards."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,14 +40,14 @@ class DeadLetter:
 
     envelope: Envelope
     group: str | None
-    """None: the event is this service's own, in its outbox."""
+    """None if the event is in the outbox of this service."""
     status: Status
     attempts: int
     settled_at: datetime | None
     reason: str
     """The last error."""
     unconfirmed: bool
-    """Of an own event: an attempt that was never confirmed may have delivered it."""
+    """An attempt without confirmation may have delivered this event of the outbox."""
 
     def __str__(self) -> str:
         """Name the row."""
@@ -56,22 +56,22 @@ class DeadLetter:
 
     @property
     def can_be_replayed(self) -> bool:
-        """Whether an operator may replay it."""
+        """Whether an operator may replay the dead letter."""
         return self.status in REPLAY
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParkedRecord:
-    """A record that could not become an inbox row, as it came."""
+    """A record that could not become an inbox row, as it was received."""
 
     group: str
     record: ReceivedRecord
     reason: str
     parked_at: datetime
     digest: str = ""
-    """Of its content: records of a topic and of the one that replaced it may share an offset."""
+    """Of the content: records of a topic and of a recreated topic may have the same offset."""
     discarded_at: datetime | None = None
-    """None: it waits for an operator."""
+    """None if the record waits for an operator."""
 
     def __str__(self) -> str:
         """Name the row."""
@@ -79,7 +79,7 @@ class ParkedRecord:
 
     @property
     def ref(self) -> str:
-        """What names it; its offset alone may be another's too, where a topic was recreated."""
+        """The name of the record; offsets are not unique after a topic was recreated."""
         place = f"{self.group}/{self.record.topic}/{self.record.partition}/{self.record.offset}"
         return f"{place}/{self.digest}" if self.digest else place
 
@@ -102,7 +102,7 @@ class SqlDeadLetters:
     ) -> Sequence[DeadLetter]:
         """Return up to `limit` dead letters, the latest first; `topic` is a logical topic.
 
-        With a `group` only those of its inbox, with a `status` only those that are FAILED or DEAD.
+        With a `group`, only dead letters of its inbox; with a `status`, only FAILED or only DEAD.
         """
         t = self._tables
         statements = []
@@ -116,7 +116,7 @@ class SqlDeadLetters:
         return letters[:limit]
 
     def find(self, event_id: UUID) -> Sequence[DeadLetter]:
-        """Return the rows of an event, whatever their status: its own first, then by group."""
+        """Return the rows of an event in any status: the outbox row first, then by group."""
         t = self._tables
         statements = [sql.written(t, event_id), sql.received(t, event_id)]
         with self._engine.connect() as connection:
@@ -132,9 +132,8 @@ class SqlDeadLetters:
     ) -> Sequence[ParkedRecord]:
         """Return up to `limit` parked records that wait, the latest first.
 
-        `topics` are in the broker's names.
-
-        Without their `values`, which may be megabytes each, these are None.
+        `topics` are the broker's names of topics. Without `values`, which may be megabytes each,
+        the values of the records are None.
         """
         statement = sql.parked_records(
             self._tables, group=group, topics=topics, limit=limit, values=values
@@ -145,7 +144,7 @@ class SqlDeadLetters:
     def find_parked(
         self, *, group: str, topic: str, partition: int, offset: int, digest: str = ""
     ) -> Sequence[ParkedRecord]:
-        """Return what was parked from an offset, the latest first; `digest` names one."""
+        """Return the records parked from an offset, the latest first; `digest` selects one."""
         statement = sql.parked_from(
             self._tables,
             group=group,
@@ -158,7 +157,7 @@ class SqlDeadLetters:
             return [_parked(row) for row in connection.execute(statement)]
 
     def taken_back(self, letters: Sequence[DeadLetter]) -> set[UUID]:
-        """Return of which own events this database has a rollback, written or received."""
+        """Return the own events of which this database has a rollback, written or received."""
         own = {x.envelope.id: x.envelope.source for x in letters if x.group is None}
         t, d = self._tables, self._dialect
         statements = [
@@ -170,9 +169,9 @@ class SqlDeadLetters:
         return {event_id for event_id, source in found if source in {own[event_id], None}}
 
     def replay(self, letters: Sequence[DeadLetter], *, who: str) -> None:
-        """Give dead letters all their attempts again: all or none, with an audit entry each.
+        """Queue dead letters with all their attempts: all or none, with an audit entry each.
 
-        Raises IllegalTransition, naming the first that is not FAILED or DEAD (any more).
+        Raises IllegalTransition, which names the first that is not (or no longer) FAILED or DEAD.
         """
         with self._engine.begin() as connection:
             for letter in letters:
@@ -189,7 +188,7 @@ class SqlDeadLetters:
             inbox_status = sql.inbox_status(t, group=group, event_id=event_id, source=source)
             status = connection.scalar(inbox_status.with_for_update())
             statement = inbox_sql.replay(t, d, group=group, event_id=event_id, source=source)
-        # The UPDATE guards itself too; asked first, for a message that names the status.
+        # The UPDATE has the same condition; this check makes an error that names the status.
         if status != letter.status or not letter.can_be_replayed:
             raise IllegalTransition(f"{letter} is {status or 'gone'}: {_WHAT_CAN_BE}")
         connection.execute(statement).one()

@@ -28,7 +28,7 @@ _TOO_LATE = {
 
 
 class SqlDelayedEventStore:
-    """Lists, cancels and reschedules delayed events, and notes in whose name."""
+    """Lists, cancels and reschedules delayed events; the audit log records the user."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -56,7 +56,7 @@ class SqlDelayedEventStore:
         return self._change(connection, event, statement, to=target, action="cancel", who=who)
 
     def reschedule(self, connection: Connection, event: EventRef, due: Due, *, who: str) -> Change:
-        """Give an event that is not due yet another time."""
+        """Change the due time of an event that is not due yet."""
         statement = partial(sql.reschedule, self._tables, due=due)
         target = OutboxStatus.INIT
         return self._change(connection, event, statement, to=target, action="reschedule", who=who)
@@ -71,7 +71,7 @@ class SqlDelayedEventStore:
         action: str,
         who: str,
     ) -> Change:
-        """Lock the row, see whether it still waits for its time, and only then change it."""
+        """Lock the row, check that it still waits for its time, and only then change it."""
         dialect = dialect_of(connection.dialect)
         with connection.begin_nested() as look:
             row = connection.execute(sql.standing(self._tables, dialect, event)).one_or_none()
@@ -90,7 +90,7 @@ class SqlDelayedEventStore:
             )
         changed = connection.execute(statement(dialect, row.event_id)).one_or_none()
         if changed is None:
-            # Where there are no row locks, a relay was faster. It has it now, so that this ends.
+            # Without row locks, a relay was faster. The relay has the row now, so this ends.
             return self._change(connection, event, statement, to=to, action=action, who=who)
         connection.execute(
             audit.record(
@@ -108,7 +108,7 @@ class SqlDelayedEventStore:
 
 
 def _result_of(row: Row[*tuple[Any, ...]]) -> ChangeResult:
-    """Say whether a row can be changed (DONE), or why not."""
+    """Return whether a row can be changed (DONE), or why not."""
     status = OutboxStatus(row.status)
     if status is not OutboxStatus.INIT:
         return _TOO_LATE.get(status, ChangeResult.NOT_DELAYED)

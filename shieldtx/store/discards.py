@@ -1,4 +1,4 @@
-"""Discards: FAILED events, DEAD compensations and parked records that are not to be handled.
+"""Discards of FAILED events, DEAD compensations and parked records.
 
 A discard is final: nothing more happens, and nothing is undone.
 """
@@ -26,7 +26,7 @@ DISCARD: Final[dict[Status, Status]] = {
     OutboxStatus.FAILED: OutboxStatus.DISCARDED,
     InboxStatus.DEAD: InboxStatus.DISCARDED,
 }
-"""From which state an operator may discard, and where to."""
+"""The states from which an operator may discard, and the states afterwards."""
 
 DISCARDED: Final = InboxStatus.DISCARDED.value
 
@@ -45,17 +45,17 @@ Discardable: TypeAlias = DeadLetter | ParkedRecord
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Discard:
-    """What became of one row."""
+    """The result of a discard of one row."""
 
     row: Discardable
-    """As the operator saw it."""
+    """The row as the operator saw it."""
     done: bool
     status: str | None
-    """As it is now; None: the row is gone."""
+    """The present status; None if the row is gone."""
 
 
 class SqlDiscards:
-    """Discards rows in an operator's name, each with an audit entry."""
+    """Discards rows for an operator, each with an audit entry."""
 
     def __init__(self, engine: Engine, tables: Tables) -> None:
         self._engine = engine
@@ -63,8 +63,8 @@ class SqlDiscards:
         self._dialect = dialect_of(engine.dialect)
 
     def discard(self, rows: Sequence[Discardable], *, who: str, reason: str) -> Sequence[Discard]:
-        """Discard what still waits for an operator, in one transaction; the rest stays as it is."""
-        # In one order, so that two operators never wait for each other.
+        """Discard the rows that still wait for an operator, in one transaction; keep the others."""
+        # In a fixed order, so that two operators never wait for each other.
         in_order = sorted(rows, key=str)
         with self._engine.begin() as connection:
             return [self._discard(connection, row, who, reason) for row in in_order]
@@ -89,7 +89,7 @@ class SqlDiscards:
         return Discard(row=row, done=True, status=DISCARDED)
 
     def _statements(self, row: Discardable) -> tuple[Any, Any]:
-        """Return the UPDATE of a row, and the SELECT of how it stands."""
+        """Return the UPDATE of a row, and the SELECT of its status."""
         t, d = self._tables, self._dialect
         if isinstance(row, ParkedRecord):
             which: dict[str, Any] = {
@@ -106,7 +106,7 @@ class SqlDiscards:
 
 
 def consequence_of(row: Discardable) -> str:
-    """Say what a discard leaves as it is: nothing brings it back."""
+    """Return the consequence of a discard, which nothing can revert."""
     if isinstance(row, ParkedRecord):
         return f"group {row.group} never handles the record"
     event = row.envelope

@@ -1,23 +1,23 @@
-"""The fence: where a relay's claims start while keys are blocked, however many rows wait for them.
+"""The fence: the start of a relay's claims while keys are held, however many rows wait for them.
 
-Rows behind held keys leave the line one by one, which takes minutes for a million of them. Until
-then each claim would walk over all of them. One blocked row holds all later rows of its key, so it
-is enough to block the first row behind each held key: claims may then start after the others. The
-fence is the number of the sequence up to which every row of the line is
+Rows of held keys leave the main queue one by one, which takes minutes for a million rows. Until
+then each claim would read all of them. One blocked row holds all later rows of its key. So it is
+enough to block the first row of each held key: claims may then start after the others. The fence is
+a number of the sequence. Every row of the main queue up to the fence either
 
-- behind a blocked row of its key and source, or
-- being published by this relay.
+- follows a blocked row of its key and source, or
+- is being published by this relay.
 
-Only the owner of a shard unblocks rows of it. So no row above the fence overtakes a row below it,
+Only the owner of a shard unblocks its rows. So no row above the fence overtakes a row below it,
 whichever relay settles the row that holds the key. The fence retreats when a row below it may be
 free:
 
 - before a row is unblocked, and when rows of a claim are released;
 - when the shards or their epochs differ, which the claim itself compares;
-- when a sweep finds a row that an operator has put back into the line.
+- when a sweep finds a row that an operator has returned to the main queue.
 
-A transaction that commits late writes below what is visible now. So a sweep goes only as far as the
-line reached at a moment, after every transaction that ran at that moment has ended.
+A transaction that commits late writes below the rows that are visible now. So a sweep reads up to
+the end that the main queue had at a moment, after every transaction of that moment has ended.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from shieldtx.store.statements import fence as sql
 from shieldtx.store.tables import Tables
 
 WINDOW = 50_000
-"""Rows of the line that one statement reads."""
+"""The rows of the main queue that one statement reads."""
 SHARE = 20
-"""Sweeps from the beginning take one part in so many of the relay's time, at most."""
+"""Sweeps from the beginning take at most one part in SHARE of the relay's time."""
 RESWEEP_S = 10.0
-"""Between the ends of two sweeps from the beginning, at least."""
+"""The least time in seconds between the starts of two sweeps from the beginning."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,7 @@ class Fence:
     def __init__(
         self, tables: Tables, dialect: Dialect, clock: Callable[[], float], source: str | None
     ) -> None:
-        """Look at the rows of a `source`; None: at all of them."""
+        """Read the rows of a `source`, or of all sources if None."""
         self._tables = tables
         self._dialect = dialect
         self._clock = clock
@@ -70,7 +70,7 @@ class Fence:
         self.seq = 0
         """Claims start after this number of the sequence."""
         self.shards = 0
-        """The shards and epochs for which this holds, as a claim sees them."""
+        """The digest of the shards and epochs for which the fence is valid, as in a claim."""
         self._swept = 0
         self._is_new = True
         self._target: _Target | None = None
@@ -78,7 +78,7 @@ class Fence:
         self._took = 0.0
 
     def retreat(self, seq: int) -> None:
-        """Let claims find the row with this number again."""
+        """Move the fence, so that claims find the row with this number again."""
         self.seq = min(self.seq, max(seq - 1, 0))
         self._swept = min(self._swept, self.seq)
 
@@ -90,13 +90,13 @@ class Fence:
     def sweep(self, connection: Connection, relay: str) -> bool:
         """Make one step, in a transaction that locks the relay's shards; return whether to go on.
 
-        A sweep goes as far as the line reached at the end of the sweep before, or only up to the
-        fence while a transaction of that time runs.
+        A sweep reads up to the end that the main queue had at the end of the sweep before. While a
+        transaction of that time runs, a sweep reads only up to the fence.
         """
         seen, last = connection.execute(self._ahead, blocked.of_relay(relay)).one()
         snapshot = claim.snapshot_of(seen)
         if snapshot is None:
-            # Without shards, a sweep sees nothing either.
+            # Without shards, a sweep finds no rows either.
             self.reset()
             return False
         now = self._clock()
@@ -107,13 +107,13 @@ class Fence:
         is_settled = target is None or (
             snapshot.oldest_running >= target.next_to_run and now - target.since >= SETTLING_S
         )
-        # Up to the fence no transaction is waited for: a long one would hide replayed rows.
+        # A sweep up to the fence waits for no transaction: a long one would hide replayed rows.
         upto = target.seq if target is not None and is_settled else self.seq
         if upto > self._swept or (target is not None and is_settled):
             goes_on = self._pass_window(connection, relay, upto)
             self._took += self._clock() - now
             if connection.scalar(self._digest, blocked.of_relay(relay)) != self.shards:
-                # A lease has run out meanwhile, and this step did not look at all rows.
+                # A lease has run out meanwhile, and this step did not read all rows.
                 self.reset()
                 return False
             if goes_on:
@@ -125,7 +125,7 @@ class Fence:
         return False
 
     def _pass_window(self, connection: Connection, relay: str, target: int) -> bool:
-        """Block what is to be blocked in the next rows; return whether there are more."""
+        """Block the rows of held keys among the next rows; return whether there are more rows."""
         after, self._is_new = self._swept, False
         asked = sql.window(relay, after, target, WINDOW)
         upto, count = connection.execute(self._bounds, asked).one()

@@ -27,30 +27,30 @@ from shieldtx.store.dialects import LOCKED_AT, OF_MARK, TRANSACTION, dialect_of
 from shieldtx.store.left_behind import LeftBehind, left_behind_by
 
 _GUARD: Final = "shieldtx.guard"
-"""The key of a session's info with its guard."""
+"""The key of a guard in the info of its session."""
 
 _EFFECTS: Final = count(1)
-"""Numbers the effects that are marked: a connection may still have the mark of an earlier one."""
+"""Numbers the marked effects: a connection may still have the mark of an earlier effect."""
 
 
 @dataclass(kw_only=True, slots=True)
 class _Guard:
-    """The transaction of a guarded session as it began, and whose code runs in it."""
+    """The transaction of a guarded session as it began, and the owner of the code in it."""
 
     owner: str
     connection: Connection
     begun: SessionTransaction
     root: RootTransaction | None
     left_behind: LeftBehind = LeftBehind.NOTHING
-    """By the owner's statements."""
+    """The longest-lasting state that the owner's statements have left."""
     effect: int | None = None
-    """The number of the mark that was set behind the owner's effect."""
+    """The number of the mark that was set after the owner's effect."""
     turns: int = 0
-    """How many owners the transaction has had, one after the other."""
+    """The number of owners that have finished in the transaction, one after the other."""
     has_met_temporary: bool = False
-    """Whether temporary tables of owners before were there when one began to leave things."""
+    """Whether temporary tables of earlier owners existed before an owner first left state."""
     as_found: AsFound | None = None
-    """What the owner's code found on the session and its connection."""
+    """The state of the session and its connection before the owner's code."""
 
     @property
     def violation(self) -> HandlerError:
@@ -82,14 +82,14 @@ def guarded_session(engine: Engine, owner: str) -> Iterator[tuple[Session, Conne
 def commits_refused(session: Session) -> Iterator[None]:
     """Reject every COMMIT of the guarded session inside the block with a HandlerError.
 
-    Otherwise the owner would commit what shieldtx has written, without what is written later. A
-    statement that ends the transaction is rejected as well: SQLAlchemy would not notice its end.
+    Otherwise the owner would commit earlier writes of shieldtx without the later ones. A statement
+    that ends the transaction is rejected as well: SQLAlchemy would not notice the end.
     """
     guard: _Guard = session.info[_GUARD]
 
     def reject_commit(connection: Connection) -> None:
-        # After an error in this event, SQLAlchemy may return the connection with its transaction
-        # open.
+        # After an error in this event, SQLAlchemy may return the connection with an open
+        # transaction.
         connection.connection.rollback()
         raise guard.violation
 
@@ -120,15 +120,15 @@ class LockedRows(NamedTuple):
 
     number: int
     locked_at: datetime | None
-    """By the database's clock."""
+    """The time by the database's clock."""
     transaction: str | None
-    """The id of the transaction, where the database has one."""
+    """The id of the transaction, if the database has such ids."""
 
 
 def lock_rows(
     connection: Connection, statement: Executable, parameters: Mapping[str, Any]
 ) -> LockedRows:
-    """Lock the rows that are to be settled, by a statement of `Dialect.lock_rows`."""
+    """Lock the rows that are to be settled, with a statement of `Dialect.lock_rows`."""
     found = connection.execute(statement, parameters).all()
     if not found:
         return LockedRows(0, None, None)
@@ -139,10 +139,10 @@ def lock_rows(
 def settle(
     session: Session, rows: LockedRows, statement: Executable, parameters: Mapping[str, Any]
 ) -> None:
-    """Settle the locked rows; raises HandlerError where the transaction is not that of the lock.
+    """Settle the locked rows; raises HandlerError if this is not the transaction of the lock.
 
-    Only this detects a COMMIT by way of the driver that further statements followed. The owner's
-    writes until then are committed; the rows stay as they are.
+    Only this check detects a COMMIT through the driver that further statements followed. Then the
+    owner's writes up to the COMMIT are committed; the rows stay as they are.
     """
     check_intact(session)
     guard: _Guard = session.info[_GUARD]
@@ -161,8 +161,8 @@ def settle(
 def end_turn(session: Session) -> None:
     """Prepare the session for the next owner of its transaction; nothing in it is undone.
 
-    Savepoints that are left open are released, as the COMMIT would: the next owner could roll them
-    back. Raises as `check_intact`, and where the owner's effect is not there any more.
+    Open savepoints are released, as at a COMMIT: the next owner could roll them back. Raises
+    HandlerError like `check_intact`, and also if the owner's effect was undone.
     """
     check_intact(session)
     guard: _Guard = session.info[_GUARD]
@@ -174,10 +174,10 @@ def end_turn(session: Session) -> None:
 
 
 def note_effect(session: Session) -> None:
-    """Mark the effect of the owner, which is complete: `end_turn` raises if it is undone later.
+    """Mark the complete effect of the owner: `end_turn` raises if the effect is undone later.
 
-    A mark, because savepoints come in ways that SQLAlchemy does not hear of: the driver's cursors,
-    and its blocks.
+    The mark is needed, because SQLAlchemy does not notice savepoints of the driver's cursors and
+    blocks.
     """
     check_intact(session)
     guard: _Guard = session.info[_GUARD]
@@ -197,7 +197,7 @@ def _check_effect(guard: _Guard) -> None:
 
 
 def _release_savepoints(session: Session, connection: Connection) -> None:
-    """Release the innermost first: with an outer one PostgreSQL releases those inside of it."""
+    """Release all savepoints, the innermost first: an outer release would include inner ones."""
     while True:
         of_session, innermost = (
             session.get_nested_transaction(),
@@ -212,22 +212,22 @@ def _release_savepoints(session: Session, connection: Connection) -> None:
 
 
 def _began(of_session: SessionTransaction, savepoint: NestedTransaction) -> bool:
-    """Whether a savepoint is the session's; one of the session without statements has none yet."""
-    begun = of_session._connections.values()  # noqa: SLF001  nothing else tells whose it is
+    """Whether a savepoint is the session's; True too if the session has run no statement yet."""
+    begun = of_session._connections.values()  # noqa: SLF001  no other API has the owner
     return not begun or any(transaction is savepoint for _, transaction, *_ in begun)
 
 
 def is_left_as_found(session: Session) -> bool:
-    """Whether the owner's code has left nothing behind that the next handler would meet."""
+    """Whether the owner's code has left no state that affects the next handler."""
     guard: _Guard = session.info[_GUARD]
     is_left = guard.left_behind is not LeftBehind.NOTHING
     return not is_left and guard.as_found is not None and guard.as_found.is_unchanged()
 
 
 def _look_for_temporary(guard: _Guard) -> None:
-    """Look, before an owner leaves something behind, for what nobody has shown until then.
+    """Search hidden temporary tables of earlier owners, before an owner first leaves state.
 
-    What the owner makes itself could not be told from it any more.
+    Later, such tables could not be distinguished from the owner's own tables.
     """
     if not guard.turns or guard.left_behind is not LeftBehind.NOTHING:
         return
@@ -237,10 +237,10 @@ def _look_for_temporary(guard: _Guard) -> None:
 
 
 def _refuse_temporary(guard: _Guard, *, is_there: bool) -> None:
-    """Raise HandlerError for temporary tables that no statement of the owners has shown.
+    """Raise HandlerError for temporary tables that no statement of the owners reveals.
 
-    Made by the database's functions or by way of the driver, they were there for every owner of the
-    transaction behind the one that has made them.
+    Functions of the database or the driver made them, and all later owners of the transaction could
+    access them.
     """
     has_shown = guard.left_behind is not LeftBehind.NOTHING
     if guard.has_met_temporary or (is_there and guard.turns > 1 and not has_shown):
@@ -251,12 +251,12 @@ def _refuse_temporary(guard: _Guard, *, is_there: bool) -> None:
 
 
 def _close_if_temporary_stays(session: Session, connection: Connection) -> None:
-    """Have the connection closed where temporary tables are still there after the COMMIT."""
+    """Close the connection later, if temporary tables still exist after the COMMIT."""
 
     def look(_: Session) -> None:
         try:
             stays = dialect_of(connection.dialect).keeps_temporary(connection)
-        except Exception:  # noqa: BLE001  all is committed, and a connection can be spared
+        except Exception:  # noqa: BLE001  all is committed, and the pool can replace a connection
             stays = True
         if stays:
             _close_when_returned(connection)
@@ -265,7 +265,7 @@ def _close_if_temporary_stays(session: Session, connection: Connection) -> None:
 
 
 def _close_when_returned(connection: Connection) -> None:
-    """Have the connection closed instead of given to the next transaction, which begins anew."""
+    """Close the connection when it is returned; the next transaction gets a new connection."""
     has_server = dialect_of(connection.dialect).has_server
     if has_server and not (connection.closed or connection.invalidated):
         connection.detach()
@@ -285,7 +285,7 @@ def check_intact(session: Session) -> None:
         raise guard.violation
     dialect = dialect_of(connection.dialect)
     if dialect.has_ended(connection):
-        # By way of the driver, past SQLAlchemy.
+        # Through the driver, without SQLAlchemy.
         raise guard.violation
     if dialect.is_aborted(connection):
         raise HandlerError(

@@ -14,6 +14,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Engine, Row
 
 from shieldtx.domain.events import Envelope, age_of
+from shieldtx.domain.log_fields import event_fields
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import IllegalTransition
 from shieldtx.ports.half_messages import Barrier
@@ -43,7 +44,7 @@ _LEADS_TO = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HalfMessage:
-    """A half message, in whatever state it is now."""
+    """A half message, in any state."""
 
     envelope: Envelope
     status: OutboxStatus
@@ -56,7 +57,7 @@ class HalfMessage:
     """The chosen due time."""
     settled_at: datetime | None
     reason: str
-    """The reason that the last check gave, or why there is no further check."""
+    """The reason that the last check returned, or the reason why no further check follows."""
 
     def __str__(self) -> str:
         """Name the row."""
@@ -74,9 +75,9 @@ class SqlHalfMessageAdmin:
         barrier_of: Callable[[str, LocalOutcome], Barrier | None] = lambda *_: None,
         barrier_retention: timedelta = timedelta(days=7),
     ) -> None:
-        """Ask the barrier of an event type before a decision, where there is one.
+        """Read the barrier of an event type before a decision, if there is a barrier.
 
-        Its rows stay for `barrier_retention`.
+        Rows of the barrier stay for `barrier_retention`.
         """
         self._barrier_retention = barrier_retention
         self._barrier_of = barrier_of
@@ -86,16 +87,16 @@ class SqlHalfMessageAdmin:
         self._outcomes = HalfMessageOutcomes(tables, self._dialect)
 
     def latest(self, *, limit: int, topic: str | None = None) -> Sequence[HalfMessage]:
-        """Return the UNRESOLVED messages, the latest first, then the HALF ones, the oldest first.
+        """Return UNRESOLVED messages, the latest first, then HALF messages, the oldest first.
 
-        Up to `limit` of each; `topic` is a logical topic.
+        Returns up to `limit` of each; `topic` is a logical topic.
         """
         statements = [sql.latest(self._tables, status=s, topic=topic, limit=limit) for s in OPEN]
         with self._engine.connect() as connection:
             return [_message(row) for s in statements for row in connection.execute(s)]
 
     def find(self, event_id: UUID) -> HalfMessage | None:
-        """Return an event that was prepared as a half message, whatever its status."""
+        """Return an event that was prepared as a half message, in any status."""
         with self._engine.connect() as connection:
             row = connection.execute(sql.one(self._tables, event_id)).one_or_none()
         return None if row is None else _message(row)
@@ -103,8 +104,8 @@ class SqlHalfMessageAdmin:
     def decide(self, messages: Sequence[HalfMessage], outcome: LocalOutcome, *, who: str) -> None:
         """Commit or roll back messages: all or none, with an audit entry each.
 
-        A rollback shuts the local transactions out first. Raises IllegalTransition, naming the
-        first message that is not as it was seen, that ended already, or whose barrier contradicts.
+        A rollback first rejects local transactions that may still come. Raises IllegalTransition,
+        which names the first message that changed, is resolved, or contradicts the barrier.
         """
         for message in messages:
             self._refuse_contradiction(message, outcome)
@@ -129,15 +130,19 @@ class SqlHalfMessageAdmin:
         ended = barrier.look(event_id)
         if ended is not LocalOutcome.COMMIT and self._is_forgotten(message):
             log.warning(
-                "the barrier knows nothing of %s any more: the message is older than %s, for which "
-                "its rows stay. Whether its local transaction committed is for you to know",
-                message,
-                self._barrier_retention,
+                "barrier row may be purged",
+                extra={
+                    "action": "barrier_forgotten",
+                    **event_fields(message.envelope),
+                    "retention": str(self._barrier_retention),
+                    "advice": "Find out yourself whether its local transaction has committed: the "
+                    "message is older than the retention of the barrier's rows",
+                },
             )
             if is_commit:
                 return
         if not is_commit:
-            # A rollback alone shuts out a local transaction that may still come.
+            # Only a rollback rejects a local transaction that may still come.
             ended = barrier.ask(event_id)
         if ended is LocalOutcome.UNKNOWN:
             raise IllegalTransition(f"{message}: {_COMMITTED_NONE if is_commit else _IN_FLIGHT}")

@@ -30,7 +30,7 @@ _CHECKS, _REASON = ENVELOPE_WIDTH, ENVELOPE_WIDTH + 1
 
 
 class SqlHalfMessageStore:
-    """Prepares, checks and ends half messages, each in a transaction of its own."""
+    """Prepares, checks and resolves half messages, each in its own transaction."""
 
     def __init__(
         self, engine: Engine, tables: Tables, *, shards: int | None = None, plan: CheckSchedule
@@ -59,7 +59,7 @@ class SqlHalfMessageStore:
     def prepare(self, messages: Sequence[NewHalfMessage]) -> None:
         """Store half messages; raises EventRefused for a business key used before."""
         d, plan = self._dialect, self._plan
-        # Several are stored together or not at all; one is so by itself.
+        # Several messages are stored all or none; one message needs no BEGIN and COMMIT.
         engine = self._autocommit if len(messages) == 1 else self._engine
         try:
             with engine.begin() as connection:
@@ -71,10 +71,10 @@ class SqlHalfMessageStore:
             raise refusal_of(error, [m.envelope for m in messages]) or error from error
 
     def resolve(self, event_ids: Sequence[UUID], outcome: LocalOutcome) -> dict[UUID, OutboxStatus]:
-        """End those that are HALF, in this order."""
+        """Resolve the HALF messages, in this order; return the statuses before."""
         if not event_ids:
             return {}
-        # Mostly it is one, and HALF: one statement, for which all else would take longer.
+        # Mostly there is one HALF message: then one statement is the fastest.
         if len(event_ids) == 1 and self._is_ended_alone(event_ids[0], outcome):
             return {event_ids[0]: OutboxStatus.HALF}
         with self._engine.begin() as connection:
@@ -85,12 +85,12 @@ class SqlHalfMessageStore:
 
     def _is_ended_alone(self, event_id: UUID, outcome: LocalOutcome) -> bool:
         parameters = sql.end_parameters(self._dialect, event_id)
-        # Of an engine that sends its BEGIN by hand, even this is a transaction to be committed.
+        # If an engine sends BEGIN by hand, even this statement needs a commit.
         with self._autocommit.begin() as connection:
             return connection.execute(self._end_alone[outcome], parameters).rowcount == 1
 
     def types_due(self, event_types: Sequence[str]) -> Collection[str]:
-        """Return those of the event types that have a message due for a check."""
+        """Return the given event types that have a message due for a check."""
         if not event_types:
             return []
         asked = half_message_checks.types_due_parameters(event_types)
@@ -98,13 +98,13 @@ class SqlHalfMessageStore:
             return connection.scalars(self._types_due, asked).all()
 
     def half_types(self, event_ids: Sequence[UUID]) -> dict[UUID, str]:
-        """Return the event types of those messages that are HALF."""
+        """Return the event types of the messages that are HALF."""
         statement = sql.half_types(self._tables, self._dialect, event_ids)
         with self._autocommit.begin() as connection:
             return {row[0]: row[1] for row in connection.execute(statement)}
 
     def claim_checks(self, event_type: str, *, limit: int) -> CheckClaim:
-        """Take messages that are due for a check."""
+        """Claim messages that are due for a check."""
         token = uuid4()
         with self._engine.begin() as connection:
             asked = half_message_checks.due_parameters(event_type, limit)
@@ -124,11 +124,11 @@ class SqlHalfMessageStore:
         )
 
     def answer(self, token: UUID, answers: Sequence[CheckResult]) -> Collection[UUID]:
-        """End messages, or keep why they could not be ended, in one transaction."""
+        """Resolve messages, or record why they could not be resolved, in one transaction."""
         said = {a.check.envelope.id: a for a in answers}
         with self._engine.begin() as connection:
             ids = half_message_checks.parameters(token, list(said))
-            # In the order of their ids, which is that of their preparation.
+            # In the order of their ids, which is the order of their preparation.
             locked = connection.scalars(self._lock_checks, ids).all()
             for outcome in (LocalOutcome.COMMIT, LocalOutcome.ROLLBACK):
                 ended = [event_id for event_id in locked if said[event_id].outcome is outcome]
@@ -143,7 +143,7 @@ class SqlHalfMessageStore:
         return set(locked)
 
     def give_back(self, token: UUID, unmade: Sequence[DueCheck]) -> None:
-        """Let checks that were not made be due at once."""
+        """Make checks that were not made due at once."""
         if not unmade:
             return
         parameters = half_message_checks.parameters(token, [check.envelope.id for check in unmade])
@@ -173,7 +173,7 @@ class HalfMessageOutcomes:
         self._dialect = dialect
 
     def lock(self, connection: Connection, event_ids: Sequence[UUID]) -> dict[UUID, OutboxStatus]:
-        """Lock messages and return their statuses; unknown ones are left out."""
+        """Lock messages and return their statuses; omit unknown messages."""
         statement = sql.locked(self._tables, self._dialect, event_ids)
         return {row[0]: OutboxStatus(row[1]) for row in connection.execute(statement)}
 
@@ -194,10 +194,10 @@ class HalfMessageOutcomes:
 
 
 def _checked_together(due: Sequence[tuple[UUID, bool]]) -> list[UUID]:
-    """Choose which of the messages that are due are checked together.
+    """Return which due messages are checked together.
 
-    A message whose last check was never answered is checked alone: if the checker dies of it again,
-    no other message's check is lost.
+    A message whose last check had no result is checked alone: if the checker dies of it again, no
+    other message's check is lost.
     """
     if due and due[0][1]:
         return [due[0][0]]

@@ -1,4 +1,4 @@
-"""Batches that the database refuses, down to the one record that it refuses."""
+"""Splits a batch that the database refuses, down to the record that causes the refusal."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Receive = Callable[[Sequence[IncomingEvent], Sequence[Parked]], Receipt]
 _Failure = DBAPIError | MemoryError | UnicodeEncodeError
 
 _REFUSED: Final = ("22", "23", "54")
-"""Classes of SQLSTATE: data, integrity, limits of the server. A retry would meet them again."""
+"""Classes of SQLSTATE: data, integrity, limits of the server. A retry would fail again."""
 _TOO_MUCH: Final = ("53200", "53400", "57014", "XX000")
-"""Out of memory, a configured limit, a timeout, an allocation above 1 GB: less may work."""
+"""Out of memory, a configured limit, a timeout, an allocation above 1 GB: fewer rows may work."""
 
 
 def receive_in_halves(
     receive: Receive, arrivals: Sequence[IncomingEvent], parked: Sequence[Parked]
 ) -> Receipt:
-    """Receive a batch; where the database refuses it as a whole, its halves in their order.
+    """Receive a batch; if the database refuses the batch, receive its halves in order.
 
-    A refused record is parked with the reason. Raises ShieldTxError, which names the record, where
-    that does not help, and what `receive` raises for anything that is not the batch's fault; as
-    ReceivedInPart where earlier records are received.
+    A refused record is parked with the reason. Raises ShieldTxError, which names the record, if the
+    record cannot be parked. Raises other errors of `receive`, which the batch does not cause. After
+    received records, either error is inside ReceivedInPart.
     """
     try:
         return receive(arrivals, parked)
@@ -41,7 +41,12 @@ def receive_in_halves(
         reason = error
     if len(arrivals) + len(parked) > 1:
         log.warning(
-            "%d records are stored in halves: %s", len(arrivals) + len(parked), refusal_of(reason)
+            "batch refused, stored in halves",
+            extra={
+                "action": "batch_halved",
+                "count": len(arrivals) + len(parked),
+                "reason": refusal_of(reason),
+            },
         )
         half, parked_half = (len(arrivals) + 1) // 2, (len(parked) + 1) // 2
         if arrivals and parked:
@@ -56,7 +61,16 @@ def receive_in_halves(
         return _both(first, second)
     if arrivals and is_refused(reason):
         record = arrivals[0].record
-        log.error("parked %s: %s", _place(record), refusal_of(reason))
+        log.error(
+            "record is parked",
+            extra={
+                "action": "record_parked",
+                "topic": record.topic,
+                "partition": record.partition,
+                "offset": record.offset,
+                "reason": refusal_of(reason),
+            },
+        )
         refused = Parked(record=record, reason=f"the inbox refuses it: {refusal_of(reason)}")
         return receive_in_halves(receive, [], [refused])
     record = (arrivals or parked)[0].record
@@ -74,20 +88,20 @@ def _may_be_its_fault(error: _Failure) -> bool:
 
 
 def is_refused(error: _Failure) -> bool:
-    """Whether the server refuses what the rows hold, or its driver does.
+    """Whether the server or its driver refuses the content of the rows.
 
     A driver raises UnicodeEncodeError for letters that the encoding of the database does not have.
     """
     if isinstance(error, UnicodeEncodeError):
         return True
     state = _state(error)
-    if state is None:  # of the driver itself, or SQLite
+    if state is None:  # from the driver itself, or SQLite
         return isinstance(error, (DataError, IntegrityError))
     return state.startswith(_REFUSED)
 
 
 def refusal_of(error: _Failure) -> str:
-    """Say why a row is refused, without a letter of it."""
+    """Return the reason why a row is refused, without any content of the row."""
     if isinstance(error, UnicodeEncodeError):
         return f"the encoding of the database, {error.encoding}, does not have all letters"
     return reason_of(error)

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from shieldtx.domain.events import Envelope
+from shieldtx.domain.log_fields import event_fields
 from shieldtx.domain.states import TxKind
 from shieldtx.ports.hand_over import HandedOver, Sent
 from shieldtx.ports.repair import RepairAction, RowSeen
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class EventHandOver:
-    """What is asked of both databases, and done in that of the group; in open connections."""
+    """Reads both databases and writes into the group's database, over open connections."""
 
     def __init__(self, tables: Tables, dialect: Dialect) -> None:
         self._tables = tables
@@ -38,7 +39,7 @@ class EventHandOver:
         self._receive = receive_sql.receive(tables, dialect)
 
     def sent(self, connection: Connection, rows: Sequence[RowSeen], *, payloads: bool) -> Sent:
-        """Read the events of those rows of the outbox that still are as they were seen."""
+        """Return the events of the outbox rows that have not changed since they were read."""
         ids = sorted({row.event_id for row in rows})
         statement = events_to_hand_over(self._tables, self._dialect, ids, payloads=payloads)
         found = {row.event_id: row for row in connection.execute(statement)}
@@ -64,9 +65,9 @@ class EventHandOver:
         *,
         in_order: bool,
     ) -> HandedOver:
-        """Store what no unique key of the inbox knows; in halves, where the database refuses it.
+        """Store the events that no unique key of the inbox has; in halves if the database refuses.
 
-        With `in_order`, no event is stored behind one of its key that is not.
+        With `in_order`, no event is stored after an event of its key that is not stored.
         """
         behind = set[UUID]()
         try:
@@ -86,7 +87,15 @@ class EventHandOver:
             handed = self.store(connection, group, rest, in_order=in_order)
             return handed.plus(HandedOver(behind=behind))
         if len(envelopes) == 1:
-            log.warning("event %s is not handed over to %s: %s", envelopes[0].id, group, reason)
+            log.warning(
+                "event could not be handed over",
+                extra={
+                    "action": "hand_over_refused",
+                    "group": group,
+                    **event_fields(envelopes[0]),
+                    "reason": reason,
+                },
+            )
             return HandedOver(refused={envelopes[0].id})
         half = len(envelopes) // 2
         first = self.store(connection, group, envelopes[:half], in_order=in_order)
@@ -99,7 +108,7 @@ class EventHandOver:
     def _insert(
         self, connection: Connection, group: str, envelopes: Sequence[Envelope]
     ) -> HandedOver:
-        """Store rows as if they had been received: due, without a lease, and of no record."""
+        """Store rows like received events: due, without a lease, and without a record."""
         nothing = [None] * len(envelopes)
         columns = columns_of(envelopes) | {
             "event_time": [envelope.time for envelope in envelopes],
@@ -111,7 +120,7 @@ class EventHandOver:
         rows = connection.execute(self._receive, self._dialect.rows_parameters(columns, **same))
         new = {tuple(row) for row in rows.all()}
         done = {e.id for e in envelopes if (e.id, e.source) in new}
-        # This sees what the INSERT has waited for.
+        # This statement sees the rows that the INSERT has waited for.
         old = [envelope for envelope in envelopes if envelope.id not in done]
         known = self._known(connection, group, old)
         conflicting = {e.id for e in old if e.id not in known and _happens_once(e)}
@@ -126,10 +135,10 @@ class EventHandOver:
         *,
         in_order: bool,
     ) -> HandedOver:
-        """Return what `store` would do, as far as the unique keys tell.
+        """Return what `store` would do, as far as the unique keys determine it.
 
-        An outbox has a unique index of business keys too. Where an operator has dropped it, two of
-        the events may have one, of which the first is stored.
+        An outbox has a unique index of business keys too. If an operator has dropped the index, two
+        events may share a business key; then the first is stored.
         """
         known = self._known(connection, group, envelopes)
         by_source: dict[str, list[Envelope]] = defaultdict(list)
@@ -157,7 +166,7 @@ class EventHandOver:
     def _taken(
         self, connection: Connection, group: str, source: str, envelopes: Sequence[Envelope]
     ) -> set[tuple[str, str]]:
-        """Return of which types and business keys a group has received an event."""
+        """Return the types and business keys of which a group has received an event."""
         keys = [(e.type, e.biz_key or "") for e in envelopes]
         statement = sql.business_keys(self._tables, group=group, source=source, of=keys)
         return {(row.event_type, row.biz_key) for row in connection.execute(statement)}
@@ -174,7 +183,7 @@ class EventHandOver:
 
 
 def _behind(not_stored: AbstractSet[UUID], envelopes: Sequence[Envelope]) -> set[UUID]:
-    """Return which of these events come behind one of their key that is not stored."""
+    """Return the events that follow an event of their key that is not stored."""
     keys, behind = set[tuple[str, str]](), set[UUID]()
     for envelope in envelopes:
         if envelope.key is None or envelope.kind is not TxKind.COMMIT:

@@ -1,4 +1,4 @@
-"""How long a client may be silent in a transaction: the server ends it then, with its locks."""
+"""The limit of a client's silence in a transaction: then the server ends it, with its locks."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sqlalchemy import Connection, Engine, event
 from shieldtx.store.dialects import dialect_of
 
 SHORTEST: Final = timedelta(seconds=3)
-"""A process of a busy machine may need so long from one statement to the next."""
+"""The time that a process on a busy machine may need from one statement to the next."""
 
 _LIMIT: Final = "shieldtx.idleness"
-"""An engine's option: returns the limit of the transactions that begin now."""
+"""An option of an engine: a function that returns the limit for transactions that begin now."""
 
 
 def limited_view(engine: Engine, *, idle: timedelta) -> Engine:
     """Return a view of an engine whose transactions end when their client is silent for `idle`.
 
-    That limit prevails over the engine's. It costs a statement at the beginning of a transaction.
+    This limit prevails over the engine's limit, and costs one statement per transaction.
     """
     view = engine.execution_options()
     limit_each_transaction(view, lambda: idle)
@@ -28,11 +28,11 @@ def limited_view(engine: Engine, *, idle: timedelta) -> Engine:
 
 
 def limit_each_transaction(engine: Engine, idle: Callable[[], timedelta]) -> None:
-    """Have an engine's transactions end when their client is silent for `idle`."""
+    """Make an engine's transactions end when their client is silent for `idle`."""
     is_limited = _LIMIT in engine.get_execution_options()
     engine.update_execution_options(**{_LIMIT: idle})
     if not is_limited:
-        # A view has the listeners of its engine, too.
+        # A view has the listeners of its engine too.
         event.listen(engine, "begin", _set_limit)
 
 
@@ -43,7 +43,7 @@ def _set_limit(connection: Connection) -> None:
     try:
         dialect.limit_idleness(connection, connection.get_execution_options()[_LIMIT]())
     except BaseException:
-        # After an error in this event, SQLAlchemy begins no transaction in this connection again:
-        # its next statements would be lost in silence.
+        # After an error in this event, SQLAlchemy never begins a transaction on this connection
+        # again: its next statements would be lost without an error.
         connection.close()
         raise

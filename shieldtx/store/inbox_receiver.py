@@ -1,4 +1,4 @@
-"""Receiving: records become rows of the inbox, or parked records."""
+"""Reception: records become rows of the inbox, or parked records."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from shieldtx.store.tables import Tables
 _INSERT_CHARACTERS: Final = 8 * 1024 * 1024
 
 Identity = tuple[int, str]
-"""The number of an event's id, and its source: what a group dedupes on."""
+"""The number of an event's id, and its source, by which a group detects duplicates."""
 
 Key = tuple[str, str | None]
-"""A topic and an event's key: what keeps its order."""
+"""A topic and an event's key, which determine the order."""
 
 
 class InboxReceiver:
-    """Stores what is new of a batch of records, and starts those whose turn it is."""
+    """Stores the new events of a batch of records, and starts events that no open row precedes."""
 
     def __init__(self, tables: Tables, dialect: Dialect) -> None:
         self._tables = tables
@@ -61,8 +61,8 @@ class InboxReceiver:
                 old.append(arrival)
         started = {identity: a for identity, a in fresh.items() if identity in leases}
         if old:
-            # The INSERT waited for the transaction that stored them, perhaps with other rows of
-            # their keys.
+            # The INSERT waited for the transaction that stored these events. That transaction may
+            # have stored other rows of their keys too.
             for identity in self._released(connection, group, started, token):
                 del started[identity]
         conflicts = self._business_key_conflicts(connection, group, old)
@@ -91,7 +91,7 @@ class InboxReceiver:
         arrivals: Sequence[IncomingEvent],
         identities: Sequence[Identity],
     ) -> dict[Identity, float]:
-        """Choose what is started with this batch: that before which no row of its key is open."""
+        """Choose the events that start with this batch: no open row of their key precedes them."""
         keyed = [a.envelope for a in arrivals if a.lease and a.envelope.key is not None]
         closed: set[Key] = set()
         if keyed:
@@ -109,7 +109,7 @@ class InboxReceiver:
                 continue
             envelope = arrival.envelope
             key = envelope.topic, envelope.key
-            # Statements on a batch know its rows by their ids alone.
+            # Statements on a batch find rows by their ids alone.
             if arrival.lease is None or key in closed or identity[0] in ids:
                 if envelope.key is not None:
                     closed.add(key)
@@ -203,7 +203,7 @@ class InboxReceiver:
 
 
 def _parts(arrivals: Sequence[IncomingEvent]) -> Iterator[slice]:
-    """Cut a batch into parts of an INSERT each, for the driver makes copies of all payloads."""
+    """Cut a batch into one part per INSERT, because the driver copies all payloads."""
     start, size = 0, 0
     for number, arrival in enumerate(arrivals):
         size += len(arrival.envelope.payload)
@@ -224,7 +224,7 @@ def _headers_text(record: ReceivedRecord) -> str:
 
 
 def _digest(record: ReceivedRecord, headers: str) -> str:
-    """Tell records apart that had the same offset, in a topic and in the one that replaced it."""
+    """Return a digest that distinguishes records of one offset, in a topic and its recreation."""
     found = sha256()
     for part in (record.key, record.value, headers.encode()):
         found.update(b"-" if part is None else f"{len(part)}:".encode() + part)

@@ -35,17 +35,17 @@ from shieldtx.store.statements.envelope_columns import envelope_of
 from shieldtx.store.tables import Tables
 
 _COMPENSATED: Final = "shieldtx.compensated"
-"""The key of the session's info with the further parameters of the statement that settles."""
+"""The key in the session's info of further parameters for the settling statement."""
 
 _SETTLED: Final = "shieldtx.settled"
-"""The key of the session's info with the attempts of a batch that it settles, if not all."""
+"""The key in the session's info of the attempts of a batch that are settled, if not all."""
 
 
 class SqlInboxStore:
     """Receives, leases and settles inbox rows (the port InboxStore)."""
 
     def __init__(self, engine: Engine, tables: Tables, *, batch_bytes: int = BATCH_BYTES) -> None:
-        """Find due rows of up to so many bytes of payloads at a time, or one that is larger."""
+        """Find due rows with payloads of up to `batch_bytes` at a time, or one larger row."""
         self._engine = engine
         self._batch_bytes = batch_bytes
         self._tables = tables
@@ -69,7 +69,7 @@ class SqlInboxStore:
     ) -> Receipt:
         """Store a batch in one transaction; the unique keys decide what is new.
 
-        Where the database refuses it as a whole, its parts in one each: see `halving`.
+        If the database refuses the batch, its parts are stored in one transaction each (`halving`).
         """
 
         def at_once(arrivals: Sequence[IncomingEvent], parked: Sequence[Parked]) -> Receipt:
@@ -79,14 +79,14 @@ class SqlInboxStore:
         return receive_in_halves(at_once, arrivals, parked)
 
     def due(self, group: str, *, handled: Handled, limit: int) -> Sequence[Envelope]:
-        """Return rows whose turn it is, of the types that the worker handles."""
+        """Return rows that may be processed now, of the types that the worker handles."""
         parameters = inbox_unfinished.group_parameters(group, handled, limit, self._batch_bytes)
         with self._autocommit.begin() as connection:
             rows = connection.execute(self._due, parameters)
             return [envelope_of(row) for row in rows]
 
     def pending(self, group: str, *, handled: Handled) -> Mapping[Origin, int]:
-        """Count the unfinished rows of these types by where they came from."""
+        """Count the unfinished rows of these types by their origin."""
         parameters = inbox_unfinished.group_parameters(group, handled)
         with self._autocommit.begin() as connection:
             rows = connection.execute(self._pending, parameters).all()
@@ -129,7 +129,7 @@ class SqlInboxStore:
             attempt.group, attempt.envelope.id, attempt.envelope.source, attempt.token
         )
         with guarded_session(self._engine, "handler") as (session, connection):
-            # First of all: who takes the row over has to wait for the end of this.
+            # First of all: a worker that takes the row over has to wait for this transaction.
             locked = lock_rows(connection, self._lock_row, parameters)
             if locked.number != 1:
                 raise LeaseLost(
@@ -163,28 +163,28 @@ class SqlInboxStore:
             settle(session, locked, self._all_processed, parameters)
 
     def reset_session(self, session: Session) -> None:
-        """Empty the session of an effect for the next handler; nothing in it is undone."""
+        """Prepare the session of an effect for the next handler; nothing in it is undone."""
         end_turn(session)
 
     def note_effect(self, session: Session) -> None:
-        """Note that the handler has done its work: a mark shows whether it is undone."""
+        """Mark the complete effect of the handler: the mark shows whether it is undone later."""
         note_effect(session)
 
     def ends_after(self, session: Session, attempts: Sequence[Attempt], applied: int) -> bool:
-        """Settle the first attempts alone where the last handler has left something behind."""
+        """Settle only the first attempts if the last handler has left state on the session."""
         if is_left_as_found(session):
             return False
         session.info[_SETTLED] = attempts[:applied]
         return True
 
     def release(self, attempts: Sequence[Attempt]) -> None:
-        """Take back the counted start of attempts of one batch, of those that own their row."""
+        """Undo the counted start of the attempts of one batch that still own their rows."""
         if attempts:
             with self._autocommit.begin() as connection:
                 connection.execute(self._release, self._of_batch(attempts))
 
     def postpone(self, attempt: Attempt, *, delay: timedelta, reason: str) -> bool:
-        """Let the row wait for its next attempt."""
+        """Defer the row until its next attempt."""
         statement = sql.postpone(
             self._tables,
             self._dialect,
@@ -198,7 +198,7 @@ class SqlInboxStore:
             return connection.execute(statement).rowcount == 1
 
     def note(self, attempts: Sequence[Attempt], *, reason: str) -> None:
-        """Write down why the process of these attempts ends."""
+        """Record why the process of these attempts ends."""
         statement = sql.note(self._tables, self._dialect, reason=reason)
         with self._autocommit.begin() as connection:
             connection.execute(statement, self._of_batch(attempts))
@@ -206,7 +206,7 @@ class SqlInboxStore:
     def give_up(
         self, attempt: Attempt, *, reason: str, in_transaction: Callable[[Session], Any] | None
     ) -> bool:
-        """Settle the row as MAX_RECONSUMED or DEAD, with `in_transaction` in its transaction."""
+        """Settle the row as MAX_RECONSUMED or DEAD, with `in_transaction` in the transaction."""
         is_rollback = attempt.envelope.kind is TxKind.ROLLBACK
         statement = sql.give_up(
             self._tables,
@@ -232,13 +232,13 @@ class SqlInboxStore:
         return self._compensation.original(session.connection(), attempt, written_here=written_here)
 
     def mark_compensated(self, session: Session, attempt: Attempt) -> None:
-        """Have the rollback's row name its original and this moment when it is settled."""
+        """Make the rollback's row name its original and the present time when it is settled."""
         if (original := attempt.envelope.causation_id) is not None:
             since = session.connection().scalar(select(self._dialect.now()))
             session.info[_COMPENSATED] = {sql.COMPENSATED: original, LOCKED_AT: since}
 
     def fence(self, session: Session, attempt: Attempt) -> bool:
-        """Leave the tombstone of an event whose rollback came first."""
+        """Store the tombstone of an event whose rollback came first."""
         return self._compensation.fence(session.connection(), attempt)
 
     def cause(self, session: Session, envelope: Envelope) -> Envelope | None:

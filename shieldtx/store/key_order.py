@@ -1,4 +1,4 @@
-"""What the databases know of the order of keys: what was sent, and what groups have received."""
+"""The order of keys in the databases: the events that were sent, and that groups received."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from shieldtx.store.tables import Tables
 FoundT = TypeVar("FoundT")
 
 _FETCHED: Final = 10_000
-"""Rows that the driver holds at once of what may be many."""
+"""The most rows of a large result that the driver holds at once."""
 
 
 class KeyOrders:
-    """Reads them, in open connections."""
+    """Reads the order of keys, over open connections."""
 
     def __init__(self, tables: Tables, dialect: Dialect) -> None:
         self._tables = tables
@@ -31,7 +31,7 @@ class KeyOrders:
     # --- the outbox of the service that wrote the events -----------------------------------------
 
     def lines(self, connection: Connection, ids: Collection[UUID]) -> Mapping[UUID, Line]:
-        """Return where these events stand in the outbox."""
+        """Return the positions of these events in the outbox."""
         statement = sql.lines(self._tables, self._dialect, sorted(set(ids)))
         return {
             row.event_id: Line(
@@ -104,7 +104,7 @@ class KeyOrders:
         after: Mapping[Key, datetime],
         since: datetime | None,
     ) -> Iterator[Arrival]:
-        """Yield what a group has received of these keys that was written then or later."""
+        """Yield the events of these keys that a group received, written at `after` or later."""
 
         def read(keys: Collection[Key]) -> Iterator[Any]:
             topics, names = _parted(keys)
@@ -134,7 +134,7 @@ class KeyOrders:
         keys: Collection[Key],
         since: datetime,
     ) -> Mapping[Key, int]:
-        """Return how many events of these keys a group has received of late, by key."""
+        """Return by key how many events that a group received are open or settled since then."""
         given = {"group": group, "source": source, "since": since}
         return self._by_key(connection, sql.count_received, keys, **given)
 
@@ -145,7 +145,7 @@ class KeyOrders:
         keys: Collection[Key],
         **given: Any,
     ) -> Mapping[Key, Any]:
-        """Return what a statement selects for each of these keys, after its topic and key."""
+        """Return the value that a statement selects for each of these keys."""
 
         def read(keys: Collection[Key]) -> dict[Key, Any]:
             topics, names = _parted(keys)
@@ -166,7 +166,7 @@ def _streamed(connection: Connection, statement: Any) -> Iterator[Any]:
 def _as_far_as_encoded(
     read: Callable[[Collection[Key]], FoundT], keys: Collection[Key], nothing: FoundT
 ) -> FoundT:
-    """Read keys; of one that the encoding of the database does not have, an inbox has no event."""
+    """Read keys; an inbox has no event of a key that the database's encoding cannot represent."""
     try:
         return read(keys)
     except UnicodeEncodeError as error:

@@ -1,7 +1,7 @@
-"""What a statement leaves behind on its connection, for the next handler to meet.
+"""The state that a statement leaves on its connection, and that the next handler would see.
 
-It is told by the statement's text: to ask the database would cost each handler a round trip. In
-doubt a statement leaves something behind, which costs time and is never wrong.
+The text of the statement determines the state: a query would cost each handler a round trip. If
+the text is unclear, state is assumed, which costs time and is never wrong.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from shieldtx.domain.sql import statements_in
 
 
 class LeftBehind(IntEnum):
-    """How long what a statement has left behind lasts: the greater one prevails."""
+    """How long the state of a statement lasts; the greater value prevails."""
 
     NOTHING = 0
     IN_TRANSACTION = 1
     IN_SESSION = 2
-    """Until the connection is closed: a pool would hand it to the next transaction."""
+    """Until the connection is closed: a pool would pass the state to the next transaction."""
 
 
 _FIRST_WORD: Final = re.compile(
@@ -32,7 +32,7 @@ _OF_TRANSACTION: Final = {
     ("set", "constraints"),
 }
 _OF_SQLALCHEMY: Final = "sa_savepoint_"
-"""So begin the names of the savepoints of begin_nested(), which are released after each handler."""
+"""The prefix of the savepoints of begin_nested(), which are released after each handler."""
 
 _TEMPORARY: Final = re.compile(
     r"\bcreate\s+(?:or\s+replace\s+)?(?:(?:global|local)\s+)?temp(?:orary)?\s"
@@ -44,7 +44,7 @@ _SET_LOCALLY: Final = re.compile(r"\bset_config\s*\([^()]*,\s*true\s*\)")
 
 
 def left_behind_by(statement: str, parameters: Any) -> LeftBehind:
-    """Return for how long a statement leaves something behind on its connection."""
+    """Return for how long a statement leaves state on its connection."""
     left = max(map(_by_statement, statements_in(statement)), default=LeftBehind.NOTHING)
     if left is LeftBehind.IN_SESSION and _sets_locally(statement, parameters):
         return LeftBehind.IN_TRANSACTION
@@ -72,7 +72,7 @@ def _by_first_word(text: str) -> LeftBehind:
 
 def _by_words(text: str) -> LeftBehind:
     if "set_config" in text or "advisory_lock" in text:
-        # The locks of transactions are taken by pg_advisory_xact_lock.
+        # The function pg_advisory_xact_lock takes locks of a transaction.
         return LeftBehind.IN_SESSION
     if _TEMPORARY.search(text) is None:
         return LeftBehind.NOTHING
@@ -81,7 +81,7 @@ def _by_words(text: str) -> LeftBehind:
 
 
 def _sets_locally(statement: str, parameters: Any) -> bool:
-    """Whether all that lasts is set_config(name, value, is_local), and each of these is local."""
+    """Whether only calls of set_config(name, value, is_local) leave state, and all are local."""
     text = statement.lower()
     calls = text.count("set_config")
     others = map(_by_statement, statements_in(text.replace("set_config", "")))

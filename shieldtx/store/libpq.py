@@ -1,4 +1,4 @@
-"""How shieldtx connects to PostgreSQL: what it asks of libpq and of the server's session."""
+"""The parameters of libpq and of the server's session by which shieldtx connects to PostgreSQL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import URL
 
-# A server that vanished is noticed within a minute, not after the kernel's two hours.
+# The client notices a vanished server within a minute, not after the kernel's two hours.
 _LIVELINESS: Mapping[str, int] = MappingProxyType(
     {
         "connect_timeout": 10,  # s
@@ -24,18 +24,18 @@ _LIVELINESS: Mapping[str, int] = MappingProxyType(
 
 
 SILENCE_LIMITS = ("idle_in_transaction_session_timeout", "tcp_user_timeout")
-"""The server's limits of a client that sends nothing, and of one that takes nothing."""
+"""The server's limits for a client that sends nothing, and for a client that reads nothing."""
 
 _LARGEST_MS = 2**31 - 1
 
 
 def limit_ms(limit: timedelta) -> int:
-    """Return a limit in milliseconds, as the server can count them: 24 days at most."""
+    """Return a limit in milliseconds, at most the server's maximum of 24 days."""
     return min(int(limit.total_seconds() * 1000), _LARGEST_MS)
 
 
 def connection_parameters(url: URL) -> dict[str, Any]:
-    """Return the parameters by which a silent server is noticed; those of the URL prevail."""
+    """Return the parameters that detect a silent server; parameters of the URL prevail."""
     given = set(url.query) | ({"connect_timeout"} if "PGCONNECT_TIMEOUT" in os.environ else set())
     return {name: value for name, value in _LIVELINESS.items() if name not in given}
 
@@ -44,12 +44,12 @@ def session_options(url: URL, *, idle: timedelta) -> str:
     """Return the server's options for a session of shieldtx.
 
     The server ends a transaction whose client has been silent for `idle`: a stopped process would
-    otherwise keep its row locks, and its shards. It does so too where the client reads no more of a
+    otherwise keep its row locks, and its shards. The same happens if the client stops reading a
     large result. A pooled connection may be idle between transactions. Times are exchanged in UTC,
     whatever the server's TimeZone.
 
-    Options of the URL, or of libpq's environment where the URL has none, stay and prevail. They do
-    not prevail over the isolation level: shieldtx's statements are written for READ COMMITTED.
+    Options of the URL, or of libpq's environment if the URL has none, prevail. They do not prevail
+    over the isolation level: shieldtx's statements are written for READ COMMITTED.
     """
     given = url.query.get("options", os.environ.get("PGOPTIONS", ""))
     theirs = given if isinstance(given, str) else " ".join(given)

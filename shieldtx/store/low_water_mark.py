@@ -1,18 +1,17 @@
 """The low-water mark: the number of the sequence from which a relay's claims start.
 
-Rows that are settled leave dead entries in the index of the open ones, and while any session of the
-database holds an old snapshot they cannot be cleaned away: each claim would walk over all of them.
-So a claim starts at the mark. It must never pass over a row that a later one of its key could then
-overtake:
+Settled rows leave dead entries in the index of open rows. While any session of the database holds
+an old snapshot, vacuum cannot remove them, and each claim would read all of them. So a claim starts
+at the mark. The mark must never skip a row that a later row of its key could then overtake:
 
-- A transaction that commits late writes below what was claimed before. The mark follows to where a
-  claim came only when every transaction that ran at that time has ended, and another claim from the
-  old mark has looked once more.
+- A transaction that commits late writes below rows that were claimed before. So the mark moves to
+  the end of a claim only after every transaction of that time has ended. Another claim must then
+  have read from the old mark again.
 - An event that was released, that waits for its retry, or that comes with a shard from another
   relay, is below the mark too. Then the next claim starts at the beginning.
-- An operator's replay puts an event back into the main line; no later event has to wait for it. The
-  relay is not notified: a claim starts at the beginning from time to time, and sooner when there is
-  nothing to do, as long as these full scans take no more than their share of its time.
+- An operator's replay returns an event to the main queue; no later event has to wait for it. The
+  relay is not notified: a claim starts at the beginning from time to time, and sooner if there is
+  nothing to do. These full scans take no more than their share of the relay's time.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from dataclasses import dataclass
 from shieldtx.domain.sampler import Sampler
 
 SETTLING_S = 0.5
-"""A number of the sequence may be drawn a moment before its transaction can be seen to run."""
+"""A number of the sequence may be drawn a moment before its transaction is visible as running."""
 FULL_SCAN_INTERVAL_S = 2.0
-"""Between two full scans of a busy relay that nothing caused, at least."""
+"""The least time in seconds between two periodic full scans of a busy relay."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClaimSnapshot:
-    """What a claim saw around its rows."""
+    """The state of the database at a claim."""
 
     shards: int
     """A digest of the shards and their epochs."""
     has_blocked_keys: bool
-    """Some key of these shards waits for a retry."""
+    """Some key of these shards is held."""
     oldest_running: int
     """Every transaction before this one had ended."""
     next_to_run: int
     """No transaction from this one on had begun."""
     chosen: int
-    """So many rows were to be claimed; another transaction may have changed some meanwhile."""
+    """The number of chosen rows; another transaction may have changed some meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class LowWaterMark:
 
     @property
     def shards(self) -> int:
-        """The shards for which the mark holds, as a claim sees them."""
+        """The digest of the shards for which the mark is valid, as in a claim."""
         return self._shards
 
     def start(self) -> int:
@@ -73,16 +72,16 @@ class LowWaterMark:
         return 0 if is_due else self._seq
 
     def reset(self) -> None:
-        """Start at the beginning: some row below the mark is, or may be, open again."""
+        """Start at the beginning: a row below the mark is, or may be, open again."""
         self._seq = 0
         self._candidate = None
 
     def record(
         self, start: int, snapshot: ClaimSnapshot | None, last: int, *, full: bool, took: float
     ) -> None:
-        """Learn from a claim that started at `start` and came to `last`, in `took` seconds.
+        """Update the mark after a claim from `start` up to `last`, which took `took` seconds.
 
-        `full` says that it may have left rows behind; `snapshot` is None where it found nothing.
+        With `full`, the claim may have left rows unclaimed; `snapshot` is None if it found none.
         """
         now = self._clock()
         if start == 0:

@@ -26,7 +26,7 @@ VERSION_TABLE = "shield_version"
 OWN_TABLES = frozenset({VERSION_TABLE, *(t.name for t in tables().metadata.tables.values())})
 
 PAUSE_S = 0.1
-"""Between two questions whether another migration has ended."""
+"""The pause between two checks whether another migration has ended."""
 
 _PATIENCE_S = 60.0
 _MADE_HERE = "made by shieldtx"
@@ -34,9 +34,9 @@ _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
 def schema_name(value: str | None, *, setting: str = "schema") -> str | None:
-    """Return the name of a schema, None for the connection's own.
+    """Return the name of a schema, None for the connection's default schema.
 
-    Raises ConfigurationError, naming the `setting`, for a name that would need quotes.
+    Raises ConfigurationError, which names the `setting`, for a name that would need quotes.
     """
     if value is None or (_PLAIN_NAME.fullmatch(value) and not value.startswith("pg_")):
         return value
@@ -60,16 +60,16 @@ class Migrations:
         self._names = f"the tables in schema {schema}" if schema else "the tables"
 
     def begin(self) -> None:
-        """Wait for other migrations of the tables, and hold back later ones until the commit.
+        """Wait for other migrations of the tables, and lock out later ones until the commit.
 
-        Raises TransactionRefused, and UpgradeBlocked when another one runs for a minute and more.
+        Raises TransactionRefused in AUTOCOMMIT, UpgradeBlocked after a minute of waiting.
         """
         if self._dialect.is_autocommit(self._connection):
             raise TransactionRefused(
                 "the connection is in AUTOCOMMIT, so a migration that fails would leave half of "
                 "its changes in place; use a connection with transactions"
             )
-        # Not for long: CREATE INDEX CONCURRENTLY of the other may wait for this transaction.
+        # A short wait: CREATE INDEX CONCURRENTLY of the other may wait for this transaction.
         deadline = time.monotonic() + _PATIENCE_S
         while not self.is_alone():
             if time.monotonic() > deadline:
@@ -77,11 +77,11 @@ class Migrations:
             time.sleep(PAUSE_S)
 
     def is_alone(self) -> bool:
-        """Hold back other migrations of the same tables until the commit, unless one is running."""
+        """Lock out other migrations of the tables until the commit; False if another is running."""
         return self._dialect.try_migration_lock(self._connection, self._schema)
 
     def blocked(self, waited_s: float) -> UpgradeBlocked:
-        """Return the error of a migration that has waited for another one for too long."""
+        """Return the error of a migration that has waited too long for another migration."""
         return UpgradeBlocked(
             f"another migration of {self._names} has been running for more than {waited_s:.0f} s; "
             "run this one again when it has ended"
@@ -89,17 +89,17 @@ class Migrations:
 
     def make_schema(self) -> None:
         """Create the schema if there is none."""
-        # Asked first: IF NOT EXISTS wants the right to make schemas even where there is one.
+        # Checked first: IF NOT EXISTS needs the right to create schemas even if there is one.
         if self._schema and not inspect(self._connection).has_schema(self._schema):
             self._connection.execute(CreateSchema(self._schema))
             self._connection.execute(text(f"COMMENT ON SCHEMA {self._quoted()} IS '{_MADE_HERE}'"))
 
     def current(self) -> str | None:
-        """Return the revision of the tables, None where there are none."""
+        """Return the revision of the tables, None if there are no tables."""
         return self._versions.get_current_revision()
 
     def check(self) -> None:
-        """Refuse tables that are older, newer or incomplete."""
+        """Raise SchemaMismatch for tables that are older, newer or incomplete."""
         current, head = self.current(), self._scripts.get_current_head()
         if current is None:
             raise SchemaMismatch(f"{self._names} do not exist yet: run `shieldtx db upgrade`")
@@ -123,7 +123,7 @@ class Migrations:
             )
 
     def refuse_newer(self) -> None:
-        """Refuse a revision that these scripts do not know."""
+        """Raise SchemaMismatch for a revision that these scripts do not contain."""
         current, head = self.current(), self._scripts.get_current_head()
         if current not in {script.revision for script in self._scripts.walk_revisions()}:
             raise SchemaMismatch(
@@ -132,7 +132,10 @@ class Migrations:
             )
 
     def refuse_other_shards(self, shards: int | None) -> None:
-        """Refuse another number of shards than the tables were made for; None fits any."""
+        """Raise SchemaMismatch if the tables were made for another number of shards than `shards`.
+
+        None accepts any number.
+        """
         if shards is None:
             return
         rows = select(func.count()).select_from(tables(self._schema).shard)
@@ -158,24 +161,24 @@ class Migrations:
         return [RevisionStep(scripts.revision_map, s, is_upgrade=False) for s in path]
 
     def online_changes(self, revision: str | None) -> tuple[OnlineChange, ...]:
-        """Return what a revision does outside of its transaction, in order."""
+        """Return the changes that a revision makes outside of its transaction, in order."""
         script = self._scripts.get_revision(revision) if revision else None
         return getattr(script.module, "ONLINE", ()) if script else ()
 
     def unfinished(self) -> list[OnlineChange]:
-        """Return what an interrupted upgrade to the current revision has left to do."""
+        """Return the changes that an interrupted upgrade to the current revision has left."""
         changes = self.online_changes(self.current())
         return [c for c in changes if not c.is_done(self._connection, self._schema)]
 
     def finish(self, changes: Iterable[OnlineChange], *, online: bool) -> None:
-        """Make the changes: with writers in autocommit, or in the connection's transaction."""
+        """Make the changes: in autocommit with concurrent writers, or in the open transaction."""
         for change in changes:
             change.make(Operations(self._context()), self._schema, online=online)
 
     def refuse_losses(self, steps: Iterable[RevisionStep]) -> None:
-        """Raise SchemaMismatch where a downgrade would leave rows that nothing can handle.
+        """Raise SchemaMismatch if a downgrade would leave rows that nothing can handle.
 
-        Without its tables there are no such rows: `base` drops them with all they hold.
+        A downgrade to `base` leaves no rows: it drops the tables.
         """
         if any(not step.to_revisions for step in steps):
             return
@@ -185,7 +188,7 @@ class Migrations:
                 refuse(self._connection, schema=self._schema)
 
     def run(self, steps: list[RevisionStep], *, shards: int) -> None:
-        """Run the scripts whole, online changes included, in the connection's transaction."""
+        """Run the scripts, with their online changes, in the connection's transaction."""
         for step in steps:
             self.run_offline(step, shards=shards)
             self.complete(step)
@@ -196,14 +199,14 @@ class Migrations:
             self.finish(self.online_changes(self.current()), online=False)
 
     def run_offline(self, step: RevisionStep, *, shards: int = 0) -> None:
-        """Run a script without its online changes; it notes its revision in the version table."""
+        """Run a script without its online changes, and update the version table."""
         context = self._context(fn=lambda _heads, _context: [step])
-        # As an argument: `from alembic import op` is one for the process, so that using it here
-        # would take it away from the host's migration around us, or from another thread's.
+        # As an argument: `from alembic import op` is global to the process. Its use here would
+        # break the host's surrounding migration, or the migration of another thread.
         context.run_migrations(op=Operations(context), schema=self._schema, shards=shards)
 
     def clear(self) -> None:
-        """Drop what was made around the tables: the version table, and our schema if empty."""
+        """Drop the version table, and the schema if shieldtx made it and it is empty."""
         Operations(self._versions).drop_table(VERSION_TABLE, schema=self._schema, if_exists=True)
         if self._schema and self._connection.scalar(_OURS_AND_EMPTY, {"schema": self._schema}):
             self._connection.execute(DropSchema(self._schema))

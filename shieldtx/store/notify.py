@@ -1,7 +1,7 @@
 """Wake-up hints from writers to relays over PostgreSQL's LISTEN and NOTIFY.
 
-A hint is sent after the commit, on a connection of its own, at most once in 5 ms: NOTIFY inside
-the business transactions would serialise their commits. A lost hint costs a poll interval, nothing
+A hint is sent after the commit, on its own connection, at most once in 5 ms: NOTIFY inside the
+business transactions would serialise their commits. A lost hint costs a poll interval, nothing
 else.
 """
 
@@ -28,7 +28,7 @@ PAUSE = 0.005
 """Seconds between two hints of one process."""
 
 RECONNECT = 5.0
-"""Seconds before a server that cannot be reached is tried again."""
+"""Seconds before the next attempt to reach an unreachable server."""
 
 
 def channel_of(schema: str | None) -> str:
@@ -43,7 +43,7 @@ class Notifier:
         self._engine = engine
         self._statement = sql.SQL("NOTIFY {}").format(sql.Identifier(channel_of(schema)))
         self.reset_after_fork()
-        # Neither a thread nor what another one holds survives a fork.
+        # Neither threads nor the locks of other threads survive a fork.
         os.register_at_fork(after_in_child=partial(_reset_after_fork, weakref.ref(self)))
 
     def hint(self) -> None:
@@ -60,7 +60,7 @@ class Notifier:
             self._thread.join(timeout=3)
 
     def reset_after_fork(self) -> None:
-        """Forget thread and locks, which belong to another process."""
+        """Replace thread and locks, which belong to another process."""
         self._starting = threading.Lock()
         self._wanted = threading.Event()
         self._closed = threading.Event()
@@ -75,7 +75,10 @@ class Notifier:
                 thread.start()
             except RuntimeError as error:
                 # No more threads, or the end of the process: the poll finds the event too.
-                log.debug("no wake-up hints from this process: %s", error)
+                log.debug(
+                    "wake-up thread did not start",
+                    extra={"action": "wake_up_thread_missing", "error": str(error)},
+                )
             else:
                 self._thread = thread
 
@@ -87,7 +90,7 @@ class Notifier:
             try:
                 with closing(_connection_of_its_own(self._engine)) as connection:
                     until = _replaced_at()
-                    # `close` wakes this thread once: it must never wait without having looked.
+                    # `close` wakes this thread once: check `closed` before each wait.
                     while not closed.wait(PAUSE) and time.monotonic() < until:
                         wanted.wait()
                         wanted.clear()
@@ -95,13 +98,16 @@ class Notifier:
                         # A connection that worked once is replaced at once.
                         pause = PAUSE
             except Exception as error:  # noqa: BLE001  any failure only means polling for a while
-                log.debug("no wake-up hints for %s s: %s", pause, error)
-                # Perhaps it was not sent: once more, over the next connection.
+                log.debug(
+                    "wake-ups could not be sent",
+                    extra={"action": "wake_ups_not_sent", "delay_s": pause, "error": str(error)},
+                )
+                # The hint may not have been sent: send it again over the next connection.
                 wanted.set()
 
 
 class Listener:
-    """Calls `wake` for every hint, from a thread of its own, until closed."""
+    """Calls `wake` for every hint, from its own thread, until closed."""
 
     def __init__(self, engine: Engine, schema: str | None, wake: Callable[[], None]) -> None:
         self._engine = engine
@@ -111,7 +117,7 @@ class Listener:
         self._thread = threading.Thread(target=self._listen, name="shieldtx-listen", daemon=True)
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start to listen."""
         self._thread.start()
 
     def close(self) -> None:
@@ -127,14 +133,21 @@ class Listener:
                 with closing(_connection_of_its_own(self._engine)) as connection:
                     connection.execute(self._statement)
                     pause = PAUSE
-                    # What was committed before LISTEN took hold sent no hint to us.
+                    # Commits before LISTEN took effect sent no hint to this connection.
                     self._wake()
                     until = _replaced_at()
                     while not self._closed.is_set() and time.monotonic() < until:
                         for _ in connection.notifies(timeout=1.0, stop_after=1):
                             self._wake()
             except Exception as error:  # noqa: BLE001  any failure only means polling for a while
-                log.info("no wake-up hints for %s s, polling instead: %s", pause, error)
+                log.info(
+                    "no wake-ups, relay polls",
+                    extra={
+                        "action": "wake_ups_not_received",
+                        "delay_s": pause,
+                        "error": str(error),
+                    },
+                )
 
 
 def _reset_after_fork(notifier: weakref.ref[Notifier]) -> None:
@@ -144,14 +157,15 @@ def _reset_after_fork(notifier: weakref.ref[Notifier]) -> None:
 
 
 def _replaced_at() -> float:
-    """Return until when a connection that is opened now is used."""
+    """Return the time at which a connection that is opened now is replaced."""
     return time.monotonic() + MAX_LIFETIME.total_seconds()
 
 
 def _connection_of_its_own(engine: Engine) -> Any:
-    """Open a connection as the engine's pool does, outside of it and in autocommit.
+    """Open a connection like the engine's pool, but outside of the pool and in autocommit.
 
-    It is held for good, which would starve a small pool, and a forked process must not be given it.
+    The connection is held permanently, which would starve a small pool, and a forked process must
+    not get it from a pool.
     """
     pooled = engine.pool.recreate().connect()
     connection: Any = pooled.driver_connection

@@ -1,8 +1,8 @@
-"""Changes of large tables while others write to them: what a revision lists in `ONLINE`.
+"""Changes of large tables with concurrent writers, which a revision lists in `ONLINE`.
 
-A revision's `upgrade` runs in a transaction of its own and takes its locks briefly. What has to
-read a large table comes afterwards, outside of any transaction, and blocks no writer. An
-interrupted change is repeated by the next upgrade.
+A revision's `upgrade` runs in its own transaction and takes its locks briefly. Changes that read a
+large table come afterwards, outside of any transaction, and block no writer. The next upgrade
+repeats an interrupted change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shieldtx.errors import SchemaMismatch
 from shieldtx.store.statements import locks
 
 _NAMED = 3
-"""How many rows an error names."""
+"""The most rows that an error names."""
 
 
 class OnlineChange(Protocol):
@@ -26,7 +26,7 @@ class OnlineChange(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of what is made."""
+        """The name of the index or constraint."""
         ...
 
     @property
@@ -35,11 +35,11 @@ class OnlineChange(Protocol):
         ...
 
     def is_done(self, connection: Connection, schema: str | None) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the change is complete."""
         ...
 
     def make(self, op: Operations, schema: str | None, *, online: bool) -> None:
-        """Make the change: with writers in autocommit, or in the caller's transaction."""
+        """Make the change: in autocommit with concurrent writers, or in the open transaction."""
         ...
 
 
@@ -52,14 +52,14 @@ class LargeIndex:
     columns: tuple[str, ...]
     where: str | None = None
     sqlite_where: str | None = None
-    """The predicate in SQLite's spelling, where it differs."""
+    """The predicate for SQLite, if it differs."""
     unique: bool = False
     using: str = "btree"
     since: int = 0
     """The first major version of PostgreSQL that gets the index."""
 
     def is_done(self, connection: Connection, schema: str | None) -> bool:
-        """Whether the index is there and valid, or this server gets none."""
+        """Whether the index exists and is valid, or this server's version gets no such index."""
         if connection.dialect.name != "postgresql":
             return inspect(connection).has_index(self.table, self.name)
         if (connection.dialect.server_version_info or ()) < (self.since,):
@@ -68,7 +68,7 @@ class LargeIndex:
         return bool(found)
 
     def make(self, op: Operations, schema: str | None, *, online: bool) -> None:
-        """Build the index, in place of what an interrupted build has left."""
+        """Build the index, and replace the rest of an interrupted build."""
         if self.is_done(op.get_bind(), schema):
             return
         if op.get_context().dialect.name == "postgresql":
@@ -97,20 +97,20 @@ class LargeIndex:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Validation:
-    """The check of the rows that were there before `replace_check`, or another NOT VALID one."""
+    """The check of the rows that existed before a NOT VALID constraint, as by `replace_check`."""
 
     name: str
     table: str
 
     def is_done(self, connection: Connection, schema: str | None) -> bool:
-        """Whether the constraint is known to hold for all rows."""
+        """Whether the constraint is validated for all rows."""
         if connection.dialect.name != "postgresql":
             return True
         found = connection.execute(locks.validity_of_check(self.table, self.name, schema))
         return bool(found.scalar())
 
     def make(self, op: Operations, schema: str | None, *, online: bool) -> None:  # noqa: ARG002  one signature for all
-        """Read the table; its writers go on meanwhile."""
+        """Read the table; writers continue meanwhile."""
         if op.get_context().dialect.name == "postgresql":
             op.execute(locks.validate(self.table, self.name, schema))
 
@@ -118,10 +118,10 @@ class Validation:
 def replace_check(
     op: Operations, table: str, name: str, condition: str, *, schema: str | None
 ) -> None:
-    """Give a table a CHECK constraint, in place of the one of that name if there is one.
+    """Add a CHECK constraint to a table, or replace the constraint of that name.
 
-    In PostgreSQL for rows that are written from now on: list a `Validation` in `ONLINE` for the
-    others. SQLite cannot alter constraints: there the table is copied.
+    In PostgreSQL the constraint checks new rows: list a `Validation` in `ONLINE` for existing rows.
+    SQLite cannot alter constraints, so the table is copied there.
     """
     if op.get_context().dialect.name == "postgresql":
         op.execute(locks.replace_check(table, name, condition, schema))
@@ -137,9 +137,10 @@ def refuse_rows(
     remedy: str,
     loss: str = "which no command could list or settle afterwards",
 ) -> None:
-    """Refuse a downgrade while there are rows that it would lose, or that nothing could handle.
+    """Refuse a downgrade that would lose rows, or leave rows that the older release cannot handle.
 
-    Raises SchemaMismatch with their number, and with the columns of the first of them as names.
+    Raises SchemaMismatch with the number of `rows`, and with the columns of the first rows as
+    names.
     """
     found = ["/".join(map(str, row)) for row in connection.execute(rows.limit(_NAMED))]
     if found:
@@ -170,7 +171,7 @@ def _copy_with_check(op: Operations, table: str, name: str, condition: str) -> N
 
 
 def _without_check(definition: str, name: str) -> str:
-    """Take a CHECK constraint out of a CREATE TABLE."""
+    """Remove a CHECK constraint from a CREATE TABLE."""
     found = re.search(rf",\s*CONSTRAINT {name} CHECK \(", definition)
     if found is None:
         return definition

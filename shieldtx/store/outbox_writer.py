@@ -1,4 +1,4 @@
-"""The write side's rows: events of a business transaction, over its own connection."""
+"""The rows of the write side: events of a business transaction, written over its connection."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from shieldtx.store.transaction_marks import SqlTransactionMarks
 log = logging.getLogger(__name__)
 
 _ASKS_AGAIN_S: Final = 60.0
-"""Asked at each event, a database that does not answer would hold up every transaction."""
+"""A query at each event to a database that does not respond would delay every transaction."""
 _LONGEST_QUESTION_S: Final = 1.0
-"""A commit waits for the answer, and an event loop with it."""
+"""A commit waits for the response, and an event loop with it."""
 _ELSEWHERE = (
     "in which the relay of this service looks (SHIELDTX_DATABASE_URL): no relay would find the "
     "event. Add it in a session of that database; where the data is in another one, use a half "
-    "message (docs/transactional-messages.md)"
+    "message (docs/how-to/half-messages.md)"
 )
 
 
@@ -52,21 +52,21 @@ class SqlOutboxWriter:
     ) -> None:
         """Write into the shards of the tables; `shards` is the number that the settings expect.
 
-        Into those tables only that `relays_engine` reaches, where it is known.
+        If `relays_engine` is given, write only into the tables that it reaches.
         """
         self._tables = tables
         self._relays_engine = relays_engine
         self._asks_again_at = 0.0
         self._shards = ShardCount(tables, setting=shards)
-        # Sessions that read from replicas take UPDATE and DELETE for writing; not all know INSERT.
+        # Sessions with read replicas treat UPDATE and DELETE as writes, but not all know INSERT.
         self.routed_by = update(tables.outbox)
         self.marks = SqlTransactionMarks()
 
     def insert(self, connection: Connection, postings: Sequence[Posting]) -> None:
         """Insert all rows at once.
 
-        Raises EventRefused for a business key used before, ConfigurationError where the settings
-        name another number of shards than the tables have, TransactionRefused as `locate` does.
+        Raises EventRefused for a business key used before, ConfigurationError if the settings have
+        another number of shards than the tables, and TransactionRefused like `locate`.
         """
         self.locate(connection)
         dialect = dialect_of(connection.dialect)
@@ -91,7 +91,7 @@ class SqlOutboxWriter:
     def locate(self, connection: Connection) -> None:
         """Raise TransactionRefused for a connection to other tables than the relay's.
 
-        While the relay's database cannot be asked, nothing is refused: the events are safe.
+        While the relay's database cannot be queried, nothing is refused: the events are safe.
         """
         if self._location is None or monotonic() < self._asks_again_at:
             return
@@ -99,12 +99,12 @@ class SqlOutboxWriter:
             self._location.check(connection)
         except (DBAPIError, PoolTimeout, TimeoutError) as error:
             if connection.invalidated:
-                # The caller's own connection is lost, of which nothing else would tell as well.
+                # The caller's own connection is lost, and this error shows that best.
                 raise
             self._asks_again_at = monotonic() + _ASKS_AGAIN_S
             log.warning(
-                "whether the relay would find the events of this process cannot be seen now: %s",
-                reason_of(error),
+                "relay's tables could not be compared",
+                extra={"action": "tables_not_compared", "error": reason_of(error)},
             )
 
     @cached_property
@@ -119,19 +119,19 @@ class SqlOutboxWriter:
         )
 
     def may_have_written(self, connection: Connection) -> bool:
-        """Whether the open transaction may have changed its database; of a foreign one, yes.
+        """Whether the open transaction may have changed its database; True for unknown databases.
 
-        Raises TransactionRefused where the server cannot be asked.
+        Raises TransactionRefused if the server cannot be queried.
         """
         return may_have_written(connection)
 
     def cancel(self, connection: Connection, event: EventRef, *, who: str) -> Change:
-        """Discard a delayed event that is not due yet; `who` is kept in the audit."""
+        """Discard a delayed event that is not due yet; the audit log records `who`."""
         return SqlDelayedEventStore(self._tables).cancel(connection, event, who=who)
 
 
 def refusal_of(error: IntegrityError, envelopes: Sequence[Envelope]) -> EventRefused | None:
-    """Return which field of the events was written before; None for any other violation."""
+    """Return the error that names the field which was written before; None for other violations."""
     # PostgreSQL names the index, SQLite the columns.
     message = str(error.orig)
     if "shield_outbox_biz_key_key" in message or "shield_outbox.biz_key" in message:

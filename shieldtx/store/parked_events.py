@@ -1,4 +1,4 @@
-"""Which events the parked records of a service are of, by their headers."""
+"""The events of the parked records of a service, from the headers of the records."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def discarded_events(
     group: str | None,
     events: Sequence[tuple[UUID, str]],
 ) -> set[tuple[UUID, str]]:
-    """Return of which events, by id and source, an operator has discarded a parked record.
+    """Return the events, by id and source, of which an operator has discarded a parked record.
 
-    Of one group, or of any. A record without a source may be of any event with its id.
+    The record is of one group, or of any (None). A record without a source may belong to any event
+    with its id.
     """
     ids = sorted({event_id for event_id, _ in events})
     statement = sql.discarded_records(t, d, group=group, ids=ids)
@@ -34,11 +35,11 @@ def discarded_events(
 
 def _events_of(headers: Iterator[str]) -> Iterator[tuple[UUID, str | None]]:
     for text in headers:
-        # Of a name that occurs twice, the first one with a value was looked for.
+        # If a name occurs twice, the first header with a value counts.
         pairs = reversed(json.loads(text))
         values = {name: value for name, value in pairs if value is not None}
         source = values.get("ce_source")
         event_id = UUID(base64.b64decode(values["ce_id"]).decode())
-        # Of a foreign producer it may be anything.
+        # A foreign producer may have written any bytes.
         name = None if source is None else base64.b64decode(source).decode(errors="replace")
         yield event_id, name

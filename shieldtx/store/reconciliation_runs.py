@@ -1,4 +1,4 @@
-"""The stored runs of the reconciliation: one at a time, and from where the next one may start."""
+"""The stored runs of the reconciliation: one at a time, and the start of the next run."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from shieldtx.store.tables import Tables
 log = logging.getLogger(__name__)
 
 LEASE: Final = timedelta(minutes=2)
-"""After which a run without an extension is dead, and another one may begin."""
+"""The time after which a run without an extension is dead, and another run may begin."""
 EXTENSIONS_PER_LEASE: Final = 6
 KEPT: Final = timedelta(days=90)
-"""For how long ended runs are listed."""
+"""The time for which ended runs are listed."""
 
 LOOKED_BACK: Final = 100
-"""Runs that are read at a time."""
+"""The number of runs that are read at a time."""
 MOST_SCOPES: Final = 20
-"""Configurations whose runs are read beside those of the one that runs."""
+"""The most other configurations whose runs are read."""
 NO_BASIS: Final = "{}"
 ABANDONED: Final = "ABANDONED"
 """The outcome of a run whose process died."""
@@ -40,36 +40,36 @@ _DIED: Final = "it did not renew its lease, and another run began"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredRun:
-    """A run of the reconciliation, at one time by the database's clock."""
+    """A run of the reconciliation, at one moment of the database's clock."""
 
     run_id: str
     scope: str
-    """The configuration that it is of."""
+    """The configuration of the run."""
     mode: str
     who: str
-    """And on which machine."""
+    """The user, and the machine."""
     folder: str
     started_at: datetime
     finished_at: datetime | None
     outcome: str | None
-    """None while it runs."""
+    """None while the run is in progress."""
     dead: bool
-    """It has not ended, and its lease has run out."""
+    """The run has not ended, and its lease has run out."""
     good: bool
     """The next run may start from its watermarks."""
     watermarks: Mapping[str, datetime]
-    """By service: up to when all of it is judged, and in order."""
+    """By service, the time up to which all events are judged and in order."""
     totals: Mapping[str, int]
     """The number of events by verdict."""
     problem: str
     basis: str
-    """What it judged, in which databases, as whoever began it has written that down."""
+    """The judged rows and databases, as the caller of `begin` or `judge` recorded them."""
     at: datetime
-    """Now."""
+    """The time of the query."""
 
 
 class SqlReconciliationRuns:
-    """Keeps the runs of one configuration, in the database of its first service."""
+    """Stores the runs of one configuration, in the database of its first service."""
 
     def __init__(self, engine: Engine, tables: Tables, *, scope: str) -> None:
         self.scope = scope
@@ -88,12 +88,12 @@ class SqlReconciliationRuns:
         lease: timedelta = LEASE,
         alike: Callable[[str], str] = lambda basis: basis,
     ) -> StoredRun:
-        """Note that a run begins; raises AlreadyRunning while another one runs.
+        """Record the start of a run; raises AlreadyRunning while another run is in progress.
 
-        One that has died is given up, one that began while the clock was ahead is no later than
-        this one, and runs of long ago are forgotten, but for the latest good one of each basis: two
-        configurations may share a name. `alike` returns what bases have in
-        common from whose runs one and the same next run could start.
+        A dead run is given up, and a run that began while the clock was ahead gets a start before
+        this run. Old runs are deleted, except the latest good run of each basis, because two
+        configurations may share a name. `alike` returns the same text for two bases if one next run
+        could start from the runs of both.
         """
         t, d, scope = self._tables, self._dialect, self.scope
         with self._engine.begin() as connection:
@@ -136,7 +136,7 @@ class SqlReconciliationRuns:
         )
 
     def extend(self, run_id: str, *, lease: timedelta = LEASE) -> None:
-        """Extend the lease of a run; raises LeaseLost where another run has begun."""
+        """Extend the lease of a run; raises LeaseLost if another run has begun."""
         with self._engine.begin() as connection:
             statement = sql.extend(self._tables, self._dialect, run_id=run_id, lease=lease)
             if connection.execute(statement).rowcount != 1:
@@ -144,7 +144,7 @@ class SqlReconciliationRuns:
 
     @contextmanager
     def holding(self, run_id: str, *, lease: timedelta = LEASE) -> Iterator[threading.Event]:
-        """Extend the lease of a run in the background; the event says that it was lost."""
+        """Extend the lease of a run in the background; set the event if the lease is lost."""
         lost, over = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -155,9 +155,15 @@ class SqlReconciliationRuns:
                     lost.set()
                     return
                 except DBAPIError as error:
-                    # It may come back before the lease is over.
-                    reason = message_of(error)
-                    log.warning("run %s could not renew its lease: %s", run_id, reason)
+                    # The database may be reachable again before the lease ends.
+                    log.warning(
+                        "run could not renew its lease",
+                        extra={
+                            "action": "run_lease_not_renewed",
+                            "run_id": run_id,
+                            "error": message_of(error),
+                        },
+                    )
 
         thread = threading.Thread(target=hold, name=f"reconcile {run_id}", daemon=True)
         thread.start()
@@ -168,7 +174,7 @@ class SqlReconciliationRuns:
             thread.join()
 
     def judge(self, run_id: str, *, mode: str, basis: str) -> None:
-        """Note how much a run looks at, and what it judges; raises LeaseLost as `finish`."""
+        """Record the mode and the basis of a run; raises LeaseLost like `finish`."""
         statement = sql.judge(self._tables, run_id=run_id, mode=mode, basis=basis)
         with self._engine.begin() as connection:
             if connection.execute(statement).rowcount != 1:
@@ -184,9 +190,9 @@ class SqlReconciliationRuns:
         totals: Mapping[str, int] | None = None,
         problem: str = "",
     ) -> None:
-        """Note how a run ended; raises LeaseLost, having noted nothing, where it was given up.
+        """Record the outcome of a run; raises LeaseLost and records nothing if it was given up.
 
-        With `good`, the next one of the same basis may start from its watermarks.
+        With `good`, the next run of the same basis may start from the watermarks of this run.
         """
         moments = {name: when.isoformat() for name, when in (watermarks or {}).items()}
         statement = sql.finish(
@@ -204,7 +210,7 @@ class SqlReconciliationRuns:
                 raise LeaseLost(_lost(run_id))
 
     def good(self) -> Iterator[StoredRun]:
-        """Yield the runs that were good, the latest first."""
+        """Yield the good runs, the latest first."""
         return self._all(self._tables.reconcile_run.c.good)
 
     def ended(self) -> Sequence[StoredRun]:
@@ -220,9 +226,9 @@ class SqlReconciliationRuns:
         return self._select(LOOKED_BACK, self._tables.reconcile_run.c.outcome.in_(outcomes))
 
     def of_other_scopes(self) -> Iterator[SqlReconciliationRuns]:
-        """Yield the runs of the other configurations in this database, the latest ones first.
+        """Yield the runs of the other configurations in this database, the latest first.
 
-        No more than MOST_SCOPES of them: a name for each run must not let all runs be read.
+        Yields at most MOST_SCOPES configurations, in case each run has its own name.
         """
         statement = sql.scopes(self._tables, without=self.scope).limit(MOST_SCOPES)
         with self._engine.connect() as connection:
@@ -231,7 +237,7 @@ class SqlReconciliationRuns:
             yield SqlReconciliationRuns(self._engine, self._tables, scope=scope)
 
     def running(self) -> StoredRun | None:
-        """Return the run that is at work, or died at it."""
+        """Return the run that is in progress, or dead before its end."""
         return self._first(self._tables.reconcile_run.c.outcome.is_(None))
 
     def find(self, run_id: str) -> StoredRun | None:

@@ -1,4 +1,4 @@
-"""The relay's side of the outbox: rows are claimed, and settled when they were published."""
+"""The relay's side of the outbox: claims rows, and settles them after publication."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from shieldtx.store.statements.claim import ClaimRow
 from shieldtx.store.tables import Tables
 
 _OPEN_CLAIMS = 4
-"""Of how many claims something is remembered until they are settled."""
+"""The number of unsettled claims of which details are kept."""
 
 _Value = TypeVar("_Value")
 
 
 class SqlRelayStore:
-    """Claims and settles rows in transactions of its own (the port RelayStore)."""
+    """Claims and settles rows in its own transactions (the port RelayStore)."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class SqlRelayStore:
         of_local_rollbacks: Engine | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Claim rows of a `source` (None: of any), and up to so many bytes of them at a time.
+        """Claim rows of a `source` (None: of any), up to `batch_bytes` at a time.
 
-        Local rollbacks, which may take longer than a relay's lease, have an engine of their own.
+        Local rollbacks may take longer than a relay's lease, so they can have their own engine.
         """
         self._source = source
         self._batch_bytes = batch_bytes
@@ -64,13 +64,13 @@ class SqlRelayStore:
         self._claim = claim.claim(tables, self._dialect, of_source=source is not None)
         self._processed = sql.processed_at_addresses(tables, self._dialect)
         self._until_due = delayed_events.until_due(tables, self._dialect)
-        # By the tokens of claims that are not settled yet.
+        # By the tokens of unsettled claims.
         self._addresses: dict[UUID, dict[UUID, str]] = {}
         """The addresses of the rows when they were claimed."""
         self._holders: dict[UUID, dict[UUID, Key]] = {}
-        """The keys of the rows that waited for a retry at the head of their key."""
+        """The keys of the rows that waited for a retry and held their key."""
         self._first_seq: dict[UUID, int] = {}
-        """The lowest number among the rows of the main line."""
+        """The lowest number among the rows of the main queue."""
 
     def claim(self, *, relay: str, limit: int) -> Claim:
         """Lease the next due rows of the relay's shards to it."""
@@ -138,10 +138,10 @@ class SqlRelayStore:
             _remember(self._holders, token, holders)
 
     def _unclaim(self, token: UUID, ids: Sequence[UUID]) -> Claim:
-        """Release a claim of fewer rows than were chosen, and leave them to the next.
+        """Release a claim of fewer rows than were chosen, and leave the rows to the next claim.
 
-        The last owner of the others, back from a standstill, was settling them while the claim
-        waited for their locks. Of a key, they come before what was claimed.
+        The former owner of the missing rows settled them after a standstill, while the claim waited
+        for their locks. In the order of a key, those rows precede the claimed rows.
         """
         with self._autocommit.begin() as connection:
             connection.execute(sql.unclaim(self._tables, self._dialect, token, ids))
@@ -149,7 +149,7 @@ class SqlRelayStore:
         return Claim(token=token, events=[], lease_left=timedelta(0))
 
     def until_due(self, *, relay: str, since: timedelta, within: timedelta) -> timedelta | None:
-        """Return how long until the next row of the relay's shards is due; None: none is soon."""
+        """Return the time until the next row of the relay's shards is due; None if none is soon."""
         asked = delayed_events.until_due_parameters(
             relay=relay, since=since.total_seconds(), within=within.total_seconds()
         )
@@ -158,14 +158,14 @@ class SqlRelayStore:
         return None if seconds is None else timedelta(seconds=seconds)
 
     def withdraw(self, *, relay: str, renamed: str) -> int:
-        """Release what is leased in the relay's shards, and rename it, in one transaction."""
+        """Release leased rows of the relay's shards and rename the relay, in one transaction."""
         t, d = self._tables, self._dialect
         with self._engine.begin() as connection:
-            # Apart, so that the second statement sees what a claim did that the first waited for.
+            # Separate statements: the second sees the claim that the first has waited for.
             shards = connection.scalars(shard_leases.owned(t, relay=relay)).all()
             withdrawn = connection.execute(sql.withdraw(t, d, shards)).rowcount
             connection.execute(shard_leases.hand_over(t, relay=relay, to=renamed))
-            # Under its new name it announces itself with the next renewal.
+            # The next renewal announces the relay under its new name.
             connection.execute(shard_leases.forget(t, relay=relay))
         self._start_from_the_beginning()
         self._addresses.clear()
@@ -175,7 +175,7 @@ class SqlRelayStore:
         """Write back the outcomes of a batch, in one transaction."""
         s = settlement
         statements = self._unprocessed(token, s)
-        # Mostly all were acknowledged: one statement, for which BEGIN and COMMIT would take longer.
+        # Mostly all rows were acknowledged: one statement is faster without BEGIN and COMMIT.
         engine = self._engine if statements else self._autocommit
         with engine.begin() as connection:
             count = self._settle_processed(connection, token, s.processed) if s.processed else 0
@@ -204,15 +204,15 @@ class SqlRelayStore:
         return statements
 
     def _start_from_the_beginning(self) -> None:
-        """Let the next claim begin at the beginning."""
+        """Make the next claim start at the beginning."""
         self._low_water.reset()
         self._blocked.fence.reset()
 
     def _settle_processed(self, connection: Connection, token: UUID, ids: Sequence[UUID]) -> int:
-        """Settle rows by the addresses that they had when they were claimed, or by their ids.
+        """Settle rows by their addresses at the claim, or by their ids.
 
-        By their addresses only the whole of a claim: after an operator has rewritten the table, a
-        neighbour of the same token may have the address of one of them.
+        Addresses are used only for all rows of a claim. After an operator has rewritten the table,
+        another row of the same token may have the address of one of the rows.
         """
         known = self._addresses.get(token, {}) if self._dialect.has_addresses else {}
         count = 0
@@ -221,7 +221,7 @@ class SqlRelayStore:
             parameters = sql.address_parameters(token, addresses)
             count = connection.execute(self._processed, parameters).rowcount
         if count < len(ids):
-            # Taken over by another relay, or moved by a rewrite of the table.
+            # Another relay took rows over, or a rewrite of the table moved them.
             count += connection.execute(
                 sql.processed(self._tables, self._dialect, token, ids)
             ).rowcount
@@ -248,7 +248,7 @@ class SqlRelayStore:
                     with commits_refused(session):
                         local_rollback(session)
                 settle(session, locked, statement, {})
-                # Here, because constraints and hooks may wait for the COMMIT to object.
+                # Inside the block, because constraints and hooks may fail at the COMMIT.
                 session.commit()
             except Exception as error:
                 if local_rollback is None:
@@ -260,14 +260,14 @@ class SqlRelayStore:
 
 
 def _remember(values: dict[UUID, _Value], token: UUID, value: _Value) -> None:
-    """Keep a value of a claim, of the latest ones only: failed rows are settled one by one."""
+    """Keep a value of a claim, for the latest claims only: failed rows are settled one by one."""
     while len(values) >= _OPEN_CLAIMS:
         del values[next(iter(values))]
     values[token] = value
 
 
 def _in_order(rows: Sequence[ClaimRow]) -> list[ClaimRow]:
-    """Return claimed rows as they are to be sent: delayed ones by their time, others by `seq`."""
+    """Return claimed rows in the order of sending: delayed rows by time, then others by `seq`."""
     delayed = [row for row in rows if row.chosen_due_at is not None]
     others = [row for row in rows if row.chosen_due_at is None] if delayed else rows
     delayed.sort(key=attrgetter("chosen_due_at", "seq"))

@@ -1,4 +1,4 @@
-"""The repair over SQLAlchemy: what is asked of one service's database, and done in it."""
+"""The repair over SQLAlchemy: queries and changes in the database of one service."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class SqlRepairStore:
         self._rows = RowRepair(engine, tables, source=source)
 
     def purged_until(self) -> datetime | None:
-        """Return up to which time its purge has removed settled rows; None: no purge noted any."""
+        """Return the time up to which the purge removed settled rows; None if none is recorded."""
         with self._engine.connect() as connection:
             until: datetime | None = connection.scalar(retention.purged_until(self._tables))
         return until
 
     def received(self, events: Sequence[RepairedEvent]) -> set[RepairedEvent]:
-        """Return which of these the inbox holds."""
+        """Return the given events that the inbox contains."""
         if not events:
             return set()
         ids = sorted({event.event_id for event in events})
@@ -54,7 +54,7 @@ class SqlRepairStore:
         return {event for event in events if (event.event_id, event.group, event.source) in found}
 
     def taken_back(self, events: Sequence[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
-        """Return which events it has written or received a rollback of."""
+        """Return the events of which the service has written or received a rollback."""
         if not events:
             return set()
         ids = sorted({event_id for event_id, _ in events})
@@ -65,13 +65,13 @@ class SqlRepairStore:
                 *connection.execute(sql.received_rollbacks(t, d, ids)),
             ]
         known = {tuple(row) for row in found}
-        # One without a source may be of any event under its id.
+        # A rollback without a source may belong to any event with its id.
         return {event for event in events if event in known or (event[0], None) in known}
 
     def discarded(
         self, events: Sequence[tuple[UUID, str]], *, group: str | None = None
     ) -> set[tuple[UUID, str]]:
-        """Return of which events an operator has discarded a parked record."""
+        """Return the events of which an operator has discarded a parked record."""
         if not events:
             return set()
         with self._engine.connect() as connection:
@@ -86,7 +86,7 @@ class SqlRepairStore:
         return now
 
     def lines(self, ids: Sequence[UUID]) -> Mapping[UUID, Line]:
-        """Return where these events stand in the outbox."""
+        """Return the positions of these events in the outbox."""
         if not ids:
             return {}
         with self._engine.connect() as connection:
@@ -108,7 +108,7 @@ class SqlRepairStore:
             )
 
     def receivers(self, source: str) -> set[tuple[str, str]]:
-        """Return which groups have received events of a source, by group and event type."""
+        """Return the groups that have received events of a source, with the event types."""
         with self._engine.connect() as connection:
             found = connection.execute(hand_over_sql.receivers(self._tables, source=source))
             return {(group, event_type) for group, event_type in found}
@@ -125,7 +125,7 @@ class SqlRepairStore:
     def received_after(
         self, group: str, source: str, after: Mapping[Key, datetime], *, since: datetime | None
     ) -> Iterator[Arrival]:
-        """Yield what a group has received of these keys that was written then or later."""
+        """Yield the events of these keys that a group received, written at `after` or later."""
         if not after:
             return
         with self._engine.connect() as connection:
@@ -134,14 +134,14 @@ class SqlRepairStore:
     def count_received(
         self, group: str, source: str, keys: Collection[Key], *, since: datetime
     ) -> Mapping[Key, int]:
-        """Return how many events of these keys a group has received of late, by key."""
+        """Return by key how many events that a group received are open or settled since then."""
         if not keys:
             return {}
         with self._engine.connect() as connection:
             return self._orders.count_received(connection, group, source, keys, since)
 
     def sent(self, rows: Sequence[RowSeen], *, payloads: bool) -> Sent:
-        """Read the events of those rows of the outbox that still are as they were seen."""
+        """Return the events of the outbox rows that have not changed since they were read."""
         with self._engine.connect() as connection:
             return self._hand_over.sent(connection, rows, payloads=payloads)
 
@@ -154,9 +154,10 @@ class SqlRepairStore:
         in_order: bool,
         dry_run: bool,
     ) -> HandedOver:
-        """Store events in the inbox of a group, in one transaction; or only say what that would do.
+        """Store events in the inbox of a group, in one transaction; a dry run only reports.
 
-        A consumer may store the same events in another order: of the two, the server ends one.
+        A consumer may store the same events in another order: then the server aborts one of the two
+        transactions. If it aborts this transaction, this method repeats it.
         """
         if dry_run:
             with self._engine.connect() as connection:
@@ -175,5 +176,5 @@ class SqlRepairStore:
     def repair(
         self, action: RepairAction, rows: Sequence[RowSeen], *, note: Note, dry_run: bool
     ) -> Repaired:
-        """Repair what is as it was seen, in one transaction; or only say what that would be."""
+        """Repair the rows that have not changed, in one transaction; a dry run only reports."""
         return self._rows.repair(action, rows, note=note, dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""What the audit keeps of a repair."""
+"""The audit entry of a repair."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AUDIT_ACTION: Final = "repair"
 def noted(
     t: Tables, d: Dialect, action: RepairAction, events: Mapping[str, Sequence[UUID]], note: Note
 ) -> Insert:
-    """Write down who did what to which rows, by group; never what is in them."""
+    """Record the user, the action and the rows by group; never the content of rows."""
     by_group = {group: [str(event_id) for event_id in ids] for group, ids in events.items()}
     detail = {"verdict": note.verdict, "action": action, "events": by_group}
     return audit.record(

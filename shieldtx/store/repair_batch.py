@@ -1,4 +1,4 @@
-"""How the rows of a repair stand now, and which of them are still as the run saw them."""
+"""The present state of the rows of a repair, compared with the state that the run saw."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from shieldtx.ports.repair import RepairAction, Repaired, RowSeen
 from shieldtx.store.statements.repair import InboxKey
 
 RowNow: TypeAlias = Row[*tuple[Any, ...]]
-"""How a row stands in this transaction."""
+"""The state of a row in this transaction."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """The rows of a batch by what is to become of them."""
+    """The rows of a batch by their treatment."""
 
     ready: list[tuple[RowSeen, RowNow]] = field(default_factory=list)
     needless: int = 0
@@ -36,14 +36,14 @@ class Batch:
         return [key_of(seen) for seen, _ in self.ready]
 
     def keep(self, is_wanted: Callable[[RowSeen], bool]) -> None:
-        """Leave the others as they are: they need no repair."""
+        """Keep the wanted rows; the others need no repair."""
         wanted = [(seen, now) for seen, now in self.ready if is_wanted(seen)]
         self.needless += len(self.ready) - len(wanted)
         self.ready = wanted
 
 
 def sort(action: RepairAction, rows: Iterable[RowSeen], found: Mapping[InboxKey, RowNow]) -> Batch:
-    """Sort rows into those to repair, those that need it no more, and those that moved."""
+    """Sort rows into rows to repair, rows that no longer need the repair, and changed rows."""
     batch, known = Batch(), set[InboxKey]()
     for seen in rows:
         key = key_of(seen)
@@ -77,10 +77,10 @@ def _may_be_done(action: RepairAction, now: RowNow) -> bool:
 
 
 def _has_it(action: RepairAction, now: RowNow) -> bool:
-    """Whether a row stands as it would after the repair."""
+    """Whether a row already has the state after the repair."""
     match action:
         case RepairAction.HAND_OVER | RepairAction.PUBLISH_AGAIN:
-            # In line, or on its way already.
+            # Already queued, or being published.
             return now.status not in OUTBOX.settled
         case RepairAction.RELEASE_EVENT:
             return bool(now.status == OutboxStatus.INIT)
@@ -104,7 +104,7 @@ def key_of(seen: RowSeen) -> InboxKey:
 
 
 def counted(batch: Batch) -> Repaired:
-    """Return what became of the rows of a batch, in numbers."""
+    """Return the results of a batch as numbers of rows."""
     return Repaired(
         done=len(batch.ready),
         needless=batch.needless,

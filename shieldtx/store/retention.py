@@ -21,15 +21,15 @@ from shieldtx.store.tables import Tables
 FIRST_ID: Final = UUID(int=0)
 LAST_ID: Final = UUID(int=2**128 - 1)
 CLOCK_SKEW: Final = timedelta(days=1)
-"""How far a writer's clock may be ahead, for its ids to count as made when they say."""
+"""The most that a writer's clock may be ahead, for the times in its ids to be trusted."""
 
 
 class SqlRetentionStore:
-    """Walks along the primary key, whose ids grow with time (the port RetentionStore).
+    """Purges along the primary key, whose ids grow with time (the port RetentionStore).
 
-    It leaves out the ids that are too young. Those of the future are no UUIDv7, or of a wrong
-    clock, and say nothing of their age: they come last. What a compensation may still need stays,
-    however old it is.
+    The purge skips ids that are too young. Ids of the future are not UUIDv7, or come from a wrong
+    clock, so their age is unknown: they come last. Rows that a compensation may still need stay,
+    whatever their age.
     """
 
     def __init__(self, engine: Engine, tables: Tables) -> None:
@@ -39,17 +39,17 @@ class SqlRetentionStore:
         self._reached: dict[str, UUID] = {}
 
     def purge_outbox(self, *, older_than: timedelta, limit: int) -> Purged:
-        """Look at the next `limit` outbox rows."""
+        """Remove expired rows among the next `limit` outbox rows."""
         needed = sql.is_needed_in_outbox(self._tables)
         return self._purge(self._tables.outbox, OUTBOX.purgeable, needed, older_than, limit)
 
     def purge_inbox(self, *, older_than: timedelta, limit: int) -> Purged:
-        """Look at the next `limit` inbox rows."""
+        """Remove expired rows among the next `limit` inbox rows."""
         needed = sql.is_needed_in_inbox(self._tables)
         return self._purge(self._tables.inbox, INBOX.purgeable, needed, older_than, limit)
 
     def purge_barrier(self, *, older_than: timedelta, limit: int) -> Purged:
-        """Look at the rows whose messages were prepared that long ago."""
+        """Remove up to `limit` rows whose messages were prepared that long ago."""
         statement = barrier.purge(
             self._tables,
             self._dialect,
@@ -62,19 +62,19 @@ class SqlRetentionStore:
     def purge_parked(
         self, *, older_than: timedelta, waiting: timedelta | None, limit: int
     ) -> Purged:
-        """Look at the parked records that were discarded, and at those that wait for too long."""
+        """Remove up to `limit` parked records that were discarded, or that wait for too long."""
         statement = discards.purge_parked(
             self._tables, self._dialect, older_than=older_than, waiting=waiting, limit=limit
         )
         return self._remove(statement, limit)
 
     def purge_audit(self, *, older_than: timedelta, limit: int) -> Purged:
-        """Look at the `limit` oldest entries."""
+        """Remove expired entries among the `limit` oldest audit entries."""
         statement = audit.purge(self._tables, self._dialect, older_than=older_than, limit=limit)
         return self._remove(statement, limit)
 
     def purge_trace(self, *, older_than: timedelta, keep: int, limit: int) -> Purged:
-        """Look at the `limit` oldest entries."""
+        """Remove expired or surplus entries among the `limit` oldest trace entries."""
         statement = trace.purge(
             self._tables, self._dialect, older_than=older_than, keep=keep, limit=limit
         )
@@ -116,7 +116,7 @@ class SqlRetentionStore:
         return Purged(removed=removed, more=reached != FIRST_ID)
 
     def _note(self, table: Table, older_than: timedelta) -> Insert:
-        """Note the purge: at the end, so that the lock of the note is released at once."""
+        """Return the record of the purge, to run last so that its lock is released at once."""
         name = table.name.removeprefix("shield_")
         return sql.note_purged(
             self._tables, self._dialect, purged_table=name, older_than=older_than

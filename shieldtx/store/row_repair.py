@@ -1,7 +1,7 @@
-"""Repairs of rows where they are: a batch is one transaction, and its audit entry is part of it.
+"""Repairs of rows in place: a batch is one transaction, which includes its audit entry.
 
-The rows are read and locked first, and what has moved since the run saw it is left alone. Locks are
-never waited for: a relay, a consumer or another repair is moving the row.
+The rows are read and locked first, and rows that changed since the run saw them are left alone. The
+repair skips locked rows, because a relay, a consumer or another repair is changing them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RowRepair:
     def repair(
         self, action: RepairAction, rows: Sequence[RowSeen], *, note: Note, dry_run: bool
     ) -> Repaired:
-        """Repair what is as it was seen, in one transaction; or only say what that would be."""
+        """Repair the rows that have not changed, in one transaction; a dry run only reports."""
         if not rows:
             return Repaired()
         if dry_run:
@@ -99,7 +99,7 @@ class RowRepair:
         return {(row.event_id, row.consumer_group, row.source): row for row in found}
 
     def _leave_out_taken_back(self, connection: Connection, batch: Batch) -> None:
-        """Of the groups of a service that gave an event up, one rollback speaks for all."""
+        """Keep one row per event without a rollback: one rollback suffices for all groups."""
         statement = sql.taken_back(self._tables, self._dialect, batch.ids)
         known = {(event_id, source) for event_id, source in connection.execute(statement)}
 
@@ -111,7 +111,7 @@ class RowRepair:
 
         batch.keep(is_first)
 
-    # --- one a kind of repair --------------------------------------------------------------------
+    # --- one method per kind of repair -----------------------------------------------------------
 
     def _publish_again(self, connection: Connection, batch: Batch) -> None:
         connection.execute(sql.publish_again(self._tables, self._dialect, batch.ids))
@@ -123,7 +123,7 @@ class RowRepair:
         connection.execute(sql.release_attempts(self._tables, self._dialect, batch.keys))
 
     def _raise_rollbacks(self, connection: Connection, batch: Batch) -> None:
-        """Write each as the consumer would have, but for those that another repair writes now."""
+        """Write rollbacks like the consumer, except rollbacks that another repair has written."""
         d, statement = self._dialect, outbox_sql.insert_unknown(self._tables, self._dialect)
         shards = connection.scalars(sql.count_shards(self._tables)).one()
         written: set[UUID] = set()
@@ -153,10 +153,10 @@ class RowRepair:
 
 
 def owed_rollback_id(event_id: UUID, source: str, by: str) -> UUID:
-    """Return the id of the rollback that the service `by` owes for an event: always the same one.
+    """Return the id of the missing rollback of the service `by` for an event: always the same id.
 
-    So two repairs can never raise two of them that differ. It is a UUIDv7 (RFC 9562) of the event's
-    own time, as the purge likes ids best, with a digest in place of what is random.
+    So two repairs can never raise two different rollbacks. The id is a UUIDv7 (RFC 9562) of the
+    event's own time, which suits the purge, with a digest in place of the random bits.
     """
     digest = hashlib.sha256("\0".join((source, str(event_id), by)).encode()).digest()
     random = int.from_bytes(digest[:10], "big")

@@ -1,4 +1,4 @@
-"""Making the tables and checking that they fit: by `shieldtx db` or by a host's migrations."""
+"""Creation and checks of the tables, for `shieldtx db` and for a host's migrations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shieldtx.store.upgrades import PATIENCE, Notice, OnlineUpgrade
 
 DEFAULT_SHARDS = 64
 MAX_SHARDS = 32_768
-"""What the column `shard`, a smallint, can number."""
+"""The most shards that the column `shard`, a smallint, can number."""
 
 
 def include_object(
@@ -29,7 +29,7 @@ def include_object(
     reflected: bool,  # noqa: ARG001, FBT001  Alembic's signature
     compare_to: SchemaItem | None,  # noqa: ARG001  Alembic's signature
 ) -> bool:
-    """Keep a host's autogenerate away from shieldtx's tables, in its metadata or not.
+    """Exclude shieldtx's tables from a host's autogenerate, in its metadata or not.
 
     In the host's env.py: `context.configure(..., include_object=include_object)`.
     """
@@ -43,19 +43,19 @@ def include_name(
 ) -> bool:
     """Let a host's autogenerate compare the tables that `tables(metadata=...)` put in its metadata.
 
-    It hides nothing but the version table, which is in no metadata. In the host's env.py:
+    Only the version table is excluded, which is in no metadata. In the host's env.py:
     `context.configure(..., include_name=include_name)`.
     """
     return not (type_ == "table" and name == VERSION_TABLE)
 
 
 class Schema:
-    """The tables of shieldtx in one schema of a database; made, upgraded and checked."""
+    """Creates, upgrades and checks the tables of shieldtx in one schema of a database."""
 
     def __init__(
         self, engine: Engine, *, schema: str | None = None, shards: int | None = None
     ) -> None:
-        """Expect `shards` of the tables, or any number (None); new ones get it, or 64."""
+        """Expect tables with `shards` shards, or any number (None: 64 in new tables)."""
         self._engine = engine
         self._schema = schema
         self._shards = shards
@@ -67,15 +67,15 @@ class Schema:
         patience: timedelta = PATIENCE,
         notice: Notice | None = None,
     ) -> None:
-        """Bring the tables to `revision`, however many processes try at once.
+        """Upgrade the tables to `revision`; concurrent calls are safe.
 
-        The first installation is one transaction. Later, each revision is one, and writers wait for
-        a fraction of a second at most; an upgrade that is interrupted goes on where it was when it
-        is called again. `notice` gets a line about each step and each wait; without one, the log.
+        The first installation is one transaction. Later, each revision is one transaction, and
+        writers wait for a fraction of a second at most. The next call continues an interrupted
+        upgrade. `notice`, or the log, gets a line about each step and each wait.
 
-        Raises SchemaMismatch, having changed nothing, for tables of a newer shieldtx or of another
-        number of shards; ConfigurationError for a schema, shards or revision that cannot be;
-        UpgradeBlocked when other transactions keep the tables locked for longer than `patience`.
+        Raises SchemaMismatch, without any change, for tables of a newer shieldtx or of another
+        number of shards. Raises ConfigurationError for an invalid schema, shards or revision.
+        Raises UpgradeBlocked if other transactions lock the tables for longer than `patience`.
         """
         if self._is_in_use():
             self._online(patience, notice).up(revision)
@@ -92,10 +92,10 @@ class Schema:
         patience: timedelta = PATIENCE,
         notice: Notice | None = None,
     ) -> None:
-        """Take the tables back to `revision`; `base` drops them with all they hold.
+        """Take the tables back to `revision`; `base` drops them with all their rows.
 
-        Works and raises as `upgrade`; SchemaMismatch, having changed nothing, also for rows that
-        the older release could not handle.
+        Works and raises like `upgrade`. Raises SchemaMismatch, without any change, also for rows
+        that the older release could not handle.
         """
         if revision != "base" and self._is_in_use():
             self._online(patience, notice).down(revision)
@@ -104,26 +104,26 @@ class Schema:
                 downgrade_with(connection, schema=self._schema, revision=revision)
 
     def current(self) -> str | None:
-        """Return the revision of the tables, None where there are none."""
+        """Return the revision of the tables, None if there are no tables."""
         with self._engine.connect() as connection:
             return Migrations(connection, self._schema).current()
 
     def check(self) -> None:
-        """Raise SchemaMismatch, with what mends it, unless this shieldtx fits the tables."""
+        """Raise SchemaMismatch, with the remedy, unless this shieldtx fits the tables."""
         with self._engine.connect() as connection:
             migrations = Migrations(connection, self._schema)
             migrations.check()
             migrations.refuse_other_shards(self._shards)
 
     def check_tables(self) -> None:
-        """Raise SchemaMismatch for tables of another version; their shards may be any number."""
+        """Raise SchemaMismatch for tables of another version; any number of shards is accepted."""
         with self._engine.connect() as connection:
             Migrations(connection, self._schema).check()
 
     def check_sequences(self) -> None:
-        """Raise SchemaMismatch, with the remedy, where new events would be numbered below others.
+        """Raise SchemaMismatch, with the remedy, if new events would get numbers below others.
 
-        It happens where a switch-over to another server did not carry the sequences.
+        The cause is a switch-over to another server that did not copy the sequences.
         """
         d = dialect_of(self._engine.dialect)
         with self._engine.connect() as connection:
@@ -158,16 +158,16 @@ def upgrade_with(
     shards: int | None = None,
     revision: str = "head",
 ) -> None:
-    """Bring the tables to `revision` in the caller's transaction.
+    """Upgrade the tables to `revision` in the caller's transaction.
 
-    `shards` is the number of shards of new tables (None: 64), and has to be that of existing ones.
-    For a host's migration script: `upgrade_with(op.get_bind(), schema="...")`.
+    `shards` is the number of shards of new tables (None: 64), and must match existing tables. For a
+    host's migration script: `upgrade_with(op.get_bind(), schema="...")`.
 
-    Where the tables are in use, all who write to them wait until the transaction ends: it waits for
-    their readers, holds exclusive locks, and builds indexes of large tables. `shieldtx db upgrade`
-    does not; run it before the host's migrations where that matters, and nothing is left to do.
+    If the tables are in use, all writers wait until the transaction ends. The transaction waits for
+    readers, holds exclusive locks, and builds indexes of large tables. `shieldtx db upgrade` avoids
+    this: run it before the host's migrations, which then have nothing left to do.
 
-    Raises as `Schema.upgrade` does, and TransactionRefused for a connection in autocommit.
+    Raises like `Schema.upgrade`, and TransactionRefused for a connection in autocommit.
     """
     if shards is not None and not 1 <= shards <= MAX_SHARDS:
         raise ConfigurationError(f"shards: {shards} is out of range; use 1 to {MAX_SHARDS}")
@@ -186,7 +186,7 @@ def downgrade_with(
 ) -> None:
     """Take the tables back to `revision` in the caller's transaction: for a host's downgrade.
 
-    `base` drops them with all they hold, and the schema if shieldtx made it and it is empty then.
+    `base` drops the tables with all rows, and the schema if shieldtx made it and it is then empty.
     """
     migrations = Migrations(connection, schema)
     migrations.begin()

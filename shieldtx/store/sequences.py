@@ -1,7 +1,7 @@
-"""Whether the sequences of the tables are above the rows that are there.
+"""The check that the sequences of the tables are above the existing rows.
 
-The order of a key is that of `seq`. Logical replication and blue/green deployments carry rows, but
-not the state of sequences: after a switch-over new events would be numbered below older ones.
+`seq` orders the events of a key. Logical replication and blue/green deployments copy rows, but not
+the state of sequences: after a switch-over new events would get numbers below older events.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from shieldtx.store.tables import Tables
 
 
 def check_sequences(connection: Connection, tables: Tables) -> None:
-    """Raise SchemaMismatch, with the remedy, for sequences below rows that are there.
+    """Raise SchemaMismatch, with the remedy, for sequences below existing rows.
 
-    The connection is READ COMMITTED: rows that are written meanwhile then cause no false alarm.
+    The connection must be READ COMMITTED, so that concurrent writes cause no false alarm.
     """
     if not dialect_of(connection.dialect).has_sequences:
         return
@@ -35,7 +35,7 @@ def check_sequences(connection: Connection, tables: Tables) -> None:
 
 def _problems(connection: Connection, of: tuple[Table, ...]) -> Iterator[tuple[str, str]]:
     for table in of:
-        # In this order: a concurrent writer has drawn its number before.
+        # In this order: a concurrent writer draws its number before its row is visible.
         highest = connection.scalar(sql.highest(table)) or 0
         sequence = connection.scalar(sql.sequence_of(table))
         following = connection.scalar(sql.next_value(sequence)) if sequence else None

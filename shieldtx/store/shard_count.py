@@ -18,20 +18,20 @@ CONSTRAINT = "shield_outbox_shard_check"
 class ShardCount:
     """Reads the number of shards once for each database that this process is connected to.
 
-    A row in another shard than its key's would be sent out of order, or never.
+    A row in a wrong shard for its key would be sent out of order, or never.
     """
 
     def __init__(self, tables: Tables, *, setting: int | None = None) -> None:
-        """Expect what the `setting` says; None expects nothing."""
+        """Expect the number of `setting`; None accepts any number."""
         self._tables = tables
         self._setting = setting
         self._read: WeakKeyDictionary[Pool, int] = WeakKeyDictionary()
 
     def of(self, connection: Connection) -> int:
-        """Return the number of shards of the tables behind the connection.
+        """Return the number of shards of the tables that the connection reaches.
 
-        Raises ConfigurationError where the setting differs, SchemaMismatch where the tables lack
-        the number.
+        Raises ConfigurationError if the setting differs, SchemaMismatch if the tables lack the
+        number.
         """
         pool = connection.engine.pool
         found = self._read.get(pool)
@@ -40,7 +40,7 @@ class ShardCount:
         return found
 
     def refuse(self, error: IntegrityError, connection: Connection) -> None:
-        """Raise ConfigurationError for a row that was refused for its shard, and read again."""
+        """Raise ConfigurationError for a row with a wrong shard; the next call reads the number."""
         # PostgreSQL and SQLite both name the constraint.
         if CONSTRAINT in str(error.orig):
             before = self._read.pop(connection.engine.pool, None)
@@ -50,7 +50,7 @@ class ShardCount:
             ) from error
 
     def refuse_unleased(self, connection: Connection, *, leased: int) -> None:
-        """Raise SchemaMismatch when some shards have no lease row: no relay can own them."""
+        """Raise SchemaMismatch if some shards have no lease row: no relay can own them."""
         made_for = self.of(connection)
         if leased != made_for:
             raise SchemaMismatch(
@@ -72,7 +72,7 @@ class ShardCount:
 
 
 def other_number(table: str, *, made_for: int, setting: int | None) -> ConfigurationError:
-    """Make the error of a setting that differs from the tables."""
+    """Return the error of a setting that differs from the tables."""
     return ConfigurationError(
         f"SHIELDTX_SHARDS is {setting}, but {table} was made for {made_for} shards: remove the "
         f"setting, or set it to {made_for} (the number is fixed when the tables are made)"

@@ -14,10 +14,10 @@ from shieldtx.store.tables import Tables
 
 
 class SqlLeaseStore:
-    """Shares the shards out among the living relays (the port LeaseStore)."""
+    """Distributes the shards among the living relays (the port LeaseStore)."""
 
     def __init__(self, engine: Engine, tables: Tables, *, shards: int | None = None) -> None:
-        """Share the shards of the tables out; `shards` is the number that the settings expect."""
+        """Distribute the shards of the tables; `shards` is the number that the settings expect."""
         self._engine = engine
         self._tables = tables
         self._made_for = ShardCount(tables, setting=shards)
@@ -26,8 +26,8 @@ class SqlLeaseStore:
     def renew(self, *, relay: str, lease: timedelta) -> ShardLeases:
         """Announce the relay, extend its leases and take free shards up to its fair share.
 
-        Raises ConfigurationError where the settings name another number of shards than the tables
-        have, SchemaMismatch where a shard has no lease row.
+        Raises ConfigurationError if the settings have another number of shards than the tables,
+        SchemaMismatch if a shard has no lease row.
         """
         t, d = self._tables, self._dialect
         with self._engine.begin() as connection:
@@ -47,12 +47,12 @@ class SqlLeaseStore:
         return ShardLeases(shards=frozenset(held), relays=relays, surplus=frozenset(surplus))
 
     def give_back(self, *, relay: str, shards: frozenset[int]) -> None:
-        """Free these shards for the other relays."""
+        """Release these shards for other relays."""
         with self._engine.begin() as connection:
             connection.execute(sql.release(self._tables, relay=relay, shards=shards))
 
     def leave(self, *, relay: str) -> None:
-        """Free every shard of the relay and forget it."""
+        """Release every shard of the relay, and remove the relay from the list."""
         with self._engine.begin() as connection:
             connection.execute(sql.release(self._tables, relay=relay, shards=None))
             connection.execute(sql.forget(self._tables, relay=relay))

@@ -1,4 +1,4 @@
-"""The status of a service: its backlog, what needs an operator, running relays, reached limits."""
+"""The status of a service: backlog, rows that need an operator, running relays, reached limits."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ __all__ = [
 ]
 
 DEFAULT_LIMIT = 10_000
-"""Up to how many rows of a kind are counted one by one."""
+"""The most rows of a kind that are counted one by one."""
 
 _HEADS = 100
-"""How many rows of each shard are looked at for the oldest, where not all can be."""
+"""The rows of each shard that are read for the oldest event, if not all rows are counted."""
 
 _WAITING: Mapping[str, tuple[str, ...]] = {
     "shield_outbox": (OutboxStatus.FAILED, OutboxStatus.UNRESOLVED),
     "shield_inbox": (InboxStatus.DEAD,),
 }
-"""The states that wait for an operator: an index of their own finds them."""
+"""The states that wait for an operator, which have their own index."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,14 +71,14 @@ class RunningRelay:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServiceStatus:
-    """The whole status, at one time by the database's clock."""
+    """The whole status, at one moment of the database's clock."""
 
     at: datetime
     outbox: Backlog
     oldest_half: timedelta | None
-    """How long ago the oldest HALF message was prepared; None: there is none."""
+    """The time since the oldest HALF message was prepared; None if there is none."""
     oldest_unresolved: timedelta | None
-    """Likewise of UNRESOLVED ones."""
+    """The time since the oldest UNRESOLVED message was prepared; None if there is none."""
     topics: Sequence[TopicBacklog]
     inbox: Backlog
     groups: Sequence[GroupBacklog]
@@ -88,7 +88,7 @@ class ServiceStatus:
 
 
 class SqlStatus:
-    """Reads the status: it counts up to `limit` rows of a kind, and marks where there are more."""
+    """Reads the status: counts up to `limit` rows of a kind, and marks counts that stopped."""
 
     def __init__(self, engine: Engine, tables: Tables, *, limit: int = DEFAULT_LIMIT) -> None:
         self._engine = engine
@@ -97,7 +97,7 @@ class SqlStatus:
         self._dialect = dialect_of(engine.dialect)
 
     def read(self) -> ServiceStatus:
-        """Look at all tables."""
+        """Return the status of all tables."""
         t, d = self._tables, self._dialect
         with self._engine.connect() as connection:
             connection.execution_options(isolation_level=d.snapshot_isolation)
@@ -176,7 +176,7 @@ class SqlStatus:
     def _estimates(
         self, connection: Connection, table: Table, counter: StatusCounter
     ) -> Mapping[str, int]:
-        """Ask the database's statistics, where counting was cut short."""
+        """Return estimates from the database's statistics, if a count stopped at the limit."""
         estimate = self._dialect.estimated_counts(table.c.status)
         if not counter.uncertain or estimate is None:
             return {}
@@ -185,7 +185,7 @@ class SqlStatus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicAtLimit:
-    """A logical topic so many of whose events wait to be sent that further ones are objected to."""
+    """A logical topic whose backlog has reached the limit for further events."""
 
     topic: str
     limit: int
@@ -193,18 +193,18 @@ class TopicAtLimit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionAtLimit:
-    """A partition so many of whose events are unfinished in the inbox that it is not polled."""
+    """A partition with so much unfinished inbox work that a consumer does not poll it."""
 
     group: str
     topic: str
-    """The logical one."""
+    """The logical topic."""
     kind: TxKind
     partition: int
     pending: int
 
 
 def warning_of_shared_schema(count: int, other: str, own: str) -> str:
-    """Return what happens to events of another source in this outbox, and what to do."""
+    """Return the consequence of events of another source in this outbox, and the remedy."""
     return (
         f"{count:,} events of source {other} wait in shards that relays of source {own} own, and "
         f"are not sent from there; events of source {own} wait in the same way in shards that "
@@ -213,7 +213,7 @@ def warning_of_shared_schema(count: int, other: str, own: str) -> str:
 
 
 class SqlLimitStatus:
-    """Counts as the write side and the consumers do, which decide for themselves."""
+    """Counts like the write side and the consumers, which apply their limits by themselves."""
 
     def __init__(self, engine: Engine, tables: Tables) -> None:
         self._engine = engine
@@ -222,7 +222,7 @@ class SqlLimitStatus:
         self._pending = inbox_unfinished.pending(tables, dialect_of(engine.dialect))
 
     def topics(self, limits: Mapping[str, int]) -> list[TopicAtLimit]:
-        """Return those of these topics that are at their limit, by name."""
+        """Return the given topics that are at their limit, by name."""
         with self._engine.connect() as connection:
             return [
                 TopicAtLimit(topic=topic, limit=limit)
@@ -231,7 +231,7 @@ class SqlLimitStatus:
             ]
 
     def other_sources(self, source: str) -> dict[str, int]:
-        """Count the events of other sources that wait in this outbox; no relay of `source` does."""
+        """Count the events of other sources in this outbox, which no relay of `source` sends."""
         with self._engine.connect() as connection:
             found = connection.execute(backlog.other_sources(self._tables, source)).all()
         return {row.source: row.rows for row in found}
@@ -239,7 +239,7 @@ class SqlLimitStatus:
     def partitions(self, groups: Mapping[str, Handled], limit: int) -> list[PartitionAtLimit]:
         """Return the partitions with at least `limit` unfinished events in one of these groups.
 
-        Events count of the types that a group has handlers for.
+        Only events of types with a handler in the group count.
         """
         with self._engine.connect() as connection:
             return sorted(
@@ -262,12 +262,12 @@ class SqlLimitStatus:
 
 
 def _age(since: datetime | None, now: datetime) -> timedelta | None:
-    # The clock was asked just before the tables.
+    # The clock was read just before the tables.
     return None if since is None else max(now - since, timedelta(0))
 
 
 def _cut(connection: Connection, statement: Select[Any], limit: int) -> Mapping[str, Count]:
-    """Return counts by the first column of the rows, each of which was cut at the limit."""
+    """Return counts by the first column of the rows; each count stopped at the limit."""
     return {
         row[0]: Count(
             rows=row.rows, precision=Precision.AT_LEAST if row.rows >= limit else Precision.EXACT

@@ -1,4 +1,4 @@
-"""Adding up grouped counts, each of which may have been cut short."""
+"""Sums of grouped counts, each of which may have stopped at a limit."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Part: TypeAlias = tuple[str, ...]
 
 
 class Precision(StrEnum):
-    """What a count is worth."""
+    """The precision of a count."""
 
     EXACT = "exact"
     AT_LEAST = "at_least"
-    """Counting stopped at the limit."""
+    """The count stopped at the limit."""
     ESTIMATED = "estimated"
-    """By the database's statistics."""
+    """An estimate from the database's statistics."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Count:
-    """A number of rows and what it is worth."""
+    """A number of rows and its precision."""
 
     rows: int = 0
     precision: Precision = Precision.EXACT
@@ -42,17 +42,17 @@ class Backlog:
     """The rows of a table, or of a part of it."""
 
     states: Mapping[str, Count]
-    """Of every state of the lifecycle."""
+    """The counts of all states of the lifecycle."""
     retrying: Count
-    """Of the rows that are not settled: an attempt failed, and they wait for the next."""
+    """The unsettled rows that wait for the next attempt after a failed attempt."""
     delayed: Count
-    """Likewise: a chosen delay keeps them."""
+    """The unsettled rows that wait for a chosen delay."""
     oldest: timedelta | None
-    """How long the oldest row has been waiting that is due; None: none is."""
+    """How long the oldest due row has been waiting; None if no row is due."""
 
 
 class StatusCounter:
-    """Counts by state, of a table and of each of its parts; `limit` is where counting stopped."""
+    """Counts by state, of a table and of each of its parts; counting stopped at `limit`."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class StatusCounter:
     ) -> None:
         self.parts: set[Part] = set()
         self.uncertain: set[str] = set()
-        """The states and places of which there may be more rows than were counted."""
+        """The states and places that may have more rows than were counted."""
         self._states: Sequence[str] = lifecycle.states
         self._settled: Collection[str] = lifecycle.settled
         self._limit = limit
@@ -72,7 +72,7 @@ class StatusCounter:
         self._since: dict[Part, datetime] = {}
 
     def add_open(self, rows: Rows) -> None:
-        """Add rows that are not settled and were counted together."""
+        """Add unsettled rows that were counted together."""
         open_states = set(self._states).difference(self._settled)
         self._note_cut(rows, open_states.union(row.place for row in rows))
         for row in rows:
@@ -82,7 +82,7 @@ class StatusCounter:
             self.note_oldest(row)
 
     def add_settled(self, rows: Rows, states: Collection[str]) -> None:
-        """Add those of `states` among rows that were counted together."""
+        """Add the rows of `states` among rows that were counted together."""
         self._note_cut(rows, states)
         for row in rows:
             part = part_of(row)
@@ -91,18 +91,18 @@ class StatusCounter:
                 self._rows[part, row.status] += row.rows
 
     def note_oldest(self, row: Row[*tuple[Any, ...]]) -> None:
-        """Note since when a part waits."""
+        """Record since when a part waits."""
         part = part_of(row)
         self.parts.add(part)
         if row.since is not None:
             self._since[part] = min(row.since, self._since.get(part, row.since))
 
     def backlog(self, part: Part) -> Backlog:
-        """Return what was counted of one part."""
+        """Return the counts of one part."""
         return self._backlog([part], {})
 
     def total(self, estimates: Mapping[str, int]) -> Backlog:
-        """Return what was counted in all, or the estimate of a state where that is more."""
+        """Return the counts of all parts; the estimate of an uncertain state if it is higher."""
         return self._backlog(self.parts, estimates)
 
     def _note_cut(self, rows: Rows, names: Collection[str]) -> None:
@@ -123,12 +123,12 @@ class StatusCounter:
             states={state: count(state) for state in self._states},
             retrying=count(RETRYING),
             delayed=count(DELAYED),
-            # The clock was asked just before the tables.
+            # The clock was read just before the tables.
             oldest=None if since is None else max(self._now - since, timedelta(0)),
         )
 
 
 def part_of(row: Row[*tuple[Any, ...]]) -> Part:
-    """Return the topic and kind, or the group, that a row is of."""
+    """Return the topic and kind, or the group, of a row."""
     names = ("topic", "tx_kind", "consumer_group")
     return tuple(getattr(row, name) for name in names if name in row._fields)

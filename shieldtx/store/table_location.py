@@ -20,11 +20,11 @@ _CHECKED_THERE = (
 
 
 class TableLocation:
-    """A table in the database of an engine, which callers reach by engines of their own.
+    """A table in the database of an engine, which callers reach through their own engines.
 
-    Engines and URLs do not tell: one database may be reached by several of each, directly and
-    through a pooler. So both servers are asked, once for each pool of connections: the one that
-    the engine and its views share is not asked, nor again one that was found to agree.
+    Engines and URLs do not identify a database: several of each may lead to it, directly and
+    through a pooler. So a query goes to both servers, once for each pool of connections. The pool
+    that the engine and its views share needs no query, nor does a pool that has agreed before.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class TableLocation:
         advice: str = _CHECKED_THERE,
         longest_s: float | None = None,
     ) -> None:
-        """Compare with what an engine reaches; `advice` ends what is said of another table.
+        """Compare with the table that an engine reaches; `advice` is the end of the error message.
 
-        With `longest_s`, a `check` raises TimeoutError where that engine takes so long to answer:
-        its connection waits for 10 s by default, and an event loop would wait with it.
+        With `longest_s`, `check` raises TimeoutError if the engine takes longer to respond. By
+        default its connection waits for 10 s, and an event loop would wait with it.
         """
         self._engine = engine
         self._longest_s = longest_s
@@ -50,12 +50,12 @@ class TableLocation:
         self._is_redirected = table.schema in redirected
         schema = redirected.get(table.schema, table.schema)
         self._as_found = Table(table.name, MetaData(), schema=schema)
-        """The table by its name where nothing is redirected."""
+        """The table with its name after the redirection of the engine."""
 
     def check(self, connection: Connection) -> None:
-        """Raise TransactionRefused when a connection reaches another table of the same name.
+        """Raise TransactionRefused if a connection reaches another table of the same name.
 
-        What is unknown is no reason: a role may not be allowed to ask for its server's number.
+        Unknown values are not a reason: a role may lack the privilege to read its server's number.
         """
         if not self.is_reached_by(connection):
             raise TransactionRefused(
@@ -65,7 +65,7 @@ class TableLocation:
             )
 
     def is_reached_by(self, connection: Connection) -> bool:
-        """Whether a connection reaches the table; where that is unknown, it does."""
+        """Whether a connection reaches the table; True if this is unknown."""
         pool = connection.engine.pool
         if (pool is self._engine.pool and not self._is_redirected) or pool in self._agreeing:
             return True
@@ -79,19 +79,19 @@ class TableLocation:
             return False
         dialect = dialect_of(self._engine.dialect)
         if connection.engine.pool is self._engine.pool:
-            # Over the same connection: the caller may have the only one of the pool.
+            # Over the same connection: the caller may hold the pool's only connection.
             own = dialect.table_identity(connection, self._as_found)
             return own == dialect.table_identity(connection, self._table)
         own = self._own_identity()
         found = dialect.table_identity(connection, self._table)
-        # The other time for a server that was restarted, or gave way to its standby, meanwhile.
+        # A second try in case the server was restarted, or failed over to its standby, meanwhile.
         return _is_same(own, found) or _is_same(self._own_identity(), found)
 
     def _own_identity(self) -> tuple[object, ...]:
         if self._longest_s is None:
             return self._ask()
         answer: Future[tuple[object, ...]] = Future()
-        # Not of a pool: at the end of the process nobody waits for it.
+        # Not from a pool: a daemon thread does not delay the end of the process.
         Thread(target=_into, args=(answer, self._ask), daemon=True).start()
         try:
             return answer.result(self._longest_s)
@@ -119,6 +119,6 @@ def _is_same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
 
 
 def _address(url: URL) -> str:
-    """Name a database without the secrets of its URL."""
+    """Return the address of a database without the secrets of its URL."""
     plain = URL.create(url.get_backend_name(), host=url.host, port=url.port, database=url.database)
     return plain.render_as_string()

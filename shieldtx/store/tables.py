@@ -1,4 +1,4 @@
-"""The tables, as SQLAlchemy sees them: `migrations/` makes them, and a test compares both."""
+"""The tables for SQLAlchemy: `migrations/` creates them, and a test compares both."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from shieldtx.domain.states import INBOX, OUTBOX, Operation, TxKind
 from shieldtx.store import auxiliary_tables
 from shieldtx.store.columns import Sequence, Timestamp, envelope_columns, one_of, where
 
-# What is named below is named by `conv`: a host's metadata may have a naming convention of its own.
+# Names below use `conv`, because a host's metadata may have its own naming convention.
 NAMING = {"pk": "%(table_name)s_pkey"}
 
 # A row is updated at least twice and deleted once, and few rows are open at a time. Vacuum has to
-# follow those few: PostgreSQL's default waits for dead rows worth 20 % of the table, settled rows
-# in their retention included, and until then claims walk over the dead entries of their index.
+# run often: PostgreSQL's default waits until dead rows are 20 % of the table, settled rows in their
+# retention included. Until then, claims read the dead entries of their index.
 _VACUUM_OFTEN = {"autovacuum_vacuum_scale_factor": "0.01"}
 
 
@@ -59,9 +59,9 @@ class Tables:
 
 
 def tables(schema: str | None = None, metadata: MetaData | None = None) -> Tables:
-    """Describe the tables in `schema` (None: the connection's own), in a host's metadata if any.
+    """Return the tables in `schema` (None: the connection's default), in a host's metadata if any.
 
-    Without a host's metadata, all callers of a process share the description of a schema.
+    Without a host's metadata, all callers of a process share the tables of a schema.
     """
     return _own(schema) if metadata is None else _described(metadata, schema)
 
@@ -97,10 +97,10 @@ def _outbox(metadata: MetaData, schema: str | None) -> Table:
         *envelope_columns(),
         Column("status", String(16), nullable=False),
         Column("attempts", Integer, nullable=False, server_default="0"),
-        # A waiting row (a chosen delay, or a retry) is out of the main line of its shard.
+        # A waiting row (a chosen delay, or a retry) is not in the main queue of its shard.
         Column("waiting", Boolean, nullable=False),
-        # Later rows of its key stay behind it. So a retry does, a delay does not. Where the row is
-        # not waiting, it is blocked: out of the line, because an earlier row holds its key.
+        # Later rows of the key wait for this row. A retry holds its key, a delay does not. A row
+        # that is not waiting is blocked: not in the main queue, as an earlier row holds its key.
         Column("holds_key", Boolean, nullable=False),
         Column("due_at", Timestamp, nullable=False),
         Column("unconfirmed", Boolean, nullable=False),
@@ -109,8 +109,8 @@ def _outbox(metadata: MetaData, schema: str | None) -> Table:
         Column("created_at", Timestamp, nullable=False),
         Column("settled_at", Timestamp),
         Column("last_error", Text),
-        # Of a half message alone: the checks that were counted, when the next is due, and what was
-        # chosen for when it is committed. Empty columns take no room in the others.
+        # Only for half messages: the number of checks, the time of the next check, and the chosen
+        # delay or time after the commit. NULL columns take no space in other rows.
         Column("checks", Integer),
         Column("check_at", Timestamp),
         Column("send_delay", Float),
@@ -119,7 +119,7 @@ def _outbox(metadata: MetaData, schema: str | None) -> Table:
         one_of("shield_outbox", "tx_kind", TxKind),
         one_of("shield_outbox", "operation", Operation),
         schema=schema,
-        # Room on each page for the new version of a claimed row, which then needs no index entry.
+        # Space on each page for the new version of a claimed row, which then needs no index entry.
         postgresql_with={"fillfactor": "45", **_VACUUM_OFTEN},
     )
     open_ = table.c.settled_at.is_(None)
@@ -127,7 +127,7 @@ def _outbox(metadata: MetaData, schema: str | None) -> Table:
     # No predicate names a column that a claim changes: claims stay HOT.
     Index(conv("shield_outbox_ready_idx"), table.c.seq, table.c.shard, **where(in_line(table)))
     Index(conv("shield_outbox_waiting_idx"), table.c.shard, table.c.due_at, **where(aside))
-    # In the words of one column: the planner would take `waiting` and `holds_key` for unrelated.
+    # A condition on one column: the planner would assume `waiting` and `holds_key` independent.
     holding = and_(open_, table.c.holds_key)
     c = table.c
     Index(conv("shield_outbox_holder_idx"), c.shard, c.key, c.seq, **where(holding))
@@ -157,7 +157,7 @@ def _inbox(metadata: MetaData, schema: str | None) -> Table:
         *(_with_primary_key(c) if c.name == "source" else c for c in envelope_columns()),
         Column("seq", Sequence, Identity(always=True), nullable=False),
         Column("event_time", Timestamp, nullable=False),
-        # Of a compensated rollback: the event that was taken back. Unique: it happens once a group.
+        # The event that a compensated rollback took back. Unique: once in a group.
         Column("compensated_id", Uuid),
         Column("status", String(16), nullable=False),
         Column("attempts", Integer, nullable=False, server_default="0"),
@@ -169,7 +169,7 @@ def _inbox(metadata: MetaData, schema: str | None) -> Table:
         Column("received_at", Timestamp, nullable=False),
         Column("settled_at", Timestamp),
         Column("last_error", Text),
-        # Its attempt is one of a batch: the worker that takes it over does not count it again.
+        # The attempt is part of a batch: a worker that takes the row over does not count it again.
         Column("together", Boolean, nullable=False, server_default=false()),
         one_of("shield_inbox", "status", INBOX.states),
         one_of("shield_inbox", "tx_kind", TxKind),
@@ -184,8 +184,8 @@ def _inbox(metadata: MetaData, schema: str | None) -> Table:
     # DEAD rollbacks: few, while refused events (MAX_RECONSUMED) can be millions.
     Index(conv("shield_inbox_dead_idx"), c.settled_at, **where(needs_operator(table)))
     _index_settled(table)
-    # Partial: else each version of each row has an entry, a sixth of what receiving and settling
-    # one costs the server.
+    # Partial: otherwise each version of each row has an entry, a sixth of the server's cost to
+    # receive and settle a row.
     Index(
         conv("shield_inbox_compensated_id_key"),
         c.consumer_group,
@@ -207,15 +207,15 @@ def _inbox(metadata: MetaData, schema: str | None) -> Table:
 
 
 def in_line(outbox: FromClause) -> ColumnElement[bool]:
-    """Test whether a row is in the line: for its index, and for the statements that walk there."""
+    """Test whether a row is in the main queue: for its index and the statements that use it."""
     return and_(outbox.c.settled_at.is_(None), not_(outbox.c.waiting), not_(outbox.c.holds_key))
 
 
 def needs_operator(table: Table) -> ColumnElement[bool]:
-    """Whether a row can be one that waits for an operator, in the predicate of the index of those.
+    """Whether a row may wait for an operator: the predicate of the index of such rows.
 
-    All FAILED, UNRESOLVED and DEAD rows are among them, and few others. The predicate names no
-    status: a claim would not be HOT.
+    The predicate includes all FAILED, UNRESOLVED and DEAD rows, and few others. It names no status,
+    because then a claim would not be HOT.
     """
     at_rest_with_an_error = and_(table.c.settled_at.is_not(None), table.c.last_error.is_not(None))
     if table.name == "shield_outbox":
@@ -224,31 +224,32 @@ def needs_operator(table: Table) -> ColumnElement[bool]:
 
 
 def _index_rollbacks(table: Table) -> None:
-    """Find the few rollbacks by what they take back; nothing that is named here ever changes."""
+    """Index the few rollbacks by the event that they take back; these columns never change."""
     c = table.c
     is_rollback = c.tx_kind == TxKind.ROLLBACK.value
     Index(conv(f"{table.name}_rollback_idx"), c.causation_id, **where(is_rollback))
 
 
 def _index_causes(table: Table) -> None:
-    """Find the events that a handler wrote by the event that it handled."""
+    """Index the events that handlers wrote by the event that was handled."""
     c = table.c
     was_caused = and_(c.tx_kind == TxKind.COMMIT.value, c.causation_id.is_not(None))
     Index(conv(f"{table.name}_cause_idx"), c.causation_id, **where(was_caused))
 
 
 def _index_settled(table: Table) -> None:
-    """Find the pages with rows that have settled since.
+    """Index the pages of settled rows by time.
 
-    Where PostgreSQL keeps updates HOT in spite of it: there is none before PostgreSQL 16.
+    The index exists from PostgreSQL 16 on, where updates stay HOT in spite of a BRIN index.
     """
     Index(conv(f"{table.name}_settled_idx"), table.c.settled_at, postgresql_using="brin")
 
 
 def _happens_once(table: FromClause) -> ColumnElement[bool]:
-    """Whether a row has a business key that no other may have.
+    """Whether a row has a business key that must be unique.
 
-    Several groups may give the same event up; `compensated_id` makes one compensation of it.
+    Rollbacks may share a key: several groups may give up the same event. `compensated_id` limits
+    them to one compensation.
     """
     return and_(table.c.biz_key.is_not(None), table.c.tx_kind == TxKind.COMMIT.value)
 

@@ -1,4 +1,4 @@
-"""The trace over SQLAlchemy: what tracers write, and all that the tables know of an event."""
+"""The trace over SQLAlchemy: the entries of tracers, and all rows of an event in the tables."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from shieldtx.store.tables import Tables
 
 BEFORE_EFFECT: Final = timedelta(minutes=5)
 AFTER_EFFECT: Final = timedelta(minutes=15)
-"""Between which times, around its effect, the ids of events are looked at that a handler wrote."""
+"""The span around a handler's effect in which the ids of the events that it wrote are searched."""
 
 
 class SqlTraceStore:
-    """Keeps entries, and reads what is known (the ports TraceStore and TraceReader)."""
+    """Stores entries, and reads the facts of an event (the ports TraceStore and TraceReader)."""
 
     def __init__(self, engine: Engine, tables: Tables) -> None:
         self._engine = engine
@@ -42,7 +42,7 @@ class SqlTraceStore:
         self._insert = sql.insert_entries(tables, self._dialect)
 
     def write(self, entries: Sequence[TraceEntry], *, clock: Callable[[], float]) -> None:
-        """Keep entries, in one transaction, with times by the database's clock."""
+        """Store entries, in one transaction, with times of the database's clock."""
         with self._engine.begin() as connection:
             now: datetime = connection.scalars(self._now).one()
             then = clock()
@@ -51,7 +51,7 @@ class SqlTraceStore:
             connection.execute(self._insert, self._dialect.unnumbered_rows_parameters(columns))
 
     def facts(self, event_id: UUID) -> Facts:
-        """Return all that this database knows of an event."""
+        """Return all facts of an event in this database."""
         t = self._tables
         with self._engine.connect() as connection:
             connection.execution_options(isolation_level=self._dialect.snapshot_isolation)
@@ -69,7 +69,7 @@ class SqlTraceStore:
         )
 
     def _follow_ups(self, connection: Connection, row: KnownRow) -> Sequence[UUID]:
-        """Find what the handler wrote: ids grow with time, and no index knows of causes."""
+        """Return the ids of events that the handler wrote; ids grow with time: a span suffices."""
         if row.status is not InboxStatus.PROCESSED or row.settled_at is None:
             return []
         statement = sql.follow_ups(

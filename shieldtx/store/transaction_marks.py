@@ -1,4 +1,4 @@
-"""Marks in a caller's transaction: a setting of PostgreSQL's that is undone with it."""
+"""Marks in a caller's transaction: a PostgreSQL setting that a rollback resets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MARK = text(
     """
 )
 _STATES: Final = {
-    # libpq's numbers, of psycopg and psycopg2, and the protocol's letters, of pg8000
+    # libpq's numbers (psycopg and psycopg2), and the letters of the protocol (pg8000)
     0: TransactionState.NONE,
     1: TransactionState.OPEN,
     2: TransactionState.OPEN,
@@ -36,11 +36,11 @@ _STATES: Final = {
 class SqlTransactionMarks:
     """Marks transactions on PostgreSQL (the port TransactionMarks).
 
-    Of SQLite nothing is known: its driver begins and ends transactions where it likes.
+    On SQLite the state is unknown: its driver begins and ends transactions by itself.
     """
 
     def state(self, connection: Connection) -> TransactionState:
-        """Return what the driver knows."""
+        """Return the state of the transaction in the driver."""
         if not _is_postgresql(connection):
             return TransactionState.UNKNOWN
         driver: Any = connection.connection.driver_connection
@@ -51,12 +51,12 @@ class SqlTransactionMarks:
         return _STATES.get(status, TransactionState.UNKNOWN)
 
     def is_in_block(self, connection: Connection) -> bool:
-        """Whether it is in `with connection.transaction()` of psycopg, which makes savepoints."""
+        """Whether psycopg has an open `with connection.transaction()`, which makes savepoints."""
         driver: Any = connection.connection.driver_connection
         return bool(getattr(driver, "_num_transactions", 0))
 
     def mark(self, connection: Connection, *, owner: int, number: int) -> int | None:
-        """Set the owner's mark, and return that which was there before; None on SQLite."""
+        """Set the owner's mark, and return the mark before; None on SQLite."""
         if not _is_postgresql(connection):
             return None
         given = {"of_owner": f" {owner}:[0-9]+;", "mark": f" {owner}:{number};"}
@@ -78,13 +78,13 @@ def _is_postgresql(connection: Connection) -> bool:
 def _state_of_asyncpg(connection: Connection, driver: Any) -> TransactionState:
     if driver.is_in_transaction():
         return TransactionState.OPEN
-    # SQLAlchemy begins its transactions itself, by the first statement, and not once more.
+    # SQLAlchemy begins its transaction itself, at the first statement, and only once.
     begun = getattr(connection.connection.dbapi_connection, "_transaction", None)
     return TransactionState.NONE if begun is None else TransactionState.ENDED
 
 
 def _run(connection: Connection, statement: TextClause, given: dict[str, str]) -> tuple[Any, ...]:
-    # Its caller's connection may fetch by a cursor on the server.
+    # The caller's connection may fetch through a server-side cursor.
     options = {"stream_results": False, OF_MARK: True}
     result = connection.execute(statement, given, execution_options=options)
     if result.returns_rows:

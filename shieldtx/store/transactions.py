@@ -1,4 +1,4 @@
-"""Transactions that are run again where the server ends them because of others at work."""
+"""Transactions that are repeated if the server aborts them because of concurrent transactions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from shieldtx.domain.reasons import reason_of
 from shieldtx.store.dialects import dialect_of
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ _FIRST_PAUSE_S: Final = 0.1
 
 
 def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> ResultT:
-    """Run `work` in a transaction, and again where the server has rolled it back for a conflict.
+    """Run `work` in a transaction, and repeat it if the server rolls it back for a conflict.
 
     A deadlock and a serialization failure are conflicts. Raises the server's error after `TRIES`.
     """
@@ -35,8 +36,13 @@ def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> Res
             if attempt == TRIES or not dialect_of(engine.dialect).is_conflict(error):
                 raise
             log.warning(
-                "transaction is tried again", extra={"action": "repair", "attempt": attempt}
+                "transaction conflict, tried again",
+                extra={
+                    "action": "transaction_retried",
+                    "attempt": attempt,
+                    "error": reason_of(error),
+                },
             )
-        # Of two that are in each other's way, one comes first the next time.
+        # The random pause separates two conflicting transactions.
         time.sleep(_FIRST_PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1))  # noqa: S311
     raise AssertionError("unreachable")

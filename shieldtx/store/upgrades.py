@@ -1,8 +1,8 @@
-"""Upgrades of tables in use: writers wait for a fraction of a second, whatever else goes on.
+"""Upgrades of tables in use: writers wait for a fraction of a second, whatever else runs.
 
-Each revision is one transaction, which gives up when it does not get a lock at once and tries again
-later. So no statement queues for long behind an upgrade that itself waits for a long reader. A
-revision or an index build that PostgreSQL ends to break a deadlock is tried again too.
+Each revision is one transaction. If it does not get a lock at once, it is rolled back and tried
+again later. So no statement queues for long after an upgrade that itself waits for a long reader. A
+revision or an index build that PostgreSQL aborts to break a deadlock is tried again too.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from shieldtx.store.migrations import PAUSE_S, Migrations
 from shieldtx.store.online import OnlineChange
 from shieldtx.store.statements import locks
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 PATIENCE: Final = timedelta(minutes=10)
-"""How long an upgrade waits for others by default."""
+"""How long an upgrade waits for other transactions by default."""
 
 Notice = Callable[[str], None]
-"""Gets a line about each step of an upgrade and about what it waits for."""
+"""Receives a line about each step of an upgrade and about each wait."""
 
 LARGE_TABLES: Final = ("shield_inbox", "shield_outbox")
 
 LOCK_WAIT: Final = timedelta(milliseconds=300)
-"""How long a writer can wait behind an upgrade that waits for an exclusive lock of one table."""
+"""How long a writer can wait for an upgrade that waits for an exclusive lock of one table."""
 
 _VACUUM_WAIT: Final = timedelta(seconds=5)
 _FIRST_PAUSE_S: Final = 0.2
@@ -44,7 +44,7 @@ _LONGEST_PAUSE_S: Final = 2.0
 
 
 class OnlineUpgrade:
-    """An upgrade or downgrade, revision by revision, over connections of its own."""
+    """An upgrade or downgrade, revision by revision, over its own connections."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class OnlineUpgrade:
         self._notice = notice or _log
 
     def up(self, revision: str) -> None:
-        """Bring the tables to `revision`; an earlier upgrade that was interrupted is completed."""
+        """Upgrade the tables to `revision`; first complete an interrupted earlier upgrade."""
         with self._alone():
             with self._transaction() as connection:
                 migrations = Migrations(connection, self._schema)
@@ -91,7 +91,7 @@ class OnlineUpgrade:
                     migrations.clear()
 
     def _run(self, step: RevisionStep) -> None:
-        """Run a revision's transaction, again and again until it gets its locks."""
+        """Run a revision's transaction, and repeat it until it gets its locks."""
         name = step.revision.revision
         began = time.monotonic()
         pause = _FIRST_PAUSE_S
@@ -116,7 +116,7 @@ class OnlineUpgrade:
         connection.execute(locks.lock_timeout(LOCK_WAIT))
 
     def _wait(self, what: str, attempt: int, waited: float, error: DBAPIError) -> None:
-        """Report who is in the way; raises UpgradeBlocked when it has been for too long."""
+        """Report the blocking transaction; raises UpgradeBlocked after the patience is over."""
         holder = self._holder()
         if waited > self._patience.total_seconds():
             raise UpgradeBlocked(
@@ -138,7 +138,7 @@ class OnlineUpgrade:
         )
 
     def _finish(self, revision: str | None) -> None:
-        """Make what a revision changes online and what is not there yet."""
+        """Make the online changes of a revision that are not complete yet."""
         with self._transaction() as connection:
             migrations = Migrations(connection, self._schema)
             missing = [
@@ -151,7 +151,7 @@ class OnlineUpgrade:
             self._make(change, f"revision {revision}: {change.name}")
 
     def _make(self, change: OnlineChange, what: str) -> None:
-        """Make an online change, again and again until no deadlock ends it."""
+        """Make an online change, and repeat it until no deadlock aborts it."""
         began = time.monotonic()
         pause = _FIRST_PAUSE_S
         for attempt in count(1):
@@ -191,8 +191,8 @@ class OnlineUpgrade:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other migrations out, by a transaction that stays open meanwhile."""
-        # An engine of its own: a pool may be as small as one connection.
+        """Lock out other migrations, with a transaction that stays open meanwhile."""
+        # A separate engine: a pool may have only one connection.
         engine = Engine(self._engine.pool.recreate(), self._engine.dialect, self._engine.url)
         try:
             with _reading_committed(engine) as connection:
@@ -230,4 +230,4 @@ def _reading_committed(engine: Engine) -> Connection:
 
 
 def _log(line: str) -> None:
-    logger.info("schema upgrade: %s", line, extra={"action": "upgrade"})
+    log.info("schema upgrade", extra={"action": "schema_upgrade", "step": line})

@@ -62,7 +62,10 @@ class TraceRecorder:
             while self._entries and self._write():
                 pass
             if self._lost and self._lines.admits("lost"):
-                log.warning("%d entries of the trace are lost", self._lost)
+                log.warning(
+                    "trace entries are lost",
+                    extra={"action": "trace_entries_lost", "count": self._lost},
+                )
                 self._lost = 0
 
     def close(self, *, within: timedelta = timedelta(seconds=3)) -> None:
@@ -138,7 +141,9 @@ class TraceRecorder:
         except Exception as error:  # noqa: BLE001  whatever it is, no event may suffer
             self._lost += len(batch)
             if self._lines.admits("unwritable"):
-                reason = reason_of(error)
-                log.warning("the trace cannot be written, which harms nothing else: %s", reason)
+                log.warning(
+                    "trace could not be written",
+                    extra={"action": "trace_not_written", "error": reason_of(error)},
+                )
             return False
         return True

@@ -1,1 +1,1 @@
-"""How the rows of two sides are compared: DataFrame in, DataFrame out."""
+"""The comparison of the rows of two sides: DataFrame in, DataFrame out."""

@@ -1,4 +1,4 @@
-"""Compares digests, and says what has to be read."""
+"""Compares digests, and selects the rows that must be read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+from pyspark.sql import functions as F  # noqa: N812  the usual name in PySpark programs
 
 from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.digest_buckets import Buckets
@@ -19,7 +19,7 @@ from .digests import NO_EVENTS, RECEIVED, SENT, Digests
 from .transforms import PAIR
 
 _MOST_RANGES = 20_000
-"""Of ids, to be read by the primary key; where more buckets differ, all rows are read."""
+"""The most id ranges to read by the primary key; if more buckets differ, all rows are read."""
 
 _BUCKET = dict.fromkeys((*PAIR, "topic", "event_type"), TEXT) | {"bucket": NUMBER}
 _DIFFERING = _BUCKET | {"differs": TRUTH}
@@ -27,27 +27,28 @@ _DIFFERING = _BUCKET | {"differs": TRUTH}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compared:
-    """What came of comparing the digests of a route's events."""
+    """The result of comparing the digests of a route's events."""
 
     route: Route
     clean: int
-    """Events in the buckets whose digests are the same."""
+    """Events in the buckets with equal digests."""
     differing: Sequence[int]
     """The other buckets."""
     too_old: int = 0
-    """Events in these of which the group alone has a row, and which are not read."""
+    """Events in the other buckets of which only the group has a row, and which are not read."""
 
 
 def compared(digests: Digests, routes: Iterable[Route]) -> list[Compared]:
-    """Compare the digests of all routes of events; those that bring rollbacks have none.
+    """Return the comparison of digests of all routes of COMMIT events; rollbacks have no digests.
 
-    Here and not in Spark: the groups of ten million events take 0.02 s, a first job of Spark three.
+    Done in Python, not in Spark: the groups of ten million events take 0.02 s, a first job of Spark
+    three.
     """
     return [_compared(digests, r) for r in routes if r.stream.kind is TxKind.COMMIT]
 
 
 def _compared(digests: Digests, route: Route) -> Compared:
-    """Compare group by group, and look into those that differ for the buckets that do it."""
+    """Compare the groups of buckets, and the single buckets of differing groups."""
     all_sent, all_received = (digests.groups.get(end, {}) for end in _ends(route))
     clean = 0
     differing = []
@@ -67,7 +68,7 @@ def _compared(digests: Digests, route: Route) -> Compared:
 
 
 def _ends(route: Route) -> tuple[Sent, Received]:
-    """Return the types of a route's events, as they are sent and as they are received."""
+    """Return the types of a route's events, as sent and as received."""
     stream, words = route.stream, {"topic": route.topic, "event_type": route.event_type}
     return (
         Sent(upstream=stream.upstream, kind=stream.kind, **words),
@@ -84,7 +85,7 @@ def _ends(route: Route) -> tuple[Sent, Received]:
 def reads(
     digests: Digests, found: Iterable[Compared]
 ) -> tuple[Mapping[str, Read], Mapping[str, Read]]:
-    """Return, by service, which rows of its outbox and of its inbox have to be read."""
+    """Return, by service, the rows of its outbox and of its inbox that must be read."""
     found = list(found)
     upstream: _Numbers = defaultdict(lambda: defaultdict(set))
     downstream: _Numbers = defaultdict(lambda: defaultdict(set))
@@ -102,7 +103,7 @@ def reads(
 
 
 _Odd = dict[str, Sequence[tuple[str, Words]]]
-"""Ids of events with their types, by the service in whose table they are."""
+"""Ids of events with their types, by the service that has the rows."""
 
 
 def _odd(digests: Digests, side: str) -> _Odd:
@@ -110,9 +111,9 @@ def _odd(digests: Digests, side: str) -> _Odd:
 
 
 def _partners(found: Iterable[Compared], odd_received: _Odd) -> _Odd:
-    """Return the events of odd inbox rows of groups that are not expected to have any.
+    """Return the events of odd inbox rows, for groups that are not expected to receive them.
 
-    In the bucket of any other group, the digests differ by such a row.
+    In the buckets of all other groups, such a row makes the digests differ.
     """
     unexpected = [each.route for each in found if not each.route.expected]
     words: dict[str, set[tuple[str, Words]]] = defaultdict(set)
@@ -127,7 +128,7 @@ def _partners(found: Iterable[Compared], odd_received: _Odd) -> _Odd:
 
 
 def to_read(pairs: DataFrame, found: Iterable[Compared]) -> DataFrame:
-    """Keep the pairs that no two equal digests have counted already."""
+    """Keep the pairs that are not already counted by equal digests."""
     is_odd = F.coalesce("upstream_odd", F.lit(col=False)) | F.coalesce(
         "downstream_odd", F.lit(col=False)
     )
@@ -148,7 +149,7 @@ def to_read(pairs: DataFrame, found: Iterable[Compared]) -> DataFrame:
 
 
 _Numbers = dict[str, dict[Words, set[int]]]
-"""Of buckets, by service and type."""
+"""Bucket numbers, by service and type."""
 
 
 def _reads(buckets: Buckets, numbers: _Numbers, odd: _Odd) -> dict[str, Read]:

@@ -1,18 +1,18 @@
-"""Digests of what is in order, made inside the databases: only where they differ rows are read.
+"""Digests of rows in order, computed by the databases: only rows of differing digests are read.
 
-A digest is over the rows of a type in a bucket that are published and never taken back (upstream),
-or done in time and never taken back (downstream). Where those of both sides are the same, each row
-has its partner, with the same payload, key, business key and operation: all these pairs are
-MATCHED. Any other row is odd: it is in no digest, and its id is told. So a pair of which a row is
-odd is read by that id, or it lies in a bucket whose digests differ.
+A digest covers the rows of a type in a bucket that were never taken back: published ones
+(upstream), or ones done in time (downstream). If the digests of both sides are equal, each row has
+its partner, with the same payload, key, business key and operation: all these pairs are MATCHED.
+Any other row is odd: no digest includes it, and the scan returns its id. So a pair with an odd row
+is read by id, and a pair without its partner lies in a bucket with different digests.
 
-The buckets of a type leave the database in groups of neighbours, with a digest over them all: where
-those of both sides are the same, nobody looks at the buckets. So a tenth of the rows leave the
-database, and a text for each that is hardly ever read.
+The buckets of a type leave the database in groups of neighbours, with one digest over each group.
+If the digests of a group are equal, its buckets are not compared. So the database returns a tenth
+of the rows, each with a text that is rarely parsed.
 
-What a scan costs decides what a run costs. Measured on PostgreSQL 18, of ten million rows of 300 B:
-0.6 us a row to read it, 0.15 us to hash its payload, 0.25 us to find its bucket, 0.3 us to group it
-by one number (0.7 us by three columns), 0.15 us to see whether it is odd.
+The scans dominate the cost of a run. Measured on PostgreSQL 18, with ten million rows of 300 B: per
+row, 0.6 us to read it, 0.15 us to hash its payload, 0.25 us to find its bucket, 0.3 us to group it
+by one number (0.7 us by three columns), 0.15 us to check whether it is odd.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ..sources.server_checks import Servers
 SENT, RECEIVED = "sent", "received"
 
 _AT_ONCE = 4
-"""Scans; several of them may be for one server."""
+"""Concurrent scans; several of them may be on one server."""
 
 _BUCKET_BITS = 18
 _BUCKET_MASK = (1 << _BUCKET_BITS) - 1
@@ -49,15 +49,15 @@ _TOGETHER = 1 << _TOGETHER_BITS
 _GROUP_BITS = _BUCKET_BITS - _TOGETHER_BITS
 _GROUP_MASK = (1 << _GROUP_BITS) - 1
 
-# The type of an event by its hash: to look its words up costs a scan more than to hash them.
+# The type of an event by its hash: hashing costs a scan less than looking up the names.
 _TYPE_SENT = "hashtextextended(o.event_type, hashtextextended(o.topic, 0))"
 _TYPE_RECEIVED = (
     "hashtextextended(i.event_type, hashtextextended(i.topic, "
     "hashtextextended(i.source, hashtextextended(i.consumer_group, 0))))"
 )
-# Grouped by what is odd, too: it is NULL for all other rows, and an aggregate that gathers it is
-# taken by PostgreSQL for one that needs 8 kB a group, for which it would go to the disk.
-# Of all sources, too: whose events nobody judges has to be said. They have no key.
+# Also grouped by `odd`, which is NULL for all other rows. For an aggregate that collects `odd`,
+# PostgreSQL would assume 8 kB a group and spill to the disk. Rows of all sources: the run must
+# report events that it does not judge. Their key is NULL.
 _DIGESTS_SENT = """
     SELECT CASE WHEN o.source = {name} THEN ({type} & ~{mask}) | {bucket} END AS key,
            CASE WHEN o.source <> {name} THEN json_build_array(o.source)::text WHEN {odd} THEN
@@ -65,15 +65,15 @@ _DIGESTS_SENT = """
                ::text END AS odd,
            count(*) AS events, bit_xor({digest}) AS digest
     FROM {outbox} o GROUP BY 1, 2"""
-# Of all sources, so that those are known that the run does not know: it has to say so.
+# Rows of all sources, so that the run can report sources that it does not know.
 _DIGESTS_RECEIVED = """
     SELECT ({type} & ~{mask}) | {bucket} AS key, CASE WHEN i.source IN ({names}) AND {odd} THEN
                json_build_array(i.event_id, i.tx_kind, i.topic, i.event_type, i.causation_source,
                                 i.consumer_group, i.source)::text END AS odd,
            count(*) AS events, bit_xor({digest}) AS digest
     FROM {inbox} i GROUP BY 1, 2"""
-# The order lets PostgreSQL sort what it groups, a row a bucket: a hash table of aggregates that
-# gather would be taken for one of 8 kB a group, see above.
+# With the order, PostgreSQL sorts the rows of the groups, one row a bucket. For a hash table of
+# collecting aggregates it would assume 8 kB a group, see above.
 _GROUPED = """
     SELECT (key >> {together}) >> {group} AS type,
            ((key >> {together}) & {group_mask})::int AS number,
@@ -91,9 +91,9 @@ _TYPES_RECEIVED = """
            i.consumer_group, i.source
     FROM {inbox} i WHERE i.tx_kind = 'COMMIT' AND ({condition})"""
 
-# The ids of UUIDv7 divide the time that the events took; statistics, where there are some, say
-# where they lie close together.
-# Before the first ANALYZE a table has no number of rows: then its size tells, a kilobyte each.
+# The ids of UUIDv7 divide the time span of the events; statistics, if there are any, show where the
+# ids are dense. Before the first ANALYZE, a table has no row count: its size is used, at a kilobyte
+# a row.
 _SIZE = """
     SELECT max(CASE WHEN reltuples > 0 THEN reltuples
                     ELSE pg_relation_size(oid) / 1024 END)::bigint AS rows
@@ -108,15 +108,15 @@ _SAMPLES = """
 
 
 class Group(NamedTuple):
-    """The events of a type that lie in a group of buckets."""
+    """The events of a type in a group of buckets."""
 
     events: int
     digest: int
     text: str
-    """Of each bucket its place in the group, its events and their digest."""
+    """For each bucket: its index in the group, its events and their digest."""
 
     def buckets(self, number: int) -> dict[int, tuple[int, int]]:
-        """Return events and digest by the number of the bucket; `number` is that of the group."""
+        """Return events and digest by bucket number; `number` is that of the group."""
         return {
             number * _TOGETHER + int(place): (int(events), int(digest))
             for place, events, digest in (one.split(" ") for one in self.text.split(",") if one)
@@ -128,25 +128,25 @@ NO_EVENTS = Group(events=0, digest=0, text="")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Digests:
-    """The digests of all services, and what is told of the rows that are in none."""
+    """The digests of all services, and the rows that no digest includes."""
 
     buckets: Buckets
     groups: Mapping[Sent | Received, Mapping[int, Group]]
-    """By type and number."""
+    """By type and number of the group."""
     odd_types: frozenset[Sent | Received]
-    """Those of the odd rows."""
+    """The types of the odd rows."""
     odd: Mapping[tuple[str, str], Sequence[tuple[str, Words]]]
-    """Their ids, topics and event types, by side and service."""
+    """Ids, topics and event types of the odd rows, by side and service."""
     sources: Mapping[str, frozenset[str]]
-    """By service, others whose events its outbox holds."""
+    """By service: the other sources of events in its outbox."""
     oldest: Mapping[str, OldestEvents]
-    """By service, of its outbox, from before it was digested."""
+    """By service: the oldest events of its outbox, read before the digests."""
 
 
 def digests_of(servers: Servers, memories: Mapping[str, Memory]) -> Digests:
-    """Digest all outboxes and inboxes, each in one scan of its own database.
+    """Compute the digests of all outboxes and inboxes, each in one scan of its own database.
 
-    `memories` are those by which rows are read later: what is odd has to be the same.
+    `memories` must be those of the later reads, so that the same rows are odd.
     """
     services = servers.services
     rows = [servers.rows(service, _SIZE)[0].rows for service in services]
@@ -171,15 +171,17 @@ def digests_of(servers: Servers, memories: Mapping[str, Memory]) -> Digests:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Scan:
-    """What a scan of a table tells."""
+    """The result of the scan of a table."""
 
     side: str
     service: str
     groups: Mapping[Sent | Received, Mapping[int, Group]]
     odd: Sequence[Sequence[str]]
-    """The ids and words of the odd rows, in the order of `_DIGESTS_SENT` or `_DIGESTS_RECEIVED`."""
+    """Ids and attributes of the odd rows, in the order of `_DIGESTS_SENT` or `_DIGESTS_RECEIVED`.
+    """
     sources: frozenset[str]
-    """Others whose events the table holds; of an inbox, whose rows are of all sources, none."""
+    """The other sources of events in an outbox; empty for an inbox, which has rows of all sources.
+    """
 
 
 def _scan(
@@ -238,7 +240,7 @@ def _types(
     service: ServiceDatabase,
     groups: Mapping[int, Mapping[int, Group]],
 ) -> dict[int, Sent | Received]:
-    """Look up what the types are, each by a group with some of its events."""
+    """Return the types by hash, each looked up in a group with some of its events."""
     types: dict[int, Sent | Received] = {}
     for type_number, found in groups.items():
         first = min(found) * _TOGETHER
@@ -276,7 +278,7 @@ def _type_of(
     causation_source: str | None,
     *receiver: str,
 ) -> Sent | Received:
-    """Return the type of an event; `receiver`: the group that received it, and from whom."""
+    """Return the type of an event; `receiver`: the group that received it, and the source."""
     taken_back_from = causation_source if kind == TxKind.ROLLBACK else None
     if not receiver:
         return Sent(

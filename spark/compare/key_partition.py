@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+from pyspark.sql import functions as F  # noqa: N812  the usual name in PySpark programs
 
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
@@ -15,7 +15,7 @@ _WORD = 4
 def partition_of(key: Column, partitions: Column) -> Column:
     """Return the partition (0 to `partitions` - 1) of all records with this key; NULL without one.
 
-    All numbers are below 2^32 and the multiplier below 2^31, so that no product overflows.
+    All numbers are below 2^32 and the multiplier below 2^31, so no product overflows.
     """
     data = F.encode(key, "UTF-8")
     length = F.octet_length(data)
@@ -45,7 +45,7 @@ def _finished(mixed: Column) -> Column:
 
 
 def _number(data: Column, word: Column, size: Column) -> Column:
-    """Read the bytes of a word, of which there may be less than four; the first weighs least."""
+    """Return the number in at most four bytes, in little-endian order."""
     digits = F.hex(F.substring(data, word * _WORD + 1, size))
     pairs = [F.substring(digits, 2 * place + 1, 2) for place in reversed(range(_WORD))]
     return F.conv(F.concat(F.lit("0"), *pairs), 16, 10).cast("bigint")

@@ -1,4 +1,4 @@
-"""The other side of rows that are read: looked up by its ids where a plan leaves it out."""
+"""The other side of the rows that are read: rows outside the plan are looked up by id."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Source = Callable[[Databases, ServiceDatabase, Read], DataFrame]
 
 
 def rows_of(databases: Databases, source: _Source, reads: Mapping[str, Read]) -> DataFrame:
-    """Read the rows of all services, by service; of one that is not named, none."""
+    """Return the rows of all services; none for a service without an entry in `reads`."""
     return union_of(
         source(databases, service, reads.get(service.name) or NOTHING)
         for service in databases.services
@@ -36,11 +36,10 @@ class Partners:
 
 
 def partners_of(databases: Databases, pairs: DataFrame) -> Partners | None:
-    """Return what the plan has left out and what belongs to a row that it has not.
+    """Return the rows that the plan has left out and that belong to unmatched rows; None if none.
 
-    An event that is looked up for the sake of one group is judged for all groups that should have
-    it, so inbox rows are looked up of such events too, and in all services. None: nothing is left
-    out.
+    An event that is looked up for one group is judged for all groups that should have it. So inbox
+    rows of such events are looked up too, in all services.
     """
     found = alone(pairs).limit(MOST_LOOKUPS + 1).collect()
     if not found:
@@ -62,7 +61,7 @@ def partners_of(databases: Databases, pairs: DataFrame) -> Partners | None:
 def _looked_up(
     databases: Databases, source: _Source, ids: Mapping[str, Collection[str]] | None
 ) -> DataFrame:
-    """Read rows by the ids of their events, by service; None: all rows."""
+    """Return rows by the ids of their events, by service; None: all rows."""
     if ids is None:
         every = {service.name: EVERYTHING for service in databases.services}
         return rows_of(databases, source, every)
@@ -72,7 +71,7 @@ def _looked_up(
 def with_events(
     databases: Databases, sent: DataFrame, ids: Mapping[str, Collection[str]] | None
 ) -> tuple[DataFrame, DataFrame]:
-    """Return outbox rows with those looked up that they lack, and the latter by themselves."""
+    """Return outbox rows extended by the looked-up rows, and the added rows alone."""
     more = _looked_up(databases, outbox_inbox.outbox, ids)
     return _with_more(sent, more, by=("upstream", "event_id"))
 
@@ -80,7 +79,7 @@ def with_events(
 def with_arrivals(
     databases: Databases, received: DataFrame, ids: Mapping[str, Collection[str]] | None
 ) -> tuple[DataFrame, DataFrame]:
-    """Return inbox rows with those looked up that they lack, and the latter by themselves."""
+    """Return inbox rows extended by the looked-up rows, and the added rows alone."""
     more = _looked_up(databases, outbox_inbox.inbox, ids)
     return _with_more(received, more, by=("downstream", "consumer_group", "upstream", "event_id"))
 
@@ -88,9 +87,9 @@ def with_arrivals(
 def _with_more(
     rows: DataFrame, more: DataFrame, *, by: Sequence[str]
 ) -> tuple[DataFrame, DataFrame]:
-    # Under a name of its own: Spark makes one union of a union and what is added to it, does not
-    # know that again for what it has kept, and reads all the rows once more.
+    # An alias of its own: Spark flattens a union with an added union, does not recognize the
+    # persisted part, and reads all rows once more.
     kept = rows.alias("kept")
-    # Kept as well: the types of what is added are asked for before the rows are.
+    # Persisted as well: the types of the added rows are read before the rows.
     added = more.join(kept.select(*by), on=list(by), how="left_anti").persist()
     return kept.unionByName(added), added

@@ -1,9 +1,9 @@
-"""Whether a row that is missing can have been purged: how old it would be; what is ambiguous."""
+"""Whether a missing row can have been purged, by its possible age; and ambiguous cases."""
 
 from __future__ import annotations
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+from pyspark.sql import functions as F  # noqa: N812  the usual name in PySpark programs
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.facts import Fact
@@ -11,13 +11,13 @@ from shieldtx.reconcile.verdicts import Verdict
 
 
 def first_trace() -> Column:
-    """Return since when the rows that a verdict asks for can have been settled, and so be purged.
+    """Return the earliest time at which the missing rows can have been settled, and so be purged.
 
-    What groups do with an event comes after its record was sent: of a delayed event, that is long
-    after it was written. An event that was sent more than once may have arrived with its first
-    record, long before its row was settled: it counts from when it was written. The event's own
-    time comes from its writer's clock, so that the time of the arrival counts as well. For the
-    rollback of an event that was given up, see `owes_rollback`.
+    Groups handle an event after its record was sent; for a delayed event, that is long after it was
+    written. An event that was sent more than once may have arrived with its first record, long
+    before its row was settled: the time of writing counts. The writer's clock sets that time, so
+    the time of arrival counts as well. For the rollback of an event that was given up, see
+    `owes_rollback`.
     """
     is_commit = F.col("kind") == TxKind.COMMIT.value
     is_sent = is_commit & (F.col("upstream_status") == OutboxStatus.PROCESSED.value)
@@ -31,10 +31,10 @@ def first_trace() -> Column:
 
 
 def owes_rollback() -> Column:
-    """Whether a group gave an event up so lately that its rollback is there, if it was written.
+    """Return whether a group gave an event up so recently that its rollback must exist if written.
 
-    That is in the same transaction and the same database, whatever the upstream has purged. NULL:
-    the rollback may have been purged, or the event was not given up.
+    The rollback is written in the same transaction and database, whatever the upstream has purged.
+    NULL: the rollback may have been purged, or the event was not given up.
     """
     is_given_up = F.col("downstream_status") == InboxStatus.MAX_RECONSUMED.value
     is_late = unless_unknown(F.col("settled_at") >= F.col("horizon"), otherwise=True)
@@ -42,9 +42,9 @@ def owes_rollback() -> Column:
 
 
 def is_ambiguous() -> Column:
-    """Whether a row is missing that may have been purged, and a run in time could not judge it.
+    """Return whether a missing row may have been purged, and no run in time could judge it.
 
-    Of an event that both sides have, that is an earlier row of the group.
+    For an event that both sides have, the missing row is an earlier row of the group.
     """
     is_too_old = F.col("verdict") == Verdict.TOO_OLD.value
     is_any = _was_sent_again() | _came_late() | _was_settled_late()
@@ -53,9 +53,10 @@ def is_ambiguous() -> Column:
 
 
 def _came_again() -> Column:
-    """Whether a group may have had the event before, and have purged that row when it came again.
+    """Return whether a group may have had the event before, and purged that row meanwhile.
 
-    It knows an event by its row. Without it, it applies an event once more, or compensates one.
+    The group recognizes an event by its row. Without the row, it applies or compensates an event
+    once more.
     """
     has_acted = F.col("downstream_status").isin(
         InboxStatus.PROCESSED.value, InboxStatus.MAX_RECONSUMED.value
@@ -71,17 +72,17 @@ def _came_again() -> Column:
 
 
 def _first_arrival() -> Column:
-    """Return since when a group can have had an event that was sent.
+    """Return the earliest time at which a group can have had an event that was sent.
 
-    Of one that was sent once, that is when its row was settled. One that was sent more than once
-    may have come as soon as it was due, which is when it was written, or when its delay ended.
+    For an event that was sent once, that is the settlement of its row. An event that was sent more
+    than once may have come as soon as it was due: when it was written, or when its delay ended.
     """
     was_sent_again = F.coalesce("upstream_unconfirmed", F.lit(col=False))
     return F.when(was_sent_again, F.col("upstream_due_at")).otherwise(F.col("published_at"))
 
 
 def _was_sent_again() -> Column:
-    """Whether an event was sent more than once, lately enough to be missed, and is not.
+    """Return whether a missing event was sent more than once, and settled after the horizon.
 
     A group that has handled the first record purges its row earlier than the outbox does. A group
     that has received no record looks the same.
@@ -96,10 +97,10 @@ def _was_sent_again() -> Column:
 
 
 def _came_late() -> Column:
-    """Whether an event was older than all that is kept, already when what is to be judged came.
+    """Return whether an event was older than all kept rows when its arrival or rollback came.
 
-    That is an arrival without a row upstream: a delayed event, or one that was received long after
-    it was sent. Or it is a rollback that nothing calls for.
+    Either an arrival without an outbox row: a delayed event, or one that was received long after it
+    was sent. Or a rollback without a cause.
     """
     is_unknown = F.col("upstream_status").isNull() & (
         F.col("downstream_status") != InboxStatus.FENCED.value
@@ -119,10 +120,10 @@ def _came_late() -> Column:
 
 
 def _was_settled_late() -> Column:
-    """Whether a rollback was settled lately without a compensation, and is older than the horizon.
+    """Return whether a rollback older than the horizon was settled recently without a compensation.
 
-    It was FAILED or DEAD for long, and replayed. Another rollback may have compensated the event
-    before, and have been purged since.
+    The rollback was FAILED or DEAD for a long time, and replayed. Another rollback may have
+    compensated the event before, and have been purged since.
     """
     return unless_unknown(
         (F.col("kind") == TxKind.ROLLBACK.value)

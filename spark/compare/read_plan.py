@@ -1,4 +1,4 @@
-"""The rows that a run compares, and how it came by them."""
+"""The rows that a run compares, and the way to read them."""
 
 from __future__ import annotations
 
@@ -30,38 +30,38 @@ from .transforms import paired
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Which rows have to be read to judge all that a run looks at."""
+    """The rows that must be read to judge all selected events."""
 
     outboxes: Mapping[str, Read]
     inboxes: Mapping[str, Read]
     expectation: Expectation | None = None
-    """None: it depends on the rows that are read."""
+    """None: the expectation depends on the rows that are read."""
     past: Sequence[Received] = ()
-    """What has been received, at least where that says what should be."""
+    """Past receipts; at least those that define expectations."""
     sent: frozenset[Sent] | None = None
-    """Of which types the events of the outboxes are; None: nobody has looked at all of them."""
+    """The types of the events in the outboxes; None: not all outbox rows were searched."""
     compared: Sequence[Compared] | None = None
-    """What came of the digests; None: none were compared."""
+    """The comparison of digests; None: no digests were compared."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows of all tables are read."""
+        """Return whether all rows of all tables are read."""
         return all(read.is_everything for read in (*self.outboxes.values(), *self.inboxes.values()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedReads:
-    """The rows of all outboxes and inboxes that a run looks at."""
+    """The rows of all outboxes and inboxes that a run judges."""
 
     expectation: Expectation
     received: frozenset[Received]
-    """What groups have received, as far as these rows and what was asked before them tell."""
+    """The receipts of groups, as far as these rows and earlier queries show them."""
     pairs: DataFrame
-    """Each event beside the inbox row of each group that has it or should have it."""
+    """Each event with the inbox row of each group that has it or should have it."""
 
 
 def plan_of(databases: Databases, digests: Digests | None) -> Plan:
-    """Decide what to read: where digests were made, what these leave open."""
+    """Return the rows to read; with digests, only the rows that these leave open."""
     if digests is not None:
         return _plan_by_digests(databases, digests)
     services, selection = databases.services, databases.request.selection
@@ -88,7 +88,7 @@ def plan_of(databases: Databases, digests: Digests | None) -> Plan:
 
 
 def _with_taken_back(databases: Databases, plan: Plan) -> Plan:
-    """Read the rows of events whose rollbacks are read, too: of all groups that have them."""
+    """Add the rows of events whose rollbacks are read, for all groups that have them."""
     events = taken_back(databases, plan.outboxes, plan.inboxes)
     every_id = {event_id for ids in events.values() for event_id in ids}
     return replace(
@@ -103,9 +103,9 @@ def _with_taken_back(databases: Databases, plan: Plan) -> Plan:
 def without_purged_events(
     databases: Databases, plan: Plan, digests: Digests, windows: Mapping[Stream, Window]
 ) -> Plan:
-    """Count what inboxes have left of events that their outboxes have purged, and do not read it.
+    """Return a plan that only counts the inbox rows of events that outboxes have purged.
 
-    `windows` may be earlier than those in which the events are judged, and not later.
+    `windows` may be earlier than the windows in which the events are judged, but not later.
     """
     found: dict[tuple[str, Arrival], int] = {}
     inboxes = dict(plan.inboxes)
@@ -125,13 +125,13 @@ def without_purged_events(
 
 
 def planned_reads(databases: Databases, plan: Plan) -> PlannedReads:
-    """Read what is planned, and what belongs to it."""
+    """Return the planned rows, and the rows that belong to them."""
     sent = rows_of(databases, outbox_inbox.outbox, plan.outboxes)
     received = rows_of(databases, outbox_inbox.inbox, plan.inboxes)
     if plan.expectation is None:
         return _with_partners(databases, plan, sent.persist(), received.persist())
-    # No partner is missing where all is read, nor where digests were compared: one that is in
-    # order makes the digests of its bucket differ, and one that is not is read by its id.
+    # No partner is missing if all rows are read, or if digests were compared: a partner in order
+    # makes the digests of its bucket differ, and an odd partner is read by its id.
     pairs = paired(sent, received, *_routes_and_applied(databases, plan.expectation))
     return PlannedReads(
         expectation=plan.expectation,
@@ -143,7 +143,7 @@ def planned_reads(databases: Databases, plan: Plan) -> PlannedReads:
 def _with_partners(
     databases: Databases, plan: Plan, sent: DataFrame, received: DataFrame
 ) -> PlannedReads:
-    """Expect what the rows themselves say, and look up the partners that the plan has left out."""
+    """Derive expectations from the rows, and look up the partners that the plan has left out."""
     types = outbox_inbox.types_in(sent, received)
     expectation = _expectation_by(databases, plan, types)
     of_groups = _kept(_routes_and_applied(databases, expectation))
@@ -152,7 +152,7 @@ def _with_partners(
     if ids is not None:
         sent, more_sent = with_events(databases, sent, ids.outboxes)
         received, more_received = with_arrivals(databases, received, ids.inboxes)
-        # A group of which nothing has moved may have received types that none of these has.
+        # A group without changes may have received types that occur in none of these rows.
         if more := outbox_inbox.types_in(more_sent, more_received) - types:
             types = types | more
             expectation = _expectation_by(databases, plan, types)
@@ -194,7 +194,7 @@ def _expectation(
     known = {*received, *past}
     found = expectation_of(members, sent=set(sent), received=known)
     if unsent := unsent_types(databases, unreceived(members, set(sent), found.routes)):
-        # Of these, no event has been sent that a group could lack.
+        # No event of these types has been sent, so no group can lack one.
         found = expectation_of(members, sent={*sent} - unsent, received=known)
     remarks = expected_by_the_past(found.routes, sent, set(past).difference(received))
     found = replace(found, remarks=tuple(remarks))
@@ -205,7 +205,7 @@ def _expectation(
 
 
 def _arrival(route: Route) -> tuple[str, Arrival]:
-    """Return the service of a route's group, and of which of its inbox rows the route is."""
+    """Return the service of a route's group, and the key of the route's inbox rows."""
     stream = route.stream
     return stream.downstream, (stream.upstream, route.group, route.topic, route.event_type)
 
@@ -214,13 +214,13 @@ _RoutesAndApplied = tuple[DataFrame, DataFrame | None]
 
 
 def _routes_and_applied(databases: Databases, expectation: Expectation) -> _RoutesAndApplied:
-    """Return the routes, and what their former groups have applied; see `paired`."""
+    """Return the routes, and the events that their former groups have applied; see `paired`."""
     routes = expectation.routes
     return routes_frame(databases.spark, routes), applied_by_former_groups(databases, routes)
 
 
 def _kept(found: _RoutesAndApplied) -> _RoutesAndApplied:
-    """Let Spark keep what is read more than once."""
+    """Persist frames that are read more than once."""
     routes, applied = found
     return routes, None if applied is None else applied.persist()
 
@@ -228,7 +228,7 @@ def _kept(found: _RoutesAndApplied) -> _RoutesAndApplied:
 def _expectation_by(
     databases: Databases, plan: Plan, types: Collection[Sent | Received]
 ) -> Expectation:
-    """Say who should receive the events that are read, by the past and by what is read."""
+    """Return the expectation for the rows that are read, from past receipts and from these rows."""
     sent = [each for each in types if isinstance(each, Sent)]
     received = [each for each in types if isinstance(each, Received)]
     return _expectation(databases, sent, [*plan.past, *received], sent_is_all=False)

@@ -1,4 +1,4 @@
-"""Whether the records of a key lie in the order in which its events were written."""
+"""The check that the records of a key are in the order in which its events were written."""
 
 from __future__ import annotations
 
@@ -9,46 +9,45 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import Window as SparkWindow
-from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+from pyspark.sql import functions as F  # noqa: N812  the usual name in PySpark programs
 
 from shieldtx.domain.states import OutboxStatus
 
 _SENT: Final = OutboxStatus.PROCESSED.value
 _CLOCK_STEP: Final = timedelta(seconds=10)
-"""By which a database's clock may go back while it runs or fails over."""
+"""The time by which a database's clock may go back while it runs or fails over."""
 
 
 def with_order(events: DataFrame, margin: timedelta) -> DataFrame:
     """Add `in_order`: False only where a later event of the key provably overtook this one.
 
-    It is not enough that an event has the lower `seq`, or was created earlier: it becomes visible
-    to relays when its transaction commits, which may be as late as its writer likes, and until then
-    every later event of its key rightly goes ahead. When that commit was, nobody can tell
-    afterwards. A delayed or replayed event rightly goes later too.
+    A lower `seq` or an earlier creation is not enough. An event becomes visible to relays when its
+    transaction commits, at any later time, and until then later events of its key rightly go ahead.
+    The time of that commit is not known afterwards. A delayed or replayed event rightly goes later
+    too.
 
-    What can be told is when a row was settled: `settled_at` of a PROCESSED row was stamped after
-    the broker had acknowledged it, and `created_at` of another row before that one could be sent,
-    both by the same database's clock. So where B was created after A had settled, A had its record
-    before B existed: if the first record of B lies before the first one of A all the same, the
-    topic contradicts the outbox, whatever transactions, delays and retries there were. That finds
-    an inversion whose events were written apart; of those that were open together it says nothing.
+    The settlement of a row is a proof. `settled_at` of a PROCESSED row was set after the broker's
+    acknowledgement. `created_at` of another row was set before that row could be sent. Both times
+    are by the same database's clock. So if B was created after A had settled, A had its record
+    before B existed. If the first record of B precedes the first record of A nevertheless, the
+    topic contradicts the outbox, despite any transactions, delays and retries. This check finds
+    inversions of events that were written apart, and none of events that were open together.
 
-    - Both first records have to be in the same partition, and all records of A in that one:
-      offsets of different partitions do not compare, and a key changes its partition when some are
-      added.
-    - The topic must not have lost a record of A: its second one is no proof.
-    - A database's clock may go back by some seconds: the two have to be further apart.
+    - Both first records must be in the same partition, with all records of A: offsets of different
+      partitions do not compare, and the partition of a key changes when partitions are added.
+    - The topic must not have lost a record of A: a second record proves nothing.
+    - A database's clock may go back by some seconds: the times must be further apart.
     """
     is_complete = F.col("created_at") >= F.col("complete_since") + F.lit(margin)
     is_comparable = F.col("partition").isNotNull() & F.col("key").isNotNull()
-    # Each event that has no part in any order by itself: of one line, they would be one task's.
+    # Each incomparable event is its own window: otherwise all of them would go to one task.
     line = F.when(is_comparable, F.col("key")).otherwise(F.col("event_id"))
     before = (
         SparkWindow.partitionBy("upstream", "kind", "topic", "partition", is_comparable, line)
         .orderBy("first.offset")
         .rowsBetween(SparkWindow.unboundedPreceding, -1)
     )
-    # Of the records before this one, the latest writing of an event.
+    # The latest creation time of the events whose records precede this one.
     latest = F.max("created_at").over(before)
     was_settled = F.col("upstream_status") == _SENT
     is_overtaken = latest > F.col("published_at") + F.lit(_CLOCK_STEP)

@@ -1,4 +1,4 @@
-"""The outbox rows that a run lays beside topics, and how it came by them."""
+"""The outbox rows that a run compares with topics, and the way to read them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import topic_transforms
 def judged(
     databases: Databases, records: DataFrame, horizons: DataFrame, clocks: Mapping[str, Clock]
 ) -> DataFrame:
-    """Judge events and their topics by what `sources.topics` has read."""
+    """Return the verdicts on events and their topics, from the results of `sources.topics`."""
     request = databases.request
     return topic_transforms.judged(
         _outboxes(databases, records),
@@ -29,7 +29,7 @@ def judged(
 
 
 def _outboxes(databases: Databases, records: DataFrame) -> DataFrame:
-    """Read the rows that the run covers, and those of records that it covers."""
+    """Return the selected rows, and the rows of selected records."""
     outbox = outbox_for_topics.outboxes(databases)
     selection = databases.request.selection
     if not selection.moved_since:

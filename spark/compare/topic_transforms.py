@@ -1,4 +1,4 @@
-"""Events beside their records: DataFrame in, DataFrame out."""
+"""Events with their records: DataFrame in, DataFrame out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+from pyspark.sql import functions as F  # noqa: N812  the usual name in PySpark programs
 
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.reconcile import findings
@@ -40,14 +40,15 @@ def judged(
 ) -> DataFrame:
     """Return a row with its verdict for each event that has a record, or a topic that was read.
 
-    `outbox` is what `outbox_for_topics` reads, and the others are what `topics` has read. `windows`
-    holds that of each service by itself.
+    `outbox` is the result of `outbox_for_topics`, and the other frames are results of `topics`.
+    `windows` has the window of each service alone.
     """
     margin = request.margin
     known = horizons.where(F.col("partition") == WHOLE).select("topic", "kind")
     written = outbox.drop("seq").join(F.broadcast(known), on=["topic", "kind"], how="left_semi")
     events = with_completeness(beside(written, by_event(records)), horizons)
-    # What is behind an event in its partition may lie before all that the run covers.
+    # The order also depends on records outside the selection, so the selection is applied
+    # afterwards.
     rows = with_order(events, margin).where(is_selected(request.selection))
     facts = {
         Fact.RECORDED: is_recorded(),
@@ -83,9 +84,9 @@ def judged(
 
 
 def without_rows(outbox: DataFrame, records: DataFrame, selection: Selection) -> DataFrame:
-    """Return the events that a selection covers by their records, and that lack their rows so far.
+    """Return the events whose records are selected, and whose rows are not read yet.
 
-    A record may have been sent, once more, after its row was settled.
+    A record may have been sent once more after its row was settled.
     """
     events = records.select(
         F.col("source").alias("upstream"),
@@ -100,16 +101,16 @@ def without_rows(outbox: DataFrame, records: DataFrame, selection: Selection) ->
 
 
 def by_event(records: DataFrame) -> DataFrame:
-    """Return one row an event: how many records it has, and its first one.
+    """Return one row for each event: the number of its records, and its first one.
 
-    Offsets of different partitions do not compare. So where an event's records lie in several, as
-    they may when partitions were added, the first one is the one that was sent first, and
+    Offsets of different partitions do not compare. The records of an event may be in several
+    partitions if partitions were added. Then the first record is the one that was sent first, and
     `partition`, by which order is judged, is NULL.
     """
     place = F.struct("partition", "offset")
     is_in_one = F.min("partition") == F.max("partition")
     first = F.when(is_in_one, F.min(place)).otherwise(F.min_by(place, "sent_at"))
-    # The same in all records of an event, or else the id was used twice.
+    # The same in all records of an event, unless the id was used twice.
     common = ("key", "event_type", "causation_id")
     return (
         records.withColumnRenamed("source", "upstream")
@@ -126,9 +127,9 @@ def by_event(records: DataFrame) -> DataFrame:
 
 
 def moment_of(text: Column) -> Column:
-    """Read a time as RFC 3339 has it, of a year that Python and PostgreSQL know; else NULL.
+    """Return a time in RFC 3339 format, of a year that Python and PostgreSQL support; else NULL.
 
-    Anybody's records lie in a topic, and Spark takes more for a time: `now`, and the year 200000.
+    Any client may write to a topic, and Spark also accepts `now` and the year 200000 as times.
     """
     when = text.try_cast("timestamp")
     is_time = text.rlike(_RFC_3339) & when.between(F.lit(_FIRST), F.lit(_LAST))
@@ -136,9 +137,9 @@ def moment_of(text: Column) -> Column:
 
 
 def beside(outbox: DataFrame, events: DataFrame) -> DataFrame:
-    """Put each outbox row beside the records of its event in its topic; either may be missing.
+    """Return each outbox row with the records of its event in its topic; either may be missing.
 
-    What a row tells comes from the row, as far as there is one.
+    If there is a row, its values take precedence.
     """
     of_record = {"key": "key", "event_type": "event_type", "causation_id": "causation_id"}
     of_record["written_at"] = "created_at"
@@ -148,15 +149,15 @@ def beside(outbox: DataFrame, events: DataFrame) -> DataFrame:
 
 
 def with_completeness(events: DataFrame, horizons: DataFrame) -> DataFrame:
-    """Add `complete_since`, of the partition that holds the event's records or should hold them.
+    """Add `complete_since`, of the partition that has or should have the event's records.
 
-    Without a key any partition might hold them: then the topic as a whole has to be complete. So it
-    has for an event without a record that is older than the last partition: while there were fewer,
-    its key may have had another one.
+    Without a key any partition might have them, so the topic as a whole must be complete. The same
+    applies to an event without a record that is older than the last partition: with fewer
+    partitions, its key may have had another one.
 
-    Where it is not known since when there is the last partition, nor since when the topic as a
-    whole is complete, no event with a key is missed. `unless_added` is since when the partition of
-    such an event is complete: it is missed unless partitions were added later.
+    If neither the time of the last partition nor the completeness of the whole topic is known, no
+    event with a key counts as missing. `unless_added` is the time since which the partition of such
+    an event is complete: the event is missing unless partitions were added later.
     """
     counts = horizons.where(F.col("partition") == WHOLE).select(
         "topic", "kind", "partitions", F.col("complete_since").alias("whole_since")
@@ -181,7 +182,7 @@ def with_completeness(events: DataFrame, horizons: DataFrame) -> DataFrame:
             F.when(is_recorded(), F.col("partition_since")).otherwise(
                 F.least(
                     "whole_since",
-                    # NULL where one of them is not known, which `greatest` would pass over.
+                    # NULL if one of them is not known; `greatest` alone would ignore it.
                     F.when(
                         F.col("partition_since").isNotNull() & F.col("as_many_since").isNotNull(),
                         F.greatest("partition_since", "as_many_since"),
@@ -199,14 +200,14 @@ def with_completeness(events: DataFrame, horizons: DataFrame) -> DataFrame:
 
 
 def is_recorded() -> Column:
-    """Whether the topic has a record of the event."""
+    """Return whether the topic has a record of the event."""
     return F.col("records").isNotNull()
 
 
 def is_selected(selection: Selection) -> Column:
-    """Whether a selection covers an event by its row, or by its record.
+    """Return whether a selection covers an event by its row, or by its record.
 
-    An event carries the time at which its row was written, and is sent shortly before that row is
+    An event has the time at which its row was written, and is sent shortly before that row is
     settled.
     """
     row = F.col("upstream_status").isNotNull()
@@ -218,7 +219,7 @@ def is_selected(selection: Selection) -> Column:
 
 
 def is_covered(selection: Selection) -> Column:
-    """Whether a selection covers an event by when it was written and sent; NULL: nobody knows."""
+    """Return whether a selection covers an event by writing and sending times; NULL: unknown."""
     wanted = F.lit(col=True)
     if selection.written_since is not None:
         wanted &= F.col("written_at") >= F.lit(selection.written_since)
@@ -231,20 +232,21 @@ def is_covered(selection: Selection) -> Column:
 
 
 def is_quiet(windows: Mapping[str, Window]) -> Column:
-    """Whether neither the row nor the first record is younger than the service's watermark."""
+    """Return whether both the row and the first record are older than the service's watermark."""
     last_move = F.greatest("upstream_moved_at", "sent_at")
     watermark = _of_service({name: window.watermark for name, window in windows.items()})
     return F.coalesce(last_move < watermark, F.lit(col=False))
 
 
 def is_kept(windows: Mapping[str, Window], margin: timedelta) -> Column:
-    """Whether the record, or the row, that is missing cannot have been deleted by age.
+    """Return whether the missing record, or row, cannot have been deleted by age.
 
-    A record is sent after its event was written: that of an event which was written a margin later
-    than the partition is complete has to be there. It is sent a margin at most before its row is
-    settled: so that of a delayed event, which may have been written long before, has to be there
-    too where the row was settled two margins later. A row is purged some time after it was settled,
-    which is after its record was sent; but for the time of that, one has its sender's word.
+    A record is sent after its event was written. So the record must exist if the event was written
+    a margin later than the time since which the partition is complete. A record is sent at most a
+    margin before its row is settled. So the record of a delayed event, which may have been written
+    long before, must also exist if the row was settled two margins later. A row is purged some time
+    after its settlement, which follows the sending of its record; only the sender's clock has that
+    time.
     """
     keeps_record = _is_since(F.col("complete_since"), margin)
     keeps_row = F.least("written_at", "sent_at") >= _horizon(windows)
@@ -255,12 +257,12 @@ def is_kept(windows: Mapping[str, Window], margin: timedelta) -> Column:
 
 
 def is_ambiguous(windows: Mapping[str, Window], margin: timedelta) -> Column:
-    """Whether what is missing was removed by its age, or has never been there.
+    """Return whether the missing record or row was removed by age, or never existed.
 
-    The broker has lost the record, or has deleted it from another partition by age: which one it is
-    depends on when the last partition was added, which is not known. Or a record of lately says
-    that its event was written long before, and has no row. That is not a delayed event whose row
-    was purged: the row is settled after the record is sent.
+    The broker has lost the record, or has deleted it from another partition by age: that depends on
+    the unknown time at which the last partition was added. Or a recent record belongs to an event
+    that was written long before, and has no row. A purged row of a delayed event is excluded: a row
+    is settled after its record is sent.
     """
     verdict = verdict_of(TOPICS)
     perhaps_deleted = verdict == Verdict.BEFORE_TOPIC.value
@@ -271,13 +273,13 @@ def is_ambiguous(windows: Mapping[str, Window], margin: timedelta) -> Column:
 
 
 def is_ahead() -> Column:
-    """Whether a row is not judged because a time of it has not come yet."""
+    """Return whether a row is not judged because one of its times is in the future."""
     is_in_flight = verdict_of(TOPICS) == Verdict.IN_FLIGHT.value
     return F.coalesce(is_in_flight & F.col("upstream_ahead"), F.lit(col=False))
 
 
 def _is_since(since: Column, margin: timedelta) -> Column:
-    """Whether the record of an event was sent after this for certain."""
+    """Return whether the record of an event was certainly sent after this time."""
     was_sent = F.col("upstream_status") == _SENT
     return (F.col("created_at") >= since + F.lit(margin)) | F.coalesce(
         was_sent & (F.col("published_at") >= since + F.lit(2 * margin)), F.lit(col=False)

@@ -1,4 +1,4 @@
-"""What the reconciliation does with rows: DataFrame in, DataFrame out."""
+"""The operations of the reconciliation on rows: DataFrame in, DataFrame out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as SparkWindow
-from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+from pyspark.sql import functions as F  # noqa: N812  the usual name in PySpark programs
 
 from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.facts import Fact
@@ -41,11 +41,11 @@ ROW = (
     "ahead",
     "verdict",
 )
-"""The columns of a row with a verdict, as they are written to `rows/`. `unlisted`: it waits for a
-person, and a further run would not find it, for it has no error. `ambiguous`: what is
-missing was removed by its age, or has never been there, and nothing shows which. Of what is MATCHED
-or REFUSED, that is an earlier row of the group. `ahead`: it is not judged before a time of it has
-come that lies ahead."""
+"""The columns of a row with a verdict, as written to `rows/`. `unlisted`: the row waits for an
+operator, and a further run would not find it, because it has no error. `ambiguous`: the missing row
+was removed by age, or never existed, and nothing shows which. For MATCHED or REFUSED rows, the
+missing row is an earlier one of the group. `ahead`: the row is not judged until one of its times,
+which is in the future, has come."""
 _BOTH = ("topic", "event_type", "causation_id", "causation_source", "bucket")
 _ROUTE = ("kind", "upstream", "topic", "event_type", "writer")
 
@@ -53,10 +53,10 @@ _ROUTE = ("kind", "upstream", "topic", "event_type", "writer")
 def paired(
     sent: DataFrame, received: DataFrame, routes: DataFrame, applied: DataFrame | None = None
 ) -> DataFrame:
-    """Put each event beside the inbox row of each group that has it or should have it.
+    """Return each event with the inbox row of each group that has it or should have it.
 
-    `applied` has what groups have applied that should have the rollbacks of that alone; None: there
-    is no such group.
+    `applied` has the events applied by groups that should receive only the rollbacks of these;
+    None: there is no such group.
     """
     is_rollback = F.col("kind") == TxKind.ROLLBACK.value
     writer = F.when(is_rollback, F.col("causation_source"))
@@ -104,7 +104,8 @@ def _expected_if_applied(due: DataFrame, applied: DataFrame | None) -> DataFrame
 def alone(pairs: DataFrame) -> DataFrame:
     """Return the event of each pair that has no row on one side.
 
-    `missing` is that side, "upstream" or "downstream", and `service` the one whose row it is.
+    `missing` is that side, "upstream" or "downstream", and `service` the service that should have
+    the row.
     """
     lacks_sender = F.col("upstream_status").isNull()
     return (
@@ -123,7 +124,7 @@ def with_answers(pairs: DataFrame, rollbacks: DataFrame, compensations: DataFram
 
     A COMMIT is answered by a rollback of it, from the service that received it. A ROLLBACK is
     answered by the compensation of its event, in the group that received it. A COMMIT is undone
-    first when that compensation was settled before the group's effect.
+    first if that compensation was settled before the group's effect.
     """
     answers = (
         rollbacks.withColumns(
@@ -181,7 +182,7 @@ def with_answers(pairs: DataFrame, rollbacks: DataFrame, compensations: DataFram
 
 
 def judged(pairs: DataFrame, windows: DataFrame) -> DataFrame:
-    """Give each pair, answers included, its verdict.
+    """Return each pair, answers included, with its verdict.
 
     `windows` has the watermark, the horizon and the memory of each stream.
     """
@@ -217,9 +218,9 @@ def judged(pairs: DataFrame, windows: DataFrame) -> DataFrame:
 
 
 def _waits_for_its_times() -> Column:
-    """Whether a pair is not judged because a time of it, or of a rollback, has not come yet.
+    """Return whether a pair is not judged because a time of it, or of a rollback, is in the future.
 
-    It is in flight; or its event was taken back, and nothing that calls for it was found so far.
+    The pair is in flight; or its event was taken back, and no cause of that was found so far.
     """
     times = ("upstream_ahead", "downstream_ahead", "answer_ahead")
     is_ahead = F.coalesce(*(F.when(F.col(name), F.lit(col=True)) for name in times))
@@ -242,11 +243,11 @@ def within(pairs: DataFrame, selection: Selection) -> DataFrame:
 
 
 def listed(rows: DataFrame) -> DataFrame:
-    """Keep what is worth a look: whatever is not clean.
+    """Keep the rows that are not clean.
 
-    Of an event that one side has purged as it should, nothing is. There can be as many of these as
-    of all others. What is ambiguous is kept, whatever its verdict, and what is not judged yet
-    because of its times.
+    TOO_OLD rows that one side has purged as configured are left out: they can be as many as all
+    other rows. Ambiguous rows are kept, whatever the verdict, and rows that are not judged yet
+    because of their times.
     """
     is_alone = F.col("upstream_status").isNull() | F.col("downstream_status").isNull()
     is_purged = (F.col("verdict") == Verdict.TOO_OLD.value) & is_alone & ~F.col("ambiguous")
@@ -268,12 +269,12 @@ def counted(rows: DataFrame) -> DataFrame:
 
 
 def is_mismatch() -> Column:
-    """Whether a row's verdict says that something is wrong."""
+    """Return whether a row's verdict is a mismatch."""
     return F.col("verdict").isin([v.value for v in Verdict if v.is_mismatch])
 
 
 def first_rows(rows: DataFrame, limit: int) -> DataFrame:
-    """Keep the `limit` earliest rows of each pair's mismatches; `number` says which it is."""
+    """Keep the `limit` earliest rows of each pair's mismatches; `number` is the rank."""
     earliest = F.coalesce("created_at", "received_at")
     of_its_pair = SparkWindow.partitionBy(*PAIR, "verdict").orderBy(earliest, "event_id")
     return (
@@ -286,7 +287,7 @@ def first_rows(rows: DataFrame, limit: int) -> DataFrame:
 def _never_had_its_event() -> Column:
     """Return False for a rollback of an event that is too young to be purged, else NULL.
 
-    An event's id tells when it was written, if it is a UUIDv7.
+    A UUIDv7 contains the time at which the event was written.
     """
     digits = F.regexp_replace(F.substring("causation_id", 1, 13), "-", "")
     written = F.timestamp_millis(F.conv(digits, 16, 10).cast("bigint"))

@@ -1,11 +1,11 @@
-"""Turns the rules of `shieldtx.reconcile.rules` into column expressions."""
+"""Converts the rules of `shieldtx.reconcile.rules` into column expressions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+from pyspark.sql import functions as F  # noqa: N812  the usual name in PySpark programs
 
 from shieldtx.reconcile.facts import Fact, Value
 from shieldtx.reconcile.rules import RuleSet
@@ -13,10 +13,10 @@ from shieldtx.reconcile.verdicts import Verdict
 
 
 def verdict_of(book: RuleSet) -> Column:
-    """Turn a book into one expression: the verdict of the first rule whose conditions hold.
+    """Return a rule set as one expression: the verdict of the first rule whose conditions hold.
 
-    Its facts are columns of their names. It is written as SQL, which Spark parses in no time: built
-    of columns, each of hundreds of calls goes to Java and back.
+    Its facts are columns of the same names. The expression is SQL text, which Spark parses in no
+    time. Built of columns, it would take hundreds of calls to Java.
     """
     *conditional, last = book.rules
     cases = [
@@ -28,7 +28,7 @@ def verdict_of(book: RuleSet) -> Column:
 
 
 def _is_one_of(fact: Fact, allowed: Iterable[Value]) -> str:
-    """A comparison with NULL is no match, as CASE has it."""
+    """Return a condition for one fact; a comparison with NULL does not match, as in CASE."""
     values = list(allowed)
     present = ", ".join(_literal(value) for value in values if value is not None)
     conditions = [f"{fact} IN ({present})"] if present else []

@@ -1,1 +1,1 @@
-"""What a run leaves: listed rows, counts, and daily statistics."""
+"""The results of a run: listed rows, counts, and daily statistics."""

@@ -1,4 +1,4 @@
-"""Rows of frames as the values that a run's findings are made of."""
+"""Converts rows of frames into the values of a run's findings."""
 
 from __future__ import annotations
 
@@ -25,27 +25,29 @@ _DONE = (Verdict.MATCHED, Verdict.REFUSED)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tally:
-    """How many events of a pair have a verdict."""
+    """The number of events of a pair with a verdict."""
 
     pair: Pair
     verdict: Verdict
     rows: int
     unlisted: int = 0
-    """Of these, how many wait for an operator and would not be found by a further run."""
+    """Of these, rows that wait for an operator and that a further run would not find."""
     ambiguous: int = 0
-    """Of these, of how many a missing row or record may have been removed by age, or never was."""
+    """Of these, events whose missing row or record may have been removed by age, or never existed.
+    """
     unknown: int = 0
-    """Of the ambiguous ones, how many have no outbox row."""
+    """Of the ambiguous ones, events without an outbox row."""
     arrived: int = 0
-    """Of the ambiguous ones, how many have an inbox row."""
+    """Of the ambiguous ones, events with an inbox row."""
     ahead: int = 0
-    """Of these, how many are not judged before a time of theirs has come that lies ahead."""
+    """Of these, rows that are not judged until one of their times, which is in the future, has
+    come."""
     day: date | None = None
-    """Of mismatches: when they were written, in UTC."""
+    """Of mismatches: the day on which they were written, in UTC."""
 
 
 def tallies_of(rows: DataFrame) -> list[Tally]:
-    """Count judged rows."""
+    """Return the counts of judged rows."""
     return [
         Tally(
             pair=_pair(row),
@@ -63,7 +65,7 @@ def tallies_of(rows: DataFrame) -> list[Tally]:
 
 
 def unlisted_in(tallies: Iterable[Tally]) -> Iterable[str]:
-    """Say of which rows a further run, which goes by their errors, would not know."""
+    """Yield sentences for rows that a further run would not find, because they have no error."""
     found: Counter[Pair] = Counter()
     for tally in tallies:
         found[tally.pair] += tally.unlisted
@@ -77,7 +79,7 @@ def unlisted_in(tallies: Iterable[Tally]) -> Iterable[str]:
 
 
 def ahead_in(tallies: Iterable[Tally]) -> Iterable[str]:
-    """Say which rows have times that have not come yet."""
+    """Yield sentences for rows with times in the future."""
     found: Counter[Pair] = Counter()
     for tally in tallies:
         found[tally.pair] += tally.ahead
@@ -97,7 +99,7 @@ def ahead_in(tallies: Iterable[Tally]) -> Iterable[str]:
 
 
 def ambiguous_in(tallies: Iterable[Tally]) -> Iterable[str]:
-    """Say of which groups and topics it is not known whether they lack what they have not."""
+    """Yield sentences for groups and topics that may or may not lack rows."""
     absent: Counter[Pair] = Counter()
     unknown: Counter[Pair] = Counter()
     unfounded: Counter[Pair] = Counter()
@@ -207,7 +209,7 @@ def _absent(pair: Pair, rows: int) -> str:
 
 
 def unread_of(compared: Iterable[Compared]) -> list[Tally]:
-    """Count what was not read: in order by its digests, or left of a purged event."""
+    """Return the counts of unread rows: in order by digests, or left of a purged event."""
     return [
         Tally(pair=pair_of(each.route), verdict=verdict, rows=rows)
         for each in compared
@@ -217,7 +219,7 @@ def unread_of(compared: Iterable[Compared]) -> list[Tally]:
 
 
 def counts_of(tallies: Iterable[Tally]) -> tuple[Count, ...]:
-    """Add up by pair and verdict, in their order."""
+    """Return the sums by pair and verdict, sorted."""
     totals: Counter[tuple[Pair, Verdict]] = Counter()
     for tally in tallies:
         totals[tally.pair, tally.verdict] += tally.rows
@@ -229,13 +231,13 @@ def counts_of(tallies: Iterable[Tally]) -> tuple[Count, ...]:
 
 def first_rows_of(rows: DataFrame, limit: int) -> tuple[FoundRow, ...]:
     """Return the `limit` earliest rows of each pair's mismatches, in order."""
-    found = transforms.first_rows(rows, limit).collect()  # So few that Spark need not sort them.
+    found = transforms.first_rows(rows, limit).collect()  # Few rows, so Spark need not sort them.
     by_pair = attrgetter(*transforms.PAIR, "verdict", "number")
     return tuple(_found(row) for row in sorted(found, key=by_pair))
 
 
 def pair_of(route: Route) -> Pair:
-    """Return the pair that a route belongs to."""
+    """Return the pair of a route."""
     stream = route.stream
     return Pair(
         kind=stream.kind,
@@ -283,5 +285,5 @@ def _status(status: type[S], value: str | None) -> S | None:
 
 
 def _in_utc(when: datetime | None) -> datetime | None:
-    """Spark hands out times of the machine's zone, without saying so."""
+    """Return the same time in UTC: Spark returns naive times in the machine's zone."""
     return None if when is None else when.astimezone(UTC)

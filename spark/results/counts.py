@@ -12,7 +12,7 @@ from shieldtx.reconcile.findings import Count
 
 
 def write_counts(counts: Sequence[Count], folder: Path) -> None:
-    """Write them as Parquet: a few rows, for which no job of Spark is needed."""
+    """Write the counts as Parquet: a few rows, for which no Spark job is needed."""
     folder.mkdir(parents=True, exist_ok=True)
     columns = {
         "kind": pa.array([count.pair.kind.value for count in counts], pa.string()),

@@ -1,4 +1,4 @@
-"""How many events each day brought, and how long they took: counted inside the databases."""
+"""The number and the delays of events by day: computed by the databases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .collect import Tally
 
 _DAYS = 31
 _SAMPLE = 200_000
-"""Rows; of larger tables so many are drawn, and counts are scaled up."""
+"""The number of sampled rows; the counts of larger tables are scaled up."""
 
 _SIZE = """
     SELECT (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = '{outbox}'::regclass)
@@ -46,17 +46,18 @@ _RECEIVED = """
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traffic:
-    """What the databases tell of their last month."""
+    """The statistics of the last month from the databases."""
 
     since: date
     days: Mapping[tuple[Pair, date], Day]
-    """Without mismatches, which are for others to find."""
+    """Without mismatches, which `days_of` adds."""
     published: Mapping[tuple[TxKind, str, str | None, date], tuple[float, ...]]
-    """How long it took to publish, by kind, service, whose events a rollback takes back, day."""
+    """Publishing delays, by kind, service, source of the events that a rollback takes back, and
+    day."""
 
 
 def traffic_of(databases: Databases, *, now: datetime) -> Traffic:
-    """Ask all databases for their last month; no Spark takes part in it."""
+    """Query all databases for their last month, without Spark."""
     since = now.astimezone(UTC) - timedelta(days=_DAYS)
     published: dict[tuple[TxKind, str, str | None, date], tuple[float, ...]] = {}
     days: dict[tuple[Pair, date], Day] = {}
@@ -131,7 +132,7 @@ def _sizes(databases: Databases, service: ServiceDatabase) -> dict[str, int]:
 
 def _given(since: datetime, rows: int, condition: str) -> dict[str, str]:
     share = _share(rows)
-    # Somebody may have set a time by hand, `infinity` among them; clocks differ by less than a day.
+    # Times may have been set by hand, to `infinity` for example; clocks differ by less than a day.
     until = since + timedelta(days=_DAYS + 1)
     return {
         "since": f"'{since.isoformat()}'::timestamptz",
@@ -146,7 +147,7 @@ def _share(rows: int) -> float:
 
 
 def _delays(text: str) -> tuple[float, ...]:
-    """Read PostgreSQL's text of an array; clocks that differ make no time negative."""
+    """Parse PostgreSQL's text of an array; negative delays, from differing clocks, become zero."""
     return tuple(max(0.0, float(part)) for part in text.strip("{}").split(",") if part != "NULL")
 
 

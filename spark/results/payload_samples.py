@@ -1,4 +1,4 @@
-"""The payloads of the few rows that the page shows, where it was asked to show them."""
+"""The payloads of the rows on the page, if requested."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _OF_INBOX = _OF_OUTBOX.replace("{outbox}", "{inbox}")
 
 
 def with_payloads(databases: Databases, rows: Iterable[FoundRow]) -> tuple[FoundRow, ...]:
-    """Add the payload that the upstream wrote, or that the downstream received if it is all.
+    """Add the payload that the upstream wrote, or else the payload that the downstream received.
 
-    Its beginning, and how long it is: more of it is not shown.
+    Only the first characters and the length are added.
     """
     given = tuple(rows)
     asked: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -46,7 +46,7 @@ def _shown(row: FoundRow, found: tuple[str, int] | None) -> FoundRow:
 
 
 def _place(row: FoundRow) -> tuple[str, str]:
-    """Return which service has the payload, and how to ask for it."""
+    """Return the service that has the payload, and the query for it."""
     if row.upstream_status is None and row.pair.downstream != TOPICS:
         return row.pair.downstream, _OF_INBOX
     return row.pair.upstream, _OF_OUTBOX

@@ -1,1 +1,1 @@
-"""What a run reads: outboxes, inboxes and topics, and which of their rows."""
+"""The inputs of a run: outboxes, inboxes and topics, and the selection of their rows."""

@@ -1,6 +1,6 @@
-"""Frames of what the driver knows.
+"""Frames of the driver's data.
 
-They are made of Arrow tables, which Spark takes as they are: lists of tuples would go through a
+The frames are made of Arrow tables, which Spark uses directly: lists of tuples would go through a
 Python worker, whose start takes a second.
 """
 
@@ -36,7 +36,7 @@ _WINDOWS = _STREAM | {"watermark": TIME, "horizon": TIME, "memory": PERIOD}
 
 
 def union_of(frames: Iterable[DataFrame]) -> DataFrame:
-    """Put frames of the same columns one below the other; at least one is given."""
+    """Return the union of frames with the same columns; at least one frame is required."""
     return reduce(DataFrame.unionByName, frames)
 
 
@@ -72,7 +72,7 @@ def routes_frame(spark: SparkSession, routes: Iterable[Route]) -> DataFrame:
 def windows_frame(
     spark: SparkSession, windows: Mapping[Stream, Window], memories: Mapping[str, Memory]
 ) -> DataFrame:
-    """Return a row for each stream; `memory` is for how long its groups know an event again."""
+    """Return a row for each stream; `memory` is how long its groups recognize a repeated event."""
     rows = [
         (
             stream.kind.value,

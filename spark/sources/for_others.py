@@ -1,4 +1,4 @@
-"""Events for services that take no part in this: no group is to receive them, but they may fail.
+"""Events for services outside the run: no group should receive them, but they may fail.
 
 A service lists their topics or their types.
 """
@@ -27,9 +27,9 @@ _COUNTED = """
 
 
 def waiting_for_others(databases: Databases, clocks: Mapping[str, Clock]) -> Iterator[str]:
-    """Say in sentences which events for others wait for an operator, or for a relay.
+    """Yield sentences for events for others that wait for an operator, or for a relay.
 
-    No group is judged by them, so that no verdict names them.
+    No group is judged by these events, so no verdict covers them.
     """
     return waiting_rows(databases, clocks, _for_others)
 

@@ -1,4 +1,4 @@
-"""Groups that the configuration calls former ones: what they have applied, and still receive."""
+"""Former groups by the configuration: the events that they have applied, and still receive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+from pyspark.sql import functions as F  # noqa: N812  the usual name in PySpark programs
 
 from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.expectations import FormerGroup, Received, Route
@@ -33,10 +33,10 @@ _APPLIED = """
 
 
 def still_receiving(databases: Databases) -> Iterator[str]:
-    """Say in sentences which groups have received events since a run knew them for former ones.
+    """Yield sentences for groups that have received events since a run knew them as former ones.
 
-    Nothing is known before the first such run: what they received then may be the last of it.
-    Rollbacks of other services' events are to come still, of what they have applied before.
+    Receipts before the first such run do not count: they may be the last ones. Rollbacks of other
+    services' events, which the groups have applied before, may still come.
     """
     for service in databases.services:
         since = databases.request.past.former_since.get(service.name, {})
@@ -81,9 +81,10 @@ def _types(
 
 
 def applied_by_former_groups(databases: Databases, routes: Iterable[Route]) -> DataFrame | None:
-    """Read the events that former groups have applied and not compensated; None: none matters.
+    """Return the events that former groups have applied and not compensated; None: none matters.
 
-    Those that they have open as well: what is open may yet be applied, and moves no rollback then.
+    Open events are included: an open event may still be applied, which does not change its
+    rollback's row.
     """
     wanted: dict[str, set[tuple[str, str, str, str]]] = defaultdict(set)
     for route in routes:
@@ -102,5 +103,5 @@ def applied_by_former_groups(databases: Databases, routes: Iterable[Route]) -> D
 
 
 def _any_of(types: Iterable[tuple[str, str, str, str]]) -> str:
-    """Say in SQL that a row is of one of some groups, services, topics and types."""
+    """Return an SQL condition: a row is of one of some groups, services, topics and types."""
     return f"(i.consumer_group, i.source, i.topic, i.event_type) IN ({rows_of_texts(types)})"

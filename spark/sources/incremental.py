@@ -1,4 +1,4 @@
-"""Which rows of each table a run looks at that does not look at all of them."""
+"""The rows of each table that a run selects if it does not select all of them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from shieldtx.reconcile.request import Selection
 
 from .row_filters import EVERYTHING, Read, literal_time
 
-# In the words of the indexes, one for each of these: what is open, what waits for an operator (and
-# stays in the report until somebody has seen to it), what has settled since.
+# Written as in the indexes, one for each of these: open rows, rows that wait for an operator (and
+# stay in the report until an operator has settled them), rows settled since.
 OPEN_IN_OUTBOX = (
     "(o.settled_at IS NULL AND NOT o.waiting AND NOT o.holds_key)",
     "(o.settled_at IS NULL AND o.holds_key)",
     "(o.settled_at IS NULL AND o.waiting)",
 )
-"""What is open, `o`; each in the words of an index."""
+"""Open rows, `o`; each condition as in an index."""
 OPEN_IN_INBOX = ("i.settled_at IS NULL",)
-"""Likewise, `i`."""
+"""Open rows, `i`."""
 OF_OPERATORS_IN_OUTBOX = (
     "(o.settled_at IS NOT NULL AND o.last_error IS NOT NULL"
     " AND o.status IN ('FAILED', 'UNRESOLVED'))"
 )
-"""What waits for an operator, `o`; in the words of its index."""
+"""Rows that wait for an operator, `o`; as in their index."""
 OF_OPERATORS_IN_INBOX = (
     "(i.settled_at IS NOT NULL AND i.last_error IS NOT NULL"
     " AND i.tx_kind = 'ROLLBACK' AND i.status = 'DEAD')"
 )
-"""Likewise, `i`."""
+"""Rows that wait for an operator, `i`; as in their index."""
 _MOVED = "{row}.settled_at >= {since}"
 
 
@@ -40,7 +40,7 @@ def read_of_outbox(selection: Selection, service: str) -> Read:
 def read_of_inbox(selection: Selection, service: str) -> Read:
     """Return the rows of a service's inbox that a selection covers.
 
-    An event's own time is when it was written upstream.
+    `event_time` is the time at which the event was written upstream.
     """
     any_of = (*OPEN_IN_INBOX, OF_OPERATORS_IN_INBOX)
     return _read(selection, service, row="i", written="event_time", any_of=any_of)

@@ -1,4 +1,4 @@
-"""The databases of the services as Spark reads them: over JDBC, what gives many rows."""
+"""The databases of the services as Spark reads them: queries with many rows, over JDBC."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _FETCH_SIZE = 10_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Databases(Servers):
-    """What a run asks of the databases of its services once there is a Spark."""
+    """The queries of a run to the databases of its services, after Spark has started."""
 
     spark: SparkSession
     lately: datetime
-    """Before the watermark of every pair: what has moved since may be in flight."""
+    """A time before the watermark of every pair: rows with later changes may be in flight."""
     memories: Mapping[str, Memory] = field(default_factory=dict)
-    """By service that purges rows, from before any row was read."""
+    """By service that purges rows; computed before any row was read."""
 
     def frame(
         self,
@@ -36,9 +36,9 @@ class Databases(Servers):
         parts: Sequence[str] | None = None,
         **names: str,
     ) -> DataFrame:
-        """Read a query; for `names`, see `rows`.
+        """Return the rows of a query; for `names`, see `rows`.
 
-        Each of `parts` is a condition and a read of its own, at a moment of its own.
+        Each of `parts` is a condition and a separate read, at its own time.
         """
         address = jdbc_address(service.name, service.replica_url or service.url)
         properties = {

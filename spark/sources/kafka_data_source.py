@@ -1,7 +1,7 @@
 """The records of topics as a data source of Spark: one row each, without values.
 
 Spark's own Kafka source needs jars that not every registry has. Workers import this module, so it
-imports nothing but PySpark, PyArrow and what `range_reader` needs.
+imports only PySpark, PyArrow and the dependencies of `range_reader`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shieldtx.brokers.kafka.range_reader import OffsetRange, RangeReader, Record
 
 NAME: Final = "shieldtx_records"
 DELETED: Final = "deleted"
-"""The `problem` of a row that is no record: what lay before its offset was deleted meanwhile."""
+"""The `problem` of a row that is not a record: records before its offset were deleted meanwhile."""
 
 COLUMNS: Final = (
     # The logical topic.
@@ -29,21 +29,21 @@ COLUMNS: Final = (
     ("kind", "string", pa.string()),
     ("partition", "int", pa.int32()),
     ("offset", "bigint", pa.int64()),
-    # By the clock of whoever sent it, or of the broker, as the topic is set.
+    # By the clock of the sender, or of the broker, depending on the topic's settings.
     ("sent_at", "timestamp", pa.timestamp("us", tz="UTC")),
     ("event_id", "string", pa.string()),
     ("source", "string", pa.string()),
     ("key", "string", pa.string()),
     ("event_type", "string", pa.string()),
     ("causation_id", "string", pa.string()),
-    # As text: only that of few records is looked at.
+    # As text: few of the values are parsed.
     ("written_at", "string", pa.string()),
-    # Why it is no record of an event; NULL: it is one.
+    # Why the record is not of an event; NULL: it is of an event.
     ("problem", "string", pa.string()),
 )
 SCHEMA: Final = ", ".join(f"{name} {type_}" for name, type_, _ in COLUMNS)
 PART_OFFSETS: Final = 200_000
-"""A task's offsets. A part takes some seconds, and a broken one is read again as a whole."""
+"""The offsets of a task. A part takes some seconds, and a failed part is read again as a whole."""
 
 _ARROW: Final = pa.schema([(name, type_) for name, _, type_ in COLUMNS])
 _OWN: Final = frozenset({"ce_id", "ce_source", "ce_type", "ce_txkind", "ce_time", "ce_causationid"})
@@ -51,31 +51,31 @@ _UUID_LENGTH: Final = 36
 _UUID_BYTES: Final = 16
 _MAX_NAME_BYTES: Final = 256
 _MAX_KEY_BYTES: Final = 1_024
-# Of the year 9999: foreign clocks may count in other units.
+# In the year 9999: foreign clocks may count in other units.
 _LATEST_MS: Final = 253_402_214_400_000
 _Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Log:
-    """A topic as services and as the broker call it."""
+    """A topic, by its names in the services and at the broker."""
 
     topic: str
     """The logical topic."""
     kind: str
     name: str
-    """The broker's."""
+    """The name at the broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part(InputPartition):
-    """What one task reads: the ranges of several partitions, or a piece of one."""
+    """The input of one task: the ranges of several partitions, or a piece of one."""
 
     ranges: tuple[OffsetRange, ...]
 
 
 class Unfit(Exception):
-    """A record that is no event's, and why."""
+    """A record that is not of an event, with the reason."""
 
 
 def frame_of(
@@ -86,15 +86,15 @@ def frame_of(
     *,
     part: int = PART_OFFSETS,
 ) -> DataFrame:
-    """Return the records of the ranges, in tasks of `part` offsets; each action reads them anew.
+    """Return the records of the ranges, in tasks of `part` offsets; each action reads them again.
 
-    The account is part of the data source's code, which Spark ships to its workers as it does any
-    other. As options it would show in plans and logs.
+    The credentials are part of the data source's code, which Spark ships to its workers. As options
+    they would appear in plans and logs.
     """
     named = {log.name: log for log in logs}
     parts = parts_of(ranges, part)
 
-    # Defined in here, so that it is shipped with all that it holds.
+    # Defined inside the function, so that it is shipped with its closure.
     class TopicRecords(DataSource):
         @classmethod
         def name(cls) -> str:
@@ -121,19 +121,19 @@ class TopicReader(DataSourceReader):
         self._parts = list(parts)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return what each task is to read, which was settled before the run."""
+        """Return the parts of all tasks, which were fixed before the run."""
         return self._parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read a part; raises BrokerError where it cannot be read to its end."""
+        """Yield the records of a part; raises BrokerError if it cannot be read completely."""
         if not isinstance(partition, Part):
-            return  # Spark's own, where there is nothing to read
+            return  # Spark's own partition, if there is nothing to read.
         for record_range in RangeReader(self._connection).read(partition.ranges):
             yield batch_of(record_range, self._logs[record_range.range.topic])
 
 
 def parts_of(ranges: Iterable[OffsetRange], size: int) -> tuple[Part, ...]:
-    """Cut large ranges and put small ones together; what has no offsets is left out."""
+    """Split large ranges and combine small ones; ranges without offsets are left out."""
     parts: list[Part] = []
     gathered: list[OffsetRange] = []
     total = 0
@@ -147,7 +147,7 @@ def parts_of(ranges: Iterable[OffsetRange], size: int) -> tuple[Part, ...]:
 
 
 def batch_of(record_range: RecordRange, log: Log) -> pa.RecordBatch:
-    """Return a range of records as Spark takes it."""
+    """Return a range of records as an Arrow batch for Spark."""
     partition = record_range.range.partition
     rows = [_row(record, log) for record in record_range.records]
     if record_range.deleted_to is not None:
@@ -227,7 +227,7 @@ def _decoded(value: bytes, what: str) -> str:
 
 
 def _uuid(text: str) -> str:
-    """Return the id as PostgreSQL shows it."""
+    """Return the id in PostgreSQL's notation."""
     if len(text) == _UUID_LENGTH and text[8:24:5] == "----":
         with suppress(ValueError):
             if len(bytes.fromhex(text.replace("-", ""))) == _UUID_BYTES:

@@ -1,21 +1,22 @@
-"""When a row of an outbox or inbox has moved, or is due to, as expressions of SQL.
+"""The time of a row's latest change, past or due, in an outbox or inbox, as SQL expressions.
 
-An open row lives for as long as the row that holds it back: the first one of its key. That lookup
-is for open rows only, and is one probe of a partial index on open rows. A row that waits may have
-been held back until a moment ago: then an earlier row of its key has settled lately. All such rows
-are looked up once a read, in a value of its own (an InitPlan), and only where a row waits.
+For an open row, the times of the row that blocks it count as well: the first one of its key. That
+lookup is for open rows only, and is one probe of a partial index on open rows. A waiting row counts
+as changed now if an earlier row of its key has settled recently: it may have been blocked until
+then. All such rows are looked up once for each read, in a separate value (an InitPlan), and only if
+a row waits.
 """
 
 from __future__ import annotations
 
-# The rows that wait and have an earlier row of their key that has settled lately: a set of `seq`.
+# The waiting rows with an earlier row of their key that has settled recently: a set of `seq`.
 #
-# Where a transaction was open for long, millions of rows have settled lately, so the statement
-# collects only those whose key has a waiting row. It compares hashes of keys for that. A join
-# would depend on what the planner expects: it could build its hash table of all that has settled.
-# The join at the end is a full one, although rows of one side alone are left out, because
-# PostgreSQL cannot run a full join as a nested loop. The planner expects one waiting row where
-# thousands came since the last ANALYZE, and a nested loop reads what has settled for each of them.
+# After a long transaction, millions of rows have settled recently. So the statement collects only
+# rows whose key has a waiting row, by comparing hashes of keys. A join would depend on the
+# planner's estimates: it could build its hash table of all settled rows. One-sided rows are left
+# out, but the join at the end is a full one: PostgreSQL cannot run a full join as a nested loop.
+# The planner expects one waiting row even if thousands came since the last ANALYZE. A nested loop
+# would read the settled rows for each of them.
 _RELEASED = """
                  WITH waits AS (
                      SELECT {key}, w.seq FROM {table} w WHERE {is_waiting} AND w.key IS NOT NULL),
@@ -29,7 +30,7 @@ _RELEASED = """
                  SELECT range_agg(int8range(w.seq, w.seq, '[]')) FILTER (WHERE w.seq > l.seq)
                  FROM waits w FULL JOIN settled l ON {same_key}"""
 
-# In the words of two indexes.
+# Written as in two indexes.
 _WAITS_UPSTREAM = """(
                          w.settled_at IS NULL AND NOT w.waiting AND NOT w.holds_key
                          OR w.settled_at IS NULL AND NOT w.waiting AND w.holds_key)
@@ -57,7 +58,7 @@ UPSTREAM_MOVED_AT = """least({latest}, CASE WHEN o.settled_at IS NULL
              THEN now() END)
          ELSE greatest(o.created_at, o.settled_at)
     END)""".replace("{released}", _released("{outbox}", "shard", "key", is_waiting=_WAITS_UPSTREAM))
-"""Of an outbox row, `o`. It asks for `{outbox}`, `{latest}` and `{lately}`."""
+"""For an outbox row, `o`. Requires `{outbox}`, `{latest}` and `{lately}`."""
 
 DOWNSTREAM_MOVED_AT = """least({latest}, CASE WHEN i.settled_at IS NULL
          THEN greatest(i.received_at, i.due_at, i.lease_until, (
@@ -72,4 +73,4 @@ DOWNSTREAM_MOVED_AT = """least({latest}, CASE WHEN i.settled_at IS NULL
     "{released}",
     _released("{inbox}", "consumer_group", "topic", "key", is_waiting=_WAITS_DOWNSTREAM),
 )
-"""Of an inbox row, `i`. It asks for `{inbox}`, `{latest}` and `{lately}`."""
+"""For an inbox row, `i`. Requires `{inbox}`, `{latest}` and `{lately}`."""

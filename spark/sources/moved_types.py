@@ -1,4 +1,4 @@
-"""Asks outboxes on which topics they have sent types that groups receive on some topics alone."""
+"""Queries outboxes for the topics of types that groups receive only on some of their topics."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SENT = """
 
 
 def types_moved(databases: Databases, routes: Iterable[Route]) -> Iterator[str]:
-    """Say in sentences which types are sent on a topic now that a group has not received from.
+    """Yield sentences for types that are now sent on a topic from which a group has received none.
 
-    An outbox is asked only where a group has received a type on some of its topics alone.
+    An outbox is queried only if a group has received a type on just some of its topics.
     """
     services = databases.services
     followed = on_several_topics([service.member for service in services], routes)

@@ -1,4 +1,4 @@
-"""Events in the services' outboxes that are of none of the services: nobody would judge them."""
+"""Events in the services' outboxes that belong to none of the services: no run judges them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _COUNTED = """
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OtherSources:
-    """What was seen of others in the services' outboxes, in sentences."""
+    """Sentences about the events of other sources in the services' outboxes."""
 
     left_out: tuple[str, ...] = ()
-    """Of those that take no part in this, as the configuration says."""
+    """About sources that take no part in the run by the configuration."""
     obstacles: tuple[str, ...] = ()
 
 
 def other_sources(servers: Servers, seen: Mapping[str, Collection[str]] | None) -> OtherSources:
-    """Count the events of others that the run's selection covers.
+    """Count the events of other sources that the run's selection covers.
 
-    `seen` holds the sources by service where somebody has looked through all rows already; only
-    where there is one of nobody's they are counted.
+    `seen` has the sources by service if all rows have been searched already. Then events are
+    counted only if there is a source of no service.
     """
     left_out: list[str] = []
     obstacles: list[str] = []

@@ -1,4 +1,4 @@
-"""Reads outboxes to lay them beside the topics: every row that a run covers, with its key."""
+"""Reads outboxes for the comparison with topics: every selected row, with its key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .driver_frames import union_of
 from .jdbc import Databases
 from .row_filters import EVERYTHING, MOST_LOOKUPS, Read, by_ids, inside_calendar, is_ahead, quoted
 
-# Parts of a read are cut by `seq`. Whether an open row is held back is nothing to a topic.
+# Parts of a read are cut by `seq`. Topics do not depend on whether an open row is blocked.
 _WRITTEN = """
     SELECT o.event_id, o.seq, o.source AS upstream, o.tx_kind AS kind, o.topic, o.key, o.event_type,
            o.causation_id, o.status AS upstream_status, o.attempts AS upstream_attempts,
@@ -24,10 +24,10 @@ _WRITTEN = """
 
 
 def outboxes(databases: Databases) -> DataFrame:
-    """Read the rows of all services' outboxes that the run's selection covers, and of before.
+    """Return the rows of all services' outboxes that the run's selection covers, and earlier ones.
 
-    An event that is covered may come behind one that was settled earlier and is not. So rows are
-    read from where records are: see `topics.read_since`.
+    A selected event may follow one that was settled earlier and is not selected. So rows are read
+    from the same time as records: see `topics.read_since`.
     """
     request = databases.request
     moved = request.selection.moved_since

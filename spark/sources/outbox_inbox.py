@@ -1,4 +1,4 @@
-"""Which rows of outboxes and inboxes are read, and with which columns: never with a payload."""
+"""The rows and the columns of outboxes and inboxes that are read: never a payload."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+from pyspark.sql import functions as F  # noqa: N812  the usual name in PySpark programs
 
 from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.expectations import Received, Sent
@@ -33,7 +33,7 @@ IS_ODD_UPSTREAM = """(
         SELECT r.causation_id FROM {inbox} r
         WHERE r.tx_kind = 'ROLLBACK' AND r.causation_source = {name}
           AND r.causation_id IS NOT NULL))"""
-"""Whether an outbox row can be anything but published and never taken back."""
+"""Whether an outbox row may be anything but published and never taken back."""
 
 IS_ODD_DOWNSTREAM = """(
     i.tx_kind = 'ROLLBACK' OR i.status <> 'PROCESSED' OR (i.source, i.event_id) IN (
@@ -43,7 +43,7 @@ IS_ODD_DOWNSTREAM = """(
     OR (i.consumer_group, i.event_id) IN (
         SELECT r.consumer_group, r.compensated_id FROM {inbox} r
         WHERE r.compensated_id IS NOT NULL))"""
-"""Whether an inbox row can be anything but an effect that was never taken back."""
+"""Whether an inbox row may be anything but an effect that was never taken back."""
 
 _CAME_LATE = """
     OR i.settled_at >= {since}
@@ -52,10 +52,11 @@ _CAME_LATE = """
 IS_OF_THESE_DOWNSTREAM = (
     "i.source IN ({names}) AND (i.tx_kind <> 'ROLLBACK' OR i.causation_source IN ({names}))"
 )
-"""Whether services named wrote an inbox row, and the event that it takes back: these are judged."""
+"""Whether an inbox row, and the event that it takes back, come from these services: such rows are
+judged."""
 
-# Unlisted: what waits for an operator and has no error, which is not in the index of those. Due: a
-# settled row has kept how it waited, and when a chosen delay ended.
+# Unlisted: a row that waits for an operator and has no error, so the index of such rows lacks it.
+# Due: a settled row has kept how it waited, and when a chosen delay ended.
 _OUTBOX = """
     SELECT o.event_id, o.seq, o.source AS upstream, o.tx_kind AS kind, o.causation_source,
            o.causation_id, o.topic, o.event_type, o.status AS upstream_status,
@@ -107,7 +108,7 @@ _TYPES_RECEIVED = """
            CASE WHEN i.tx_kind = 'ROLLBACK' THEN i.causation_source END AS causation_source
     FROM {inbox} i WHERE i.tx_kind IN ({kinds})"""
 
-# A rollback is called for when a group of the service gave its event up, or when the service has
+# A rollback has a cause in two cases: a group of the service gave its event up, or the service has
 # compensated an event that it wrote because of this one.
 _ROLLBACKS = """
     SELECT r.causation_source AS upstream, r.causation_id AS event_id,
@@ -130,7 +131,7 @@ _COMPENSATIONS = """
 
 
 def outbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHING) -> DataFrame:
-    """Read rows of an outbox."""
+    """Return rows of an outbox."""
     return databases.frame(
         service,
         _OUTBOX.replace("{odd}", IS_ODD_UPSTREAM)
@@ -147,9 +148,9 @@ def outbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHI
 
 
 def inbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHING) -> DataFrame:
-    """Read rows of an inbox that came from one of the services.
+    """Return the rows of an inbox that came from one of the services.
 
-    Of rollbacks, those that take back an event of one of them.
+    Of rollbacks, only those that take back an event of one of the services.
     """
     frame = databases.frame(
         service,
@@ -170,9 +171,9 @@ def inbox(databases: Databases, service: ServiceDatabase, read: Read = EVERYTHIN
 
 
 def is_odd_downstream(memory: Memory | None) -> str:
-    """Say in SQL whether a row is odd, also because its group may have had the event before.
+    """Return an SQL condition for odd rows, also because the group may have had the event before.
 
-    An event that came so late after it was written was delayed, or was sent when its group may have
+    An event that came long after it was written was delayed, or was sent when its group may have
     purged an earlier row of it. `memory` is that of the service; None: it purges nothing.
     """
     if memory is None:
@@ -184,7 +185,7 @@ def is_odd_downstream(memory: Memory | None) -> str:
 
 
 def types_sent(databases: Databases, service: ServiceDatabase) -> list[Sent]:
-    """Return of which types the events of an outbox are."""
+    """Return the types of the events in an outbox."""
     rows = databases.rows(service, _TYPES_SENT, name=quoted(service.name))
     return [_sent(row, service.name) for row in rows]
 
@@ -192,7 +193,7 @@ def types_sent(databases: Databases, service: ServiceDatabase) -> list[Sent]:
 def types_received(
     databases: Databases, service: ServiceDatabase, kinds: Collection[TxKind] = tuple(TxKind)
 ) -> list[Received]:
-    """Return which groups have received events of which types of some kinds, by the inbox."""
+    """Return the receipts of groups, by type and for some kinds, from the inbox."""
     if not kinds:
         return []
     rows = databases.rows(service, _TYPES_RECEIVED, kinds=listed(kind.value for kind in kinds))
@@ -200,7 +201,7 @@ def types_received(
 
 
 def types_in(sent: DataFrame, received: DataFrame) -> frozenset[Sent | Received]:
-    """Return of which types some events of outboxes are, and which groups have received which."""
+    """Return the types of the events in these outbox rows and inbox rows."""
     nobody = F.lit(None).cast("string")
     of_sent = sent.select(
         "upstream",
@@ -217,16 +218,16 @@ def types_in(sent: DataFrame, received: DataFrame) -> frozenset[Sent | Received]
 
 
 def rollbacks(databases: Databases, service: ServiceDatabase) -> DataFrame:
-    """Read which events of others the service has taken back, and whether that was called for."""
+    """Return events of others that the service has taken back, and whether there was a cause."""
     frame = databases.frame(service, _ROLLBACKS, ahead=_ahead(databases, "r.created_at"))
     return frame.withColumn("downstream", F.lit(service.name))
 
 
 def compensations(databases: Databases, service: ServiceDatabase) -> DataFrame:
-    """Read which events of the service its groups have compensated.
+    """Return the events of the service that its groups have compensated.
 
-    The rollback that did it carries the event's id; a later rollback of the same event does not,
-    and is settled all the same.
+    The compensating rollback's row has the event's id. A later rollback of the same event is
+    settled as well, but its row does not have the id.
     """
     return databases.frame(service, _COMPENSATIONS).withColumn("downstream", F.lit(service.name))
 

@@ -1,8 +1,8 @@
-"""Inbox rows that are left of events whose outbox rows were purged: counted by their database.
+"""Inbox rows whose outbox rows were purged: counted by their database.
 
-Inboxes keep their rows for longer than outboxes do, so that in a sound service half of its inbox
-can be such rows. They are older than the horizon and on one side alone, so that each is TOO_OLD. To
-read them would take longer than to read all others.
+Inboxes keep rows for longer than outboxes do, so up to half of an inbox can be such rows. Such rows
+are older than the horizon and exist on one side only, so each is TOO_OLD. Reading them would take
+longer than reading all others.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .row_filters import literal_time, quoted
 from .server_checks import Servers
 
 MOST: Final = 1_000
-"""Of the oldest events of an outbox, by their ids: they become part of a statement."""
+"""The number of the oldest events of an outbox, by id, that become part of a statement."""
 
 _OLDEST = "SELECT event_id FROM {outbox} ORDER BY event_id LIMIT {most}"
-# The id first, which has an index, and what is looked up in other rows last. The times of an event
-# that has no outbox row are those by which it is judged, see `compare.transforms`. An event that
-# was older than the retention when it came was perhaps delayed: it is read.
+# The id comes first, because it has an index, and lookups in other rows come last. The times of an
+# event without an outbox row are those by which it is judged, see `compare.transforms`. An event
+# older than the retention when it came may have been delayed: it is read.
 _LEFT = """(i.source = {source}{low} AND least(i.event_time, i.received_at) < {horizon}
     AND NOT (i.received_at >= {horizon}
              AND i.event_time <= i.received_at - ({watermark} - {horizon}))
@@ -44,14 +44,14 @@ Arrival = tuple[str, str, str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OldestEvents:
-    """The lowest ids of an outbox; no other id of it is below `before` (None: it has no other)."""
+    """The lowest ids of an outbox; all its other ids are at least `before` (None: no others)."""
 
     ids: tuple[UUID, ...]
     before: UUID | None = None
 
 
 def oldest_events(servers: Servers, service: ServiceDatabase) -> OldestEvents:
-    """Ask an outbox for its lowest ids: those of events that are old and not purged."""
+    """Return the lowest ids of an outbox: those of its oldest remaining events."""
     rows = servers.rows(service, _OLDEST, most=str(MOST + 1))
     ids = [row.event_id for row in rows]
     return OldestEvents(ids=tuple(ids[:MOST]), before=ids[MOST] if len(ids) > MOST else None)
@@ -60,10 +60,10 @@ def oldest_events(servers: Servers, service: ServiceDatabase) -> OldestEvents:
 def left_in_inbox(
     service: str, oldest: Mapping[str, OldestEvents], windows: Mapping[Stream, Window]
 ) -> str | None:
-    """Say in SQL which rows of a service's inbox are left of purged events; None: no row can be.
+    """Return an SQL condition for inbox rows left of purged events; None: there can be none.
 
-    `oldest`, by upstream, is from before the digests were made. So a row that this is true of is in
-    no digest that equals one of its outbox: its event was no longer there by then.
+    `oldest`, by upstream, was read before the digests. So no digest that equals one of the outbox
+    includes such a row: its event was no longer there by then.
     """
     upstreams = [
         _left_of(stream.upstream, oldest[stream.upstream], window.horizon, window.watermark)
@@ -75,13 +75,13 @@ def left_in_inbox(
 
 
 def counted(servers: Servers, service: ServiceDatabase, condition: str) -> Mapping[Arrival, int]:
-    """Count the rows of an inbox of which the condition is true."""
+    """Return the number of an inbox's rows for which the condition is true."""
     rows = servers.rows(service, _COUNTED.replace("{condition}", condition))
     return {(r.source, r.consumer_group, r.topic, r.event_type): r.events for r in rows}
 
 
 def _left_of(upstream: str, oldest: OldestEvents, horizon: datetime, watermark: datetime) -> str:
-    # What is filled in later leaves braces in a name as they are.
+    # Later formatting must leave braces in the name unchanged.
     source = quoted(upstream).replace("{", "{{").replace("}", "}}")
     return _LEFT.format(
         source=source,

@@ -1,7 +1,8 @@
-"""What groups have received by which none is judged: of services that take no part in this.
+"""Receipts by which no group is judged: from services that take no part in the run.
 
-Events that such a service wrote, and rollbacks that such a service wrote or whose event it wrote. A
-compensation that failed waits for an operator of the service that received it, whoever wrote what.
+Includes events that such a service wrote, and rollbacks that it wrote or whose events it wrote. A
+failed compensation waits for an operator of the service that received it, whichever service wrote
+the event or the rollback.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from .outbox_inbox import IS_OF_THESE_DOWNSTREAM
 from .row_filters import array_of, listed
 from .waiting_rows import INBOX, Waiting, waiting_rows
 
-# What a source of `other_sources` has sent is left out. A rollback is not that these services have
-# sent, or that takes back an event of theirs: what became of it is theirs to know.
+# Rows from `other_sources` are left out. A rollback is kept if one of these services sent it, or
+# wrote its event: these services must know its outcome.
 _COUNTED = """
     SELECT i.consumer_group, i.source, i.tx_kind AS kind,
            CASE WHEN i.tx_kind = 'ROLLBACK' THEN i.causation_source END AS writer,
@@ -34,7 +35,7 @@ _COUNTED = """
 
 
 def waiting_from_others(databases: Databases, clocks: Mapping[str, Clock]) -> Iterator[str]:
-    """Say in sentences which rows of inboxes wait for an operator, or for a consumer."""
+    """Yield sentences for inbox rows that wait for an operator, or for a consumer."""
     names = frozenset(each.name for each in databases.services)
     return waiting_rows(databases, clocks, lambda service: _received_by(service, names))
 

@@ -1,6 +1,6 @@
-"""Rollbacks of events of services that take no part in this: they may fail, and no group is judged.
+"""Rollbacks of events of services that take no part in the run: they may fail without a verdict.
 
-The service that wrote such an event keeps its part for as long as the rollback is not sent.
+The service that wrote such an event keeps its effects as long as the rollback is not sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COUNTED = """
 
 
 def unsent_rollbacks_of_others(databases: Databases, clocks: Mapping[str, Clock]) -> Iterator[str]:
-    """Say in sentences which rollbacks of others' events wait for an operator, or for a relay."""
+    """Yield sentences for rollbacks of others' events that wait for an operator, or for a relay."""
     names = listed([each.name for each in databases.services])
     return waiting_rows(databases, clocks, lambda service: _rollbacks(service, names))
 

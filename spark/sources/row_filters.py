@@ -1,4 +1,4 @@
-"""Which rows of a table are read, in words of SQL."""
+"""The rows of a table that are read, as SQL conditions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from shieldtx.reconcile.digest_buckets import Buckets
 
 _PARTS = 4
 """Parts of a read of everything. Measured on 2 cores: four, with the fetch size of `sources.jdbc`,
-take half the time or less of Spark's single one."""
+take at most half the time of Spark's single one."""
 MOST_LOOKUPS = 200_000
-"""Events looked up by their ids; where there are more, the whole table is read."""
+"""The most events that are looked up by id; for more, the whole table is read."""
 _IDS = 5_000
-"""In one query."""
+"""The most ids in one query."""
 _RANGES = 200
-"""Likewise; PostgreSQL adds up what the index says about each of them."""
+"""The most ranges in one query; PostgreSQL estimates each of them by the index."""
 
 
 _FIRST_ID = UUID(int=0)
@@ -29,22 +29,22 @@ LATEST = "'9998-12-31 00:00:00+00'::timestamptz"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Read:
-    """Which rows of a table are read."""
+    """The rows of a table that are read."""
 
     condition: str = "true"
-    """On the row, `o` of an outbox and `i` of an inbox."""
+    """The condition on the row: `o` of an outbox, `i` of an inbox."""
     parts: Sequence[str] | None = None
-    """Each a condition and a read of its own, at a moment of its own; None: one read."""
+    """Conditions of separate reads, each at its own time; None: one read."""
     bucket: str = "NULL::int"
-    """The bucket of a row, `{row}`, where digests were compared."""
+    """The bucket of a row, `{row}`, if digests were compared."""
 
     @property
     def is_everything(self) -> bool:
-        """Whether all rows are read."""
+        """Return whether all rows are read."""
         return self.condition == "true" and self.parts is EVERYTHING.parts
 
     def or_ids(self, row: str, ids: Collection[str]) -> Read:
-        """Read the rows of some events as well, in the same read, so that no row is read twice.
+        """Return a read that includes the rows of some events, so that no row is read twice.
 
         `row` is the name of the row, as in `condition`.
         """
@@ -52,13 +52,13 @@ class Read:
             return self
         if len(ids) > MOST_LOOKUPS:
             return EVERYTHING
-        # PostgreSQL looks up ids in an array by the index as soon as it knows what they are.
+        # PostgreSQL looks up ids in an array by the index only if the array is a constant.
         texts = ", ".join(f"'{UUID(one)}'" for one in sorted(ids))
         either = f"({self.condition} OR {row}.event_id = ANY (ARRAY[{texts}]::uuid[]))"
         return replace(self, condition=either)
 
 
-# Cut by `seq`, which never changes: each row is in exactly one part, whatever happens meanwhile.
+# Cut by `seq`, which never changes: each row is in exactly one part, despite concurrent changes.
 EVERYTHING = Read(parts=[f"seq % {_PARTS} = {part}" for part in range(_PARTS)])
 
 
@@ -66,7 +66,7 @@ NOTHING = Read(condition="false")
 
 
 def by_ids(ids: Iterable[str]) -> Read:
-    """Read the rows of some events."""
+    """Return a read of the rows of some events."""
     texts = [f"'{UUID(one)}'" for one in ids]
     if not texts:
         return NOTHING
@@ -79,7 +79,7 @@ def by_ids(ids: Iterable[str]) -> Read:
 
 
 Range = tuple[UUID | None, UUID | None]
-"""Of ids: from, and up to before."""
+"""A range of ids; the upper end is exclusive."""
 
 
 Words = tuple[str, str]
@@ -92,9 +92,9 @@ def by_buckets(
     *,
     and_ids: Iterable[tuple[str, Words]] = (),
 ) -> Read:
-    """Read the rows of events by their types and buckets, and some more; no row is read twice."""
+    """Return a read of rows by types and buckets, and of some more ids; no row is read twice."""
     ranges = {words: buckets.ranges(some) for words, some in numbers.items()}
-    # A part has one type: as a condition beside its ranges it costs a row least.
+    # A part has one type: as a condition next to its ranges, the type costs the least for each row.
     parts = [
         f"topic = {quoted(topic)} AND event_type = {quoted(event_type)} AND {part}"
         for (topic, event_type), some in ranges.items()
@@ -110,13 +110,13 @@ def by_buckets(
 
 
 def range_of(buckets: Buckets, numbers: Collection[int]) -> str:
-    """Say in SQL that an event lies in one of some buckets that are neighbours."""
+    """Return an SQL condition: an event lies in one of some neighbouring buckets."""
     (condition,) = _range_parts(buckets.ranges(numbers))
     return condition
 
 
 def _is_in(event_id: UUID, ranges: Sequence[Range]) -> bool:
-    """Whether an id is in one of some ranges, which are in order and apart."""
+    """Return whether an id is in one of some ranges, which are sorted and disjoint."""
     place = bisect_right(ranges, event_id, key=lambda one: one[0] or _FIRST_ID)
     if place == 0:
         return False
@@ -125,9 +125,9 @@ def _is_in(event_id: UUID, ranges: Sequence[Range]) -> bool:
 
 
 def _id_parts(events: Iterable[tuple[str, Words]]) -> list[str]:
-    """Say in SQL that an event has one of some ids and its type, a part for so many of them.
+    """Return SQL conditions for events with one of some ids and its type, at most `_IDS` in a part.
 
-    By the id alone, a row of another type that has the same id would be read once more.
+    By the id alone, a row of another type with the same id would be read once more.
     """
     by_words = sorted(set(events), key=lambda event: event[1])
     parts = []
@@ -161,9 +161,9 @@ def _range_parts(ranges: Sequence[Range]) -> list[str]:
 
 
 def inside_calendar(time: str) -> str:
-    """Say in SQL what time it is, or the nearest one of a year that Python knows, too.
+    """Return an SQL expression for a time, limited to the years that Python supports.
 
-    PostgreSQL knows more of them, `infinity` among them, and somebody may have set one by hand.
+    PostgreSQL has more times, also `infinity`, and an operator may have set one by hand.
     """
     return (
         f"(CASE WHEN {time} < {_EARLIEST} THEN {_EARLIEST} "
@@ -172,36 +172,36 @@ def inside_calendar(time: str) -> str:
 
 
 _WRITTEN_MEANWHILE = timedelta(minutes=1)
-"""At least: clocks of a primary and its replica may differ by that much."""
+"""The minimum tolerance: clocks of a primary and its replica may differ by that much."""
 
 
 def is_ahead(*times: str, margin: timedelta) -> str:
-    """Say in SQL that one of some times has not come yet: a clock was ahead, and was set right."""
+    """Return an SQL condition: one of some times is in the future, because a clock was ahead."""
     seconds = max(margin, _WRITTEN_MEANWHILE).total_seconds()
     return f"coalesce(greatest({', '.join(times)}) > now() + interval '{seconds} s', false)"
 
 
 def quoted(text: str) -> str:
-    """Write a text as a literal of SQL, whatever `standard_conforming_strings` is set to."""
+    """Return a text as an SQL literal, for any setting of `standard_conforming_strings`."""
     literal = "'" + text.replace("'", "''") + "'"
     return literal if "\\" not in text else "E" + literal.replace("\\", "\\\\")
 
 
 def literal_time(when: datetime) -> str:
-    """Write a moment as a literal of SQL."""
+    """Return a time as an SQL literal."""
     return f"'{when.isoformat()}'::timestamptz"
 
 
 def listed(texts: Iterable[str]) -> str:
-    """Write texts as literals of SQL with commas between them."""
+    """Return texts as SQL literals, separated by commas."""
     return ", ".join(map(quoted, texts))
 
 
 def rows_of_texts(rows: Iterable[tuple[str, ...]]) -> str:
-    """Return rows of texts as what stands in the brackets of IN, in an order of its own."""
+    """Return rows of texts as the sorted operands of an SQL IN."""
     return ", ".join(f"({', '.join(map(quoted, row))})" for row in sorted(rows))
 
 
 def array_of(texts: Iterable[str]) -> str:
-    """Write texts as an array of SQL, which may be empty."""
+    """Return texts as an SQL array, which may be empty."""
     return f"ARRAY[{listed(texts)}]::text[]"

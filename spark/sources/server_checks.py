@@ -1,7 +1,7 @@
-"""Asks the servers of the services' databases: without the right to write, within a time limit.
+"""Queries the servers of the services' databases: read-only, and within a time limit.
 
-What gives few rows, or is so long in the making that Spark had better start meanwhile, is asked by
-this process itself: that takes milliseconds where a job of Spark takes the better part of a second.
+This process itself runs queries with few rows, and long queries that run while Spark starts: that
+takes milliseconds, while a Spark job takes most of a second.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from shieldtx.reconcile.window import Clock
 
 from .row_filters import inside_calendar
 
-# Compiling a statement takes longer than running these. The groups of a digest find room: 25 MB for
-# 100,000 of them. PostgreSQL expects as many groups as rows, and would sort gigabytes to be safe.
+# Compiling a statement takes longer than running these. The memory suffices for the groups of a
+# digest: 25 MB for 100,000 of them. PostgreSQL expects as many groups as rows, and would sort
+# gigabytes to be safe.
 _SESSION = "-c jit=off -c work_mem=128MB -c enable_sort=off"
 _REPLICA_S = 60.0
 _REPLICA_PAUSE_S = 0.5
 
-# Prepared transactions have no session. When they began is not known, only when they were prepared,
-# which is taken for a step of an event as any other. Vacuum writes no rows of ours. Of other roles'
-# sessions a role without pg_read_all_stats sees that they are there, but not since when their
-# transactions run.
+# Prepared transactions have no session. Their start is not known, only the time of preparation,
+# which counts as a step of an event like any other. Vacuum writes no rows of these tables. A role
+# without pg_read_all_stats sees other roles' sessions, but not the start of their transactions.
 _CLOCK = """
     SELECT clock_timestamp() AS now,
            least(
@@ -46,13 +46,13 @@ _CLOCK = """
            pg_is_in_recovery() AS is_replica,
            CASE WHEN pg_is_in_recovery() THEN NULL ELSE pg_current_wal_lsn()::text END AS written,
            current_user::text AS role"""
-# No two servers start at the same microsecond.
+# No two servers start in the same microsecond.
 _PLACE = """
     SELECT concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()), d.oid,
                      '{outbox}'::regclass::oid) AS location,
            current_setting('server_encoding') AS encoding
     FROM pg_database d WHERE d.datname = current_database()"""
-# A replica has all of these in common with its primary. Not every role may ask for the system.
+# A replica shares all of these with its primary. Not every role may query the system identifier.
 _IDENTITY = """
     SELECT (SELECT oid::bigint FROM pg_database WHERE datname = current_database()) AS database,
            to_regclass('{outbox}')::oid::bigint AS outbox,
@@ -60,7 +60,7 @@ _IDENTITY = """
            has_function_privilege('pg_control_system()', 'EXECUTE') AS may_ask"""
 _SYSTEM = "SELECT system_identifier::text FROM pg_control_system()"
 _NOTES_PURGES = "SELECT to_regclass('{purged}') IS NOT NULL"
-# The later of both tables: a row may be missed in either.
+# The later time of both tables: a row may be missing in either.
 _PURGED = "SELECT clock_timestamp() AS now, {purged_until} AS purged_until FROM {purged}".replace(
     "{purged_until}", inside_calendar("max(purged_until)")
 )
@@ -76,7 +76,7 @@ _EARLIER_RELEASE = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Servers:
-    """What a run asks of the databases of its services, with no Spark to take part in it."""
+    """The queries of a run to the databases of its services, without Spark."""
 
     request: ReconcileRequest
     _engines: dict[str, Engine] = field(default_factory=dict, init=False, repr=False)
@@ -89,13 +89,13 @@ class Servers:
         return self.request.services
 
     def clocks(self) -> Mapping[str, Clock]:
-        """Ask all databases for their time and their oldest transaction, before any row is read."""
+        """Query all databases for their time and oldest transaction, before any row is read."""
         return {service.name: self._clock(service) for service in self.services}
 
     def clocks_at_end(self, clocks: Mapping[str, Clock]) -> Mapping[str, Clock]:
-        """Ask all databases, after rows were read, whether their purges went further meanwhile.
+        """Return the clocks to judge by, after rows were read and purges may have gone further.
 
-        Returns the clocks to judge by: what was purged before it was read is no mismatch.
+        Rows that were purged before they were read are not mismatches.
         """
         found = dict(clocks)
         for service in self.services:
@@ -110,12 +110,12 @@ class Servers:
         return found
 
     def location(self, service: ServiceDatabase) -> str:
-        """Return by what services are known that share their tables."""
+        """Return an identifier that services with the same tables share."""
         return str(self._place(service).location)
 
     @property
     def all_utf8(self) -> bool:
-        """Whether all databases hold their texts in UTF-8, so that equal ones have equal bytes."""
+        """Whether all databases store texts in UTF-8, so that equal texts have equal bytes."""
         return all(self._place(service).encoding == "UTF8" for service in self.services)
 
     def _place(self, service: ServiceDatabase) -> Row[*tuple[Any, ...]]:
@@ -129,40 +129,40 @@ class Servers:
     def rows(
         self, service: ServiceDatabase, query: str, **names: str
     ) -> Sequence[Row[*tuple[Any, ...]]]:
-        """Return what a query with `{outbox}` and `{inbox}` for the tables, and `names`, gives."""
+        """Return a query's rows; `{outbox}` and `{inbox}` are the tables, `names` the rest."""
         with self._connected(service, service.replica_url or service.url) as connection:
-            # As it stands: colons in it are PostgreSQL's, and so are per cent signs.
+            # Passed unchanged: colons and per cent signs are PostgreSQL's.
             statement = query.format(**tables_of(service), **names).replace("%", "%%")
             return connection.exec_driver_sql(statement).all()
 
     def stream(
         self, service: ServiceDatabase, query: str, **names: str
     ) -> Iterator[tuple[Any, ...]]:
-        """Give the rows of a query one by one, as the server has them; for `names`, see `rows`.
+        """Yield the rows of a query as the server produces them; for `names`, see `rows`.
 
-        A server keeps to one processor for a cursor of its own, and takes several for this.
+        A server uses one processor for a server-side cursor, and several for this.
         """
         with self._connected(service, service.replica_url or service.url) as connection:
             driven = connection.connection.driver_connection
-            assert driven is not None  # noqa: S101  it is connected
+            assert driven is not None  # noqa: S101  the connection is open
             with driven.cursor() as cursor:
                 yield from cursor.stream(query.format(**tables_of(service), **names))
 
     def cancel(self) -> None:
-        """Have the servers end what they are asked right now: whoever waits for it gets an error.
+        """Cancel the running statements; each waiting caller gets an error.
 
-        May be called while others ask.
+        May be called while other threads run queries.
         """
         for connection in list(self._asked):
             driven = connection.connection.driver_connection
-            # It may be over by itself, or be on its way to the server.
+            # The statement may have ended, or be on its way to the server.
             with suppress(connection.dialect.loaded_dbapi.Error):
                 if driven is not None:
                     driven.cancel_safe()
 
     @property
     def limit(self) -> str:
-        """The settings of each session, in libpq's words."""
+        """The settings of each session, as libpq options."""
         seconds = round(self.request.statement_timeout.total_seconds())
         return f"-c statement_timeout={seconds}s {_SESSION}"
 
@@ -208,7 +208,7 @@ class Servers:
         )
 
     def _replica_obstacle(self, service: ServiceDatabase, written: str) -> str:
-        """Wait until the replica has what the primary had when its clock was asked."""
+        """Wait until the replica has the rows that the primary had when its clock was read."""
         if service.replica_url is None:
             return ""
         if other := self._other_than_primary(service, service.replica_url):
@@ -231,7 +231,7 @@ class Servers:
         )
 
     def _other_than_primary(self, service: ServiceDatabase, replica_url: str) -> str:
-        """Name what is not the same of a primary and its replica; empty: nothing."""
+        """Return the difference between a primary and its replica; empty if none."""
         system, *objects = self._identity(service, service.url)
         system_there, *objects_there = self._identity(service, replica_url)
         if None not in {system, system_there} and system != system_there:
@@ -252,7 +252,7 @@ class Servers:
 
 @contextmanager
 def told_of(service: ServiceDatabase) -> Iterator[None]:
-    """Let an error say whose database it was."""
+    """Add the name of the service to errors of its database."""
     try:
         yield
     except Exception as error:
@@ -261,7 +261,7 @@ def told_of(service: ServiceDatabase) -> Iterator[None]:
 
 
 def tables_of(service: ServiceDatabase) -> dict[str, str]:
-    """Return what `{outbox}`, `{inbox}` and `{purged}` stand for."""
+    """Return the values of `{outbox}`, `{inbox}` and `{purged}`."""
     prefix = "" if service.schema is None else f'"{service.schema}".'
     return {name: f'{prefix}"shield_{name}"' for name in ("outbox", "inbox", "purged")}
 

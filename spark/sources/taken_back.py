@@ -1,7 +1,7 @@
-"""Which events an incremental run looks up because of the rows that it reads.
+"""The events that an incremental run looks up because of the rows that it reads.
 
-A rollback that comes later moves no row of its event, and yet changes what is to be said of it. An
-effect that comes later moves no row of its rollback, which was settled because there was no effect.
+A later rollback changes the verdict on its event without changing a row of the event. A later
+effect does not change the row of its rollback, which was settled because there was no effect.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def taken_back(
 ) -> dict[str, set[str]]:
     """Return the ids of events with a rollback in these reads, and of rollbacks with an effect.
 
-    They are given by the service that wrote them.
+    They are grouped by the service that wrote them.
     """
     found: dict[str, set[str]] = defaultdict(set)
     names = {service.name for service in servers.services}

@@ -1,4 +1,4 @@
-"""Since when topics have all their records: what is older than that cannot be missed in them."""
+"""The time since which topics are complete: older events cannot be missing in them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+from pyspark.sql import functions as F  # noqa: N812  the usual name in PySpark programs
 
 from shieldtx.brokers.kafka.topic_offsets import TopicOffsets
 
@@ -16,9 +16,9 @@ from .driver_frames import NUMBER, TEXT, TIME, frame_of
 from .kafka_data_source import DELETED, Log
 
 EVERYTHING: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""Since when a partition has all its records that has never lost any."""
+"""The time of completeness of a partition that has never lost a record."""
 WHOLE: Final = -1
-"""Stands for a topic's partitions together: all of them have their records since then."""
+"""Stands for all partitions of a topic together: all of them are complete since the time."""
 HORIZONS: Final = {
     "topic": TEXT,
     "kind": TEXT,
@@ -37,28 +37,28 @@ TopicKindPartition = tuple[str, str, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contents:
-    """What was read of the topics, in numbers."""
+    """The contents of the topics, in numbers."""
 
     first_sent: Mapping[TopicKindPartition, datetime]
-    """When the first record of these services was sent that lies behind all that was deleted."""
+    """When the first record of these services after all deleted records was sent."""
     lost: frozenset[TopicKindPartition]
-    """Partitions whose oldest records were deleted while they were read."""
+    """Partitions whose oldest records were deleted during the read."""
     unfit: Mapping[tuple[str, str, str], int]
-    """By topic, kind and problem: records that are no events."""
+    """By topic, kind and problem: records that are not events."""
     foreign: int
     """Events of others."""
     writers: Mapping[TopicKind, frozenset[str]]
-    """Those of these services that have a record there."""
+    """The services of the run that have a record in the topic."""
 
 
 def is_of(names: Collection[str]) -> Column:
-    """Whether a row is the record of an event of these services."""
+    """Return whether a row is the record of an event of these services."""
     is_theirs = F.col("problem").isNull() & F.col("source").isin(sorted(names))
     return F.coalesce(is_theirs, F.lit(col=False))
 
 
 def contents_of(records: DataFrame, names: Collection[str]) -> Contents:
-    """Look through all records once, and once more through those of partitions with losses."""
+    """Return the contents by one pass over all records, and one over partitions with losses."""
     is_ours = is_of(names)
     rows = (
         records.groupBy(*_TOPIC_KIND_PARTITION, is_ours.alias("ours"), "problem")
@@ -98,12 +98,12 @@ def complete_since(
     offsets: Mapping[str, TopicOffsets],
     since: datetime | None,
 ) -> dict[TopicKindPartition, datetime | None]:
-    """Tell for each partition since when no record of it is missing; None: nobody knows.
+    """Return for each partition since when no record of it is missing; None: unknown.
 
-    Where the log has lost its beginning, that is when the first record of these services that is
-    left was sent: what was appended later than it has not been lost. Records of others are not
-    asked, whose clocks nobody vouches for. A partition that has lost its beginning and holds no
-    record of these services tells nothing: it may have lost any, up to now.
+    If a partition has lost its beginning, that is the time at which the first remaining record of
+    these services was sent: no record appended after that one has been lost. Records of others do
+    not count, because their clocks may be wrong. A partition without its beginning and without
+    records of these services may have lost any record up to now.
     """
     found: dict[TopicKindPartition, datetime | None] = {}
     for log in logs:
@@ -127,12 +127,12 @@ def as_many_since(
     offsets: Mapping[str, TopicOffsets],
     since: datetime | None,
 ) -> dict[TopicKind, datetime | None]:
-    """Tell for each topic since when it has had as many partitions for sure; None: nobody knows.
+    """Return for each topic since when it certainly has all its partitions; None: unknown.
 
-    With each one that is added, keys change their partitions: one to the new one, another from one
-    old one to another old one. What they wrote before lies in the partitions of then. When the last
-    one was added is not known; that it was there when its first record was sent is, and that it has
-    been since a time from which on it is read.
+    When a partition is added, keys change their partitions: to the new one, or between old ones.
+    Earlier records of a key stay in its earlier partition. When the last partition was added is not
+    known. The partition certainly existed when its first record was sent, and at the time from
+    which it is read, if it has earlier records.
     """
     found: dict[TopicKind, datetime | None] = {}
     for log in logs:
@@ -148,9 +148,9 @@ def horizons(
     since: Mapping[TopicKindPartition, datetime | None],
     as_many: Mapping[TopicKind, datetime | None],
 ) -> DataFrame:
-    """Return since when partitions are complete, and topics as a whole (the latest of theirs).
+    """Return since when partitions are complete, and whole topics (the latest of their partitions).
 
-    Beside it, since when the topic has had as many partitions.
+    Each row also has the time since which the topic has had all its partitions.
     """
     topics = _by_topic(since)
     rows = [
@@ -164,7 +164,7 @@ def horizons(
 
 
 def unjudged(since: Mapping[TopicKindPartition, datetime | None]) -> Iterable[str]:
-    """Name the topics no partition of which tells since when it is complete."""
+    """Yield sentences for topics without a partition of known completeness."""
     for (topic, kind), times in _by_topic(since).items():
         if not any(times):
             yield (
@@ -179,7 +179,7 @@ def _first_sent() -> Column:
 
 
 def _sources(is_ours: Column) -> Column:
-    # Others may have any number of them, as long as they like.
+    # Others may use any number of sources, of any length.
     return F.collect_set(F.when(is_ours, F.col("source"))).alias("sources")
 
 

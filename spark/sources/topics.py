@@ -1,4 +1,4 @@
-"""Reads the topics of a run, once, and says what of them can be judged."""
+"""Reads the topics of a run, once, and reports which of them can be judged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+from pyspark.sql import functions as F  # noqa: N812  the usual name in PySpark programs
 
 from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.brokers.kafka.topic_offsets import TopicOffsetReader, TopicOffsets
@@ -34,30 +34,30 @@ from .topics_without_rows import topics_without_rows
 
 _SHOWN_SOURCES: Final = 10
 _SHOWN_CHARACTERS: Final = 80
-# As the traceback of a Python worker ends.
+# The end of a Python worker's traceback.
 _BROKER_ERROR: Final = re.compile(r"shieldtx\.errors\.Broker(?:Error|Unavailable): (.*)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """What a run has of the topics."""
+    """The result of reading the topics."""
 
     records: DataFrame | None
-    """Of the services' events alone; None where no topic could be read."""
+    """The records of the services' events only; None if no topic could be read."""
     horizons: DataFrame
-    """Since when no record is missing: see completeness."""
+    """The time since which no record is missing: see `topic_completeness`."""
     left_out: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     observed: ObservedTopics = field(default_factory=ObservedTopics)
-    """Which topics they are, up to where they were read, and who has written on them, by their
-    records. Of those that earlier runs have read and this one could not read, what those runs have
-    seen."""
+    """The topics, the offsets up to which they were read, and the services that wrote on them, by
+    their records. For topics that earlier runs have read and this run could not read, the
+    observations of those runs."""
 
 
 def observed_again(request: ReconcileRequest) -> tuple[ObservedTopics, tuple[str, ...]]:
-    """Return how the topics of the earlier run are now, and why they may have lost records since.
+    """Return the current topics of the earlier run, and why they may have lost records since.
 
-    Where the broker does not say, they may have.
+    If the broker gives no information, they may have.
     """
     if request.broker is None or request.observed is None:
         return ObservedTopics(), ()
@@ -86,16 +86,16 @@ def observed_again(request: ReconcileRequest) -> tuple[ObservedTopics, tuple[str
 def read(
     spark: SparkSession, request: ReconcileRequest, sent: Collection[tuple[str, TxKind]]
 ) -> Reading:
-    """Read the topics of these logical topics and kinds, and some of which there are no rows.
+    """Return the records of these logical topics and kinds, and of some topics without rows.
 
-    For these, see `topics_without_rows`. No event of a row can be missed in them, so that it does
-    not matter since when they are complete.
+    For topics without rows, see `topics_without_rows`. No event of a row can be missing in them, so
+    their completeness does not matter.
 
-    To be called after the clocks were asked: then an event that settled before the watermark has
-    its record before the ends that are asked for here. Outboxes may be read before or after that:
-    what is in one of the two alone for that reason is younger than the watermark.
+    Call this after the clocks were read: then an event that settled before the watermark has its
+    record before the end offsets that are read here. Outboxes may be read before or after: an event
+    that is in only one of the two for that reason is younger than the watermark.
 
-    What a broker does not give does not end the run: it ends up in `obstacles`.
+    A broker error does not end the run, but is added to `obstacles`.
     """
     assert request.broker is not None  # noqa: S101  otherwise there are no topics to read
     prefix, since = request.broker.topic_prefix, read_since(request)
@@ -110,7 +110,7 @@ def read(
         asked = _asked(connection, request, logs)
         offsets, known, obstacles = asked.offsets, asked.logs, asked.obstacles
         ranges = [range_ for log in known for range_ in offsets[log.name].ranges]
-        # Read once: what is judged has to be what was counted, and topics go on meanwhile.
+        # Read once: judged and counted records must be the same, and topics grow meanwhile.
         records = _read_once(frame_of(spark, connection, known, ranges)) if known else None
     except (BrokerError, ConfigurationError) as error:
         obstacles = (*obstacles, f"the topics could not be read: {error}")
@@ -144,7 +144,7 @@ def _of_rows(
 def _with_writers(
     observed: ObservedTopics, logs: Iterable[Log], contents: Contents
 ) -> ObservedTopics:
-    """Add which services have written on topics, by the records that were read."""
+    """Add the services that have written on topics, by the records that were read."""
     topics = dict(observed.topics)
     for log in logs:
         if topic := topics[log.name]:
@@ -159,7 +159,7 @@ def _observed(offsets: TopicOffsets) -> ObservedTopic:
 
 
 def connection_of(access: BrokerAccess) -> KafkaConnection:
-    """Return how to connect; raises ConfigurationError for what cannot work."""
+    """Return the connection settings; raises ConfigurationError for invalid ones."""
     return KafkaConnection(
         bootstrap_servers=access.bootstrap,
         client_id="shieldtx-reconcile",
@@ -172,12 +172,11 @@ def connection_of(access: BrokerAccess) -> KafkaConnection:
 
 
 def read_since(request: ReconcileRequest) -> datetime | None:
-    """Return from when on records are read; None: all that there are.
+    """Return the time from which records are read; None: all records.
 
-    An incremental run looks at rows that settled after some time, and their records were sent
-    shortly before: so that none of an event can be missed that was written within a margin of it,
-    the reading begins two margins earlier. A record is not older than its event, give or take the
-    margin.
+    An incremental run selects rows that settled after some time, and their records were sent
+    shortly before. So that no record of an event written within a margin of that time is missed,
+    the read begins two margins earlier. A record is at most a margin older than its event.
     """
     selection, margin = request.selection, request.margin
     moved = [selection.moved_since.get(service.name) for service in request.services]
@@ -190,18 +189,18 @@ def read_since(request: ReconcileRequest) -> datetime | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Asked:
-    """What the broker says of the topics, before any record is read."""
+    """The broker's information about the topics, before any record is read."""
 
     logs: tuple[Log, ...] = ()
-    """Those that can be read."""
+    """The topics that can be read."""
     offsets: Mapping[str, TopicOffsets] = field(default_factory=dict)
-    """By the broker's name of each."""
+    """By the name at the broker."""
     obstacles: tuple[str, ...] = ()
     observed: ObservedTopics
 
 
 def _asked(connection: KafkaConnection, request: ReconcileRequest, logs: Sequence[Log]) -> _Asked:
-    """Ask how far topics reach: those of `logs`, which have rows, and those without."""
+    """Query the offsets of topics: those of `logs`, which have rows, and those without rows."""
     since = read_since(request)
     with TopicOffsetReader(connection) as asked:
         cluster = asked.cluster_id()
@@ -245,7 +244,7 @@ def _offsets_of(
 
 
 def _read_once(records: DataFrame) -> DataFrame:
-    """Read a frame and keep it; raises BrokerError for what a worker said about the broker."""
+    """Read a frame and persist it; raises BrokerError for a worker's error about the broker."""
     try:
         return records.localCheckpoint(eager=True)
     except Exception as error:
@@ -256,7 +255,7 @@ def _read_once(records: DataFrame) -> DataFrame:
 
 
 def _left_out(contents: Contents, records: DataFrame, names: Collection[str]) -> Iterable[str]:
-    """Say what was seen that is no event of these services."""
+    """Yield sentences about records that are not events of these services."""
     for (topic, kind, problem), number in sorted(contents.unfit.items()):
         yield f"{number} records of {topic} ({kind}) are not events: {problem}"
     if not contents.foreign:

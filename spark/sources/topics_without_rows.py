@@ -1,7 +1,7 @@
-"""The topics that a run reads though no outbox has a row of them.
+"""The topics that a run reads although no outbox has a row of them.
 
-All rows of a topic may be lost. Then its records are the only trace of their events. A topic on
-which none of the run's services has ever written is not read: no event of theirs is on it.
+All rows of a topic may be lost. Then its records are the only trace of their events. A topic
+without records of the run's services is not read: it has none of their events.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from shieldtx.reconcile.request import ReconcileRequest
 from .kafka_data_source import Log
 
 _IS_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-"""What Kafka takes for the name of a topic."""
+"""The names that Kafka accepts for a topic."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicsWithoutRows:
-    """What the broker has of them."""
+    """The state of such topics at the broker."""
 
     logs: tuple[Log, ...] = ()
-    """Those that exist."""
+    """The topics that exist."""
     gone: frozenset[str] = frozenset()
-    """Names of those that an earlier run has read and that do not exist any more."""
+    """Names of topics that an earlier run has read and that do not exist any more."""
     obstacles: tuple[str, ...] = ()
 
 
@@ -42,10 +42,10 @@ def topics_without_rows(
     with_rows: Collection[str],
     cluster: str | None,
 ) -> TopicsWithoutRows:
-    """Find the topics that earlier runs have read, and those of `for_others`.
+    """Return the topics that earlier runs have read, and those of `for_others`.
 
-    `with_rows`: the broker's names of the topics that outboxes have rows of. `cluster`: the id of
-    the one that is asked; in another one than that of earlier runs, no topic is missed.
+    `with_rows` has the broker's names of the topics of outbox rows. `cluster` is the id of the
+    current cluster; in another cluster than that of earlier runs, no topic is missing.
 
     Raises BrokerUnavailable.
     """
@@ -59,17 +59,17 @@ def topics_without_rows(
     return TopicsWithoutRows(
         logs=tuple(log for log in logs if answers[log.name] is True),
         gone=frozenset(log.name for log in read_before if answers[log.name] is False),
-        # A broker may refuse to say of a name for others, of which there may be no topic.
+        # A broker may refuse a query for a name for others, which need not be a topic.
         obstacles=tuple(_obstacles(read_before, answers, is_same_cluster=is_same)),
     )
 
 
 _Answers = Mapping[str, bool | BrokerError]
-"""By the broker's name of a topic: whether it exists, or why the broker does not say so."""
+"""By the broker's name of a topic: whether it exists, or the error of the broker."""
 
 
 def _answers(asked: TopicOffsetReader, names: Sequence[str]) -> _Answers:
-    """Ask for all at once; topic by topic where the broker refuses, which it does for all of them.
+    """Query all topics at once; one by one if the broker refuses, which it does for all together.
 
     Raises BrokerUnavailable.
     """
@@ -92,7 +92,7 @@ def _answer(asked: TopicOffsetReader, name: str) -> bool | BrokerError:
 
 
 def _obstacles(logs: Iterable[Log], answers: _Answers, *, is_same_cluster: bool) -> Iterator[str]:
-    """Say in sentences which topics that earlier runs have read could not be judged."""
+    """Yield sentences for topics that earlier runs have read and that could not be judged."""
     for log in logs:
         answer = answers[log.name]
         if isinstance(answer, BrokerError):
@@ -120,7 +120,7 @@ def _of_earlier_runs(request: ReconcileRequest, earlier: ObservedTopics) -> Iter
 
 
 def _for_others(request: ReconcileRequest) -> Iterator[Log]:
-    """Give the topics of `for_others`: each of its names may be that of a topic, or of a type."""
+    """Yield the topics of `for_others`: each of its names may be a topic or a type."""
     assert request.broker is not None  # noqa: S101  as above
     prefix = request.broker.topic_prefix
     topics = {topic for service in request.services for topic in service.others.topics}

@@ -1,4 +1,4 @@
-"""Types of events that were not sent so far: no group can lack any of them."""
+"""Types of events that have not been sent so far: no group can lack any of them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .jdbc import Databases
 from .moved_at import UPSTREAM_MOVED_AT
 from .row_filters import LATEST, is_ahead, literal_time, quoted, rows_of_texts
 
-# Discarded: a delayed event that was cancelled, a half message that was rolled back, or what an
-# operator does not want to be sent.
+# Discarded: a delayed event that was cancelled, a half message that was rolled back, or an event
+# that an operator discarded.
 _TYPES: Final = """
     SELECT DISTINCT o.topic, o.event_type FROM {outbox} o
     WHERE o.source = {name} AND o.tx_kind = 'COMMIT' AND (o.topic, o.event_type) IN ({types})
@@ -24,10 +24,10 @@ _TYPES: Final = """
 
 
 def unsent_types(databases: Databases, types: Iterable[Sent]) -> frozenset[Sent]:
-    """Return those of some types of which no event that the run covers was sent, or should be.
+    """Return the types of which no event in the selection was sent, or should have been.
 
-    Their events are due later, are in flight, or were discarded. An event that failed, or that
-    nothing has moved since it was due, should have been sent.
+    Their events are due later, are in flight, or were discarded. An event that failed, or that has
+    not changed since it was due, should have been sent.
     """
     by_service: dict[str, set[Sent]] = defaultdict(set)
     for each in types:
@@ -41,7 +41,7 @@ def unsent_types(databases: Databases, types: Iterable[Sent]) -> frozenset[Sent]
 
 
 def _sent(databases: Databases, service: ServiceDatabase, types: set[Sent]) -> set[Sent]:
-    """Return those of which an event was sent, or should have been."""
+    """Return the types of which an event was sent, or should have been."""
     read = incremental.read_of_outbox(databases.request.selection, service.name)
     statement = _TYPES.replace("{condition}", read.condition).replace("{moved}", UPSTREAM_MOVED_AT)
     by_words = {(each.topic, each.event_type): each for each in types}
@@ -52,7 +52,7 @@ def _sent(databases: Databases, service: ServiceDatabase, types: set[Sent]) -> s
         types=rows_of_texts(by_words),
         latest=LATEST,
         lately=literal_time(databases.lately),
-        # Nobody knows whether it is due.
+        # The clock was ahead, so whether the event is due is unknown.
         ahead=is_ahead("o.created_at", margin=databases.request.margin),
     )
     return {by_words[row.topic, row.event_type] for row in rows}

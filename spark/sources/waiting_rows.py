@@ -1,4 +1,4 @@
-"""Rows by which no group is judged, and that wait for an operator, or that nobody moves."""
+"""Rows by which no group is judged, and that wait for an operator or are stuck."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from .row_filters import LATEST, Read, listed, literal_time
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """One of the two tables of a service; the words of SQL are on its row."""
+    """One of the two tables of a service; the SQL conditions are on its row."""
 
     row: str
-    """The name of the row in them."""
+    """The name of the row in the conditions."""
     read: Callable[[Selection, str], Read]
-    """Which rows a run looks at."""
+    """The selected rows of a run."""
     of_operators: str
-    """What waits for an operator and has an error, in the words of its index."""
+    """Rows that wait for an operator and have an error, as in their index."""
     is_settled: str
-    """What may wait for an operator, with an error or without: in those of an index if there is."""
+    """Rows that may wait for an operator, with or without an error; as in an index if there is one.
+    """
     open_: str
-    """What is open, likewise."""
+    """Open rows, as in an index if there is one."""
     moved_at: str
-    """When a row has moved; of an open one that is neither claimed nor held back by another one."""
+    """The time of the row's latest change, past or due."""
     workers: str
-    """What moves its rows."""
+    """The processes that handle the rows."""
 
 
 OUTBOX: Final = Side(
@@ -59,20 +60,20 @@ INBOX: Final = Side(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
-    """Which rows of a table to count, and what to say of them."""
+    """The rows of a table to count, and their description."""
 
     side: Side
     counted: str
-    """A statement that gives `status`, `is_listed`, a count, and what `described` asks for; it has
-    `{condition}` and `{is_listed}` in it."""
+    """A statement that returns `status`, `is_listed`, a count, and the columns for `described`; it
+    contains `{condition}` and `{is_listed}`."""
     values: Mapping[str, str]
-    """What else the statement has in braces."""
+    """The other values in braces in the statement."""
     statuses: tuple[str, ...]
-    """In which a row waits for an operator."""
+    """The statuses in which a row waits for an operator."""
     described: Callable[[Row[*tuple[Any, ...]]], str]
-    """Says how many rows there are, and of what."""
+    """Returns the number and the description of the rows."""
     consequence: str = ""
-    """What comes of it that they wait for an operator."""
+    """The consequence of rows that wait for an operator."""
 
 
 def waiting_rows(
@@ -80,9 +81,9 @@ def waiting_rows(
     clocks: Mapping[str, Clock],
     counted_of: Callable[[ServiceDatabase], Waiting | None],
 ) -> Iterator[str]:
-    """Say in sentences which rows wait for an operator, and which ones nobody has moved.
+    """Yield sentences for rows that wait for an operator, and for rows that are stuck.
 
-    `counted_of` returns which rows of a service to count; None: none of it.
+    `counted_of` returns the rows of a service to count; None: none.
     """
     for service in databases.services:
         if (waiting := counted_of(service)) is not None:
@@ -96,7 +97,7 @@ def _of_service(
 
     def counted(condition: str) -> Iterator[Row[*tuple[Any, ...]]]:
         statement = waiting.counted.replace("{condition}", condition)
-        # Whether `shieldtx dead list` has a row that waits for an operator.
+        # Whether `shieldtx dead list` shows a row that waits for an operator.
         statement = statement.replace("{is_listed}", f"{side.row}.last_error IS NOT NULL")
         yield from databases.rows(service, statement, **waiting.values)
 
@@ -117,7 +118,7 @@ def _of_service(
 
 
 def _waits_for_operator(databases: Databases, service: ServiceDatabase, waiting: Waiting) -> str:
-    """Say in SQL that a row has one of these statuses, and that the run has to look at it."""
+    """Return an SQL condition for rows with one of these statuses that the run must report."""
     side = waiting.side
     read = side.read(databases.request.selection, service.name)
     has_status = f"{side.row}.status IN ({listed(waiting.statuses)})"
@@ -125,7 +126,7 @@ def _waits_for_operator(databases: Databases, service: ServiceDatabase, waiting:
 
 
 def _has_not_moved_since(databases: Databases, side: Side, watermark: str) -> str:
-    """Say in SQL that an open row has not moved since the watermark."""
+    """Return an SQL condition: an open row has not changed since the watermark."""
     lately = literal_time(databases.lately)
     moved = side.moved_at.replace("{latest}", LATEST).replace("{lately}", lately)
     return f"({side.open_}) AND {moved} < {watermark}"

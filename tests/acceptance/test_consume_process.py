@@ -64,7 +64,7 @@ def test_sigterm_lets_the_handler_end_and_leaves_nothing_half_done(
     with shop.closed_gate():
         consumer = a_consumer_at_the_gate(shop, eventually)
         consumer.send_signal(signal.SIGTERM)
-        eventually(lambda: "is stopping" in consumer.log.read_text(), "it is stopping")
+        eventually(lambda: "action=worker_stopping" in consumer.log.read_text(), "it is stopping")
 
     assert status_of(consumer) == 0
     # The transaction that was open has ended well; the other attempts of its batch are taken back.
@@ -88,7 +88,7 @@ def test_a_second_sigterm_ends_it_in_the_middle_of_a_handler(
     with shop.closed_gate():
         consumer = a_consumer_at_the_gate(shop, eventually)
         consumer.send_signal(signal.SIGTERM)
-        eventually(lambda: "is stopping" in consumer.log.read_text(), "it is stopping")
+        eventually(lambda: "action=worker_stopping" in consumer.log.read_text(), "it is stopping")
         consumer.send_signal(signal.SIGTERM)
         assert status_of(consumer, within=5) == 128 + signal.SIGTERM
     assert shop.reserved() == []

@@ -22,7 +22,7 @@ def test_a_discard_needs_a_reason_and_rows(shop: Shop) -> None:
     shop.migrate()
     for words, problem in (
         (["--status", "DEAD"], "Missing option '--reason'"),
-        (["--status", "DEAD", "--reason", " "], "--reason: say why"),
+        (["--status", "DEAD", "--reason", " "], "--reason: give a reason"),
         ([*WHY], "name rows by their ids, or choose them by --status, --group and --topic"),
         (["a/b/1/2", "--status", "DEAD", *WHY], "name rows by their ids, or choose them"),
         (["a/b/1/2", *WHY], "there is no parked record a/b/1/2"),

@@ -92,7 +92,7 @@ def test_what_nobody_can_tell_is_listed_shown_and_committed(shop: Shop) -> None:
     assert shop.orders.rows("SELECT * FROM shield_audit") == []
 
     decided = shop.orders.run("half", "commit", event_id, answer="y\n")
-    assert decided.out == f"half message {event_id} is in line\n"
+    assert decided.out == f"half message {event_id} is queued\n"
     assert "It will be sent, whatever its local transaction did." in decided.err
     [(who, action, subject, detail)] = shop.orders.rows(
         "SELECT who, action, subject, detail FROM shield_audit"

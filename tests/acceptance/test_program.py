@@ -187,7 +187,8 @@ def test_logs_go_to_standard_error_as_json_lines_when_asked_for(
 
     assert result.data["refused"] == 1
     entries = [json.loads(line) for line in result.err.splitlines()]
-    (entry,) = [entry for entry in entries if "gives up" in entry["message"]]
+    (entry,) = [entry for entry in entries if entry.get("action") == "event_given_up"]
+    assert (entry["message"], entry["group"]) == ("event is given up", group)
     assert entry["level"] == "warning"
     assert entry["logger"] == "shieldtx.consumer.attempt_recorder"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", entry["time"])
@@ -200,7 +201,7 @@ def test_a_failing_database_costs_a_line_each_time_not_a_traceback(
     relay = shop.orders.start("relay", SHIELDTX_RELAY_POLL_INTERVAL="0.2")
     shop.orders.execute("ALTER TABLE shield_shard RENAME TO shield_shard_away")
 
-    eventually(lambda: "it runs again later" in relay.log.read_text(), "it tells of the failure")
+    eventually(lambda: "action=job_failed" in relay.log.read_text(), "it tells of the failure")
     shop.orders.execute("ALTER TABLE shield_shard_away RENAME TO shield_shard")
     shop.place([1])
 

@@ -66,7 +66,7 @@ def test_sigterm_lets_what_is_in_flight_end(shop: Shop, eventually: Eventually) 
         shop.place(TWENTY)
         eventually(lambda: shop.orders.outbox().get("PROCESSING") == 20, "all are in flight")
         relay.send_signal(signal.SIGTERM)
-        eventually(lambda: "relay is stopping" in relay.log.read_text(), "it is stopping")
+        eventually(lambda: "action=worker_stopping" in relay.log.read_text(), "it is stopping")
 
     assert status_of(relay) == 0
     assert shop.orders.outbox() == {"PROCESSED": 21}
@@ -97,7 +97,7 @@ def test_a_second_sigterm_ends_it_on_the_spot(shop: Shop, eventually: Eventually
         shop.place(TWENTY)
         eventually(lambda: shop.orders.outbox().get("PROCESSING") == 20, "all are in flight")
         relay.send_signal(signal.SIGTERM)
-        eventually(lambda: "relay is stopping" in relay.log.read_text(), "it is stopping")
+        eventually(lambda: "action=worker_stopping" in relay.log.read_text(), "it is stopping")
         relay.send_signal(signal.SIGTERM)
         assert status_of(relay, within=5) == 128 + signal.SIGTERM
     assert shop.orders.outbox()["PROCESSING"] == 20
@@ -147,7 +147,7 @@ def test_a_relay_frozen_for_longer_than_its_lease_harms_nothing_when_it_wakes(
             "SELECT event_id, attempts, settled_at FROM shield_outbox ORDER BY 1"
         )
 
-    eventually(lambda: "taken over by another relay" in sleeper.log.read_text(), "it knows")
+    eventually(lambda: "action=events_taken_over" in sleeper.log.read_text(), "it knows")
     sleeper.send_signal(signal.SIGTERM)
 
     assert status_of(sleeper) == 0

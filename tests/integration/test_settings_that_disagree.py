@@ -1,7 +1,7 @@
 """Two processes of which one has another value of a setting: a documented outcome, or a refusal.
 
 Never silence: the event takes its whole way, or it waits or ends with a reason that `shieldtx
-status` shows, or the process with the wrong value is refused. docs/connections.md has the table.
+status` shows, or the process with the wrong value is refused. docs/how-to/connections.md lists it.
 """
 
 from __future__ import annotations

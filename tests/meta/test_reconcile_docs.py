@@ -1,4 +1,4 @@
-"""What docs/reconciliation.md says fits what there is."""
+"""What docs/explanation/reconciliation.md says fits what there is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shieldtx.reconcile.spark_launcher import ReconcileRequest
 from shieldtx.reconcile.verdicts import Verdict
 from tests.support.project import ROOT
 
-PAGE = (ROOT / "docs" / "reconciliation.md").read_text()
+PAGE = (ROOT / "docs" / "explanation" / "reconciliation.md").read_text()
 ROWS = {
     verdict.strip(" *"): (name, cells)
     for name, *cells in re.findall(

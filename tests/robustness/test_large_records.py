@@ -90,8 +90,8 @@ def _assert_parked(
 
     counts = json.loads(done.stdout)
     assert (counts["records"], counts["fresh"], counts["applied"], counts["parked"]) == (3, 2, 2, 1)
-    told = f"parked {topic}[0]@1: value: {len(large)} bytes, the limit is 16777216"
-    assert told in done.stderr
+    told = f'topic={topic} partition=0 offset=1 reason="value: {len(large)} bytes, the limit is '
+    assert f"action=record_parked {told}16777216" in done.stderr
     assert memory < OWN_MB * MB + copies * size
     assert len(service.effects()) == 2
     [letter] = service.app.stores.dead_letters().parked(limit=9)

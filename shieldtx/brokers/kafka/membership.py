@@ -101,7 +101,10 @@ class Membership:
         elif self._joining_since is None:
             self._joining_since = now
         elif now - self._joining_since > self._join_timeout:
-            log.warning("not in the consumer group after %.0f s: joining again", self._join_timeout)
+            log.warning(
+                "joining the consumer group again",
+                extra={"action": "group_join_repeated", "duration_s": round(self._join_timeout)},
+            )
             self.drop()
 
     def check_reachable(self) -> None:
@@ -131,7 +134,10 @@ class Membership:
         try:
             consumer.close(autocommit=False, timeout_ms=int(_CLOSE_S * 1000))
         except Exception as error:  # noqa: BLE001  it then stops half-way, its thread still running
-            log.warning("the Kafka consumer did not close in order: %r", error)
+            log.warning(
+                "Kafka consumer did not close cleanly",
+                extra={"action": "kafka_consumer_close_failed", "error": repr(error)},
+            )
             self.network.close()
 
     @contextmanager

@@ -79,7 +79,7 @@ class KafkaPublisher:
         except BrokerError as error:
             call.stop(str(error))
         except Exception as error:  # whatever a client raises is no clear answer
-            log.exception("the Kafka client failed")
+            log.exception("Kafka client failed", extra={"action": "kafka_client_failed"})
             call.stop(f"the Kafka client failed: {error!r}")
         if call.stopped:
             self._discard()

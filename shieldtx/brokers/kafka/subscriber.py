@@ -145,7 +145,10 @@ class KafkaSubscriber:
         anew = self._identities.recreated(self._member.network.cluster)
         places = [place for place in consumer.assignment() or () if place.topic in anew]
         if places:
-            log.warning("%s recreated: reading from the beginning", ", ".join(sorted(anew)))
+            log.warning(
+                "topics were recreated, read from start",
+                extra={"action": "topics_recreated", "topics": sorted(anew)},
+            )
             consumer.seek_to_beginning(*places)
         return {place: found for place, found in fetched.items() if place.topic not in anew}
 
@@ -166,7 +169,10 @@ class KafkaSubscriber:
             try:
                 self._member.consumer.commit(commits, timeout_ms=int(_COMMIT_S * 1000))
             except _TOO_LATE as error:
-                log.warning("offsets came too late, their records are delivered again: %s", error)
+                log.warning(
+                    "offsets came too late",
+                    extra={"action": "offsets_too_late", "error": str(error)},
+                )
 
     def rewind(self, records: Sequence[ReceivedRecord]) -> None:
         """Have these records delivered again, where their partitions are still this member's."""

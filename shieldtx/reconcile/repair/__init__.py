@@ -1,1 +1,1 @@
-"""The repair of what a run has found: decisions, the order of keys, the ways to repair rows."""
+"""The repair of a run's mismatches: decisions, the order of keys, the ways to repair rows."""

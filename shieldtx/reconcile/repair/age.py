@@ -1,6 +1,6 @@
-"""How old an event may be to be delivered once more.
+"""The maximum age at which an event may be delivered once more.
 
-An event has no second effect only as long as its receiver keeps the row by which it knows it.
+An event has no second effect only as long as its receiver keeps the inbox row that identifies it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from shieldtx.ports.hand_over import Line, Sibling
 def may_be_forgotten(
     settled_at: datetime | None, line: Line | Sibling | None = None, *, since: datetime | None
 ) -> bool:
-    """Whether a receiver may have handled an event, and purged its row.
+    """Return whether a receiver may have handled an event and purged its row.
 
-    What it settled before `since` it may have purged; None: it purges nothing. An event that may
-    have been sent more than once counts from when it was written: the first copy may have been
-    handled then.
+    The receiver may have purged rows that it settled before `since`; None: it purges nothing. For
+    an event that may have been sent more than once, the time of writing counts: the first copy may
+    have been handled then.
     """
     if since is None:
         return False

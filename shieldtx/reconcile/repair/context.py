@@ -1,4 +1,4 @@
-"""What every way to repair rows works with: databases, decisions, limits, and what was done."""
+"""The context of a repair: databases, decisions, limits, and progress."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class RepairContext:
     """One repair of one run."""
 
     stores: Mapping[str, RepairStore]
-    """The databases, by the names of their services."""
+    """The databases, by service."""
     policy: Policy
     run_id: str
     who: str
     """User recorded in the audit log."""
     dry_run: bool
-    """Whether nothing is written."""
+    """True: nothing is written."""
     limits: Limits
     progress: Progress = field(default_factory=Progress)
     _receivers: dict[str, Receivers] = field(default_factory=dict, init=False)
 
     def note(self, verdict: Verdict) -> Note:
-        """Return what the audit says of rows with a verdict."""
+        """Return the audit note for rows with a verdict."""
         return Note(who=self.who, run_id=self.run_id, verdict=verdict)
 
     def receivers(self, source: str) -> Receivers:
-        """Return the groups for the events of a service; the databases are asked once."""
+        """Return the groups for the events of a service; the databases are queried once."""
         if source not in self._receivers:
             self._receivers[source] = Receivers(source, self.stores, self.policy)
         return self._receivers[source]

@@ -1,7 +1,7 @@
-"""Which rows of a run are mended, and how; the others are said to be an operator's work.
+"""Decides which rows of a run are repaired, and how; an operator must handle the other rows.
 
-What is done to a row is decided here, from the row as the run saw it alone. What else there is to
-know, and whether it still is so, the databases say when they are asked to do it (see `repair`).
+The decision uses only the row as the run saw it. The databases check the current state when the
+repair is carried out (see `repair`).
 """
 
 from __future__ import annotations
@@ -34,39 +34,38 @@ REPAIRED: Final = (
     Verdict.STUCK,
     Verdict.NEITHER_EFFECT_NOR_COMPENSATION,
 )
-"""What is repaired without being named."""
+"""Verdicts that are repaired without being named."""
 
 PART_OF_RETENTION: Final = 0.9
-"""Of a retention: rows that are older may be purged before the repair has its effect."""
+"""The usable part of a retention: older rows may be purged before the repair has its effect."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """What a repair may do."""
+    """The permissions and limits of a repair."""
 
     services: frozenset[str]
-    """Those whose databases are known."""
+    """Services whose databases are known."""
     named: frozenset[Verdict] = frozenset()
-    """What an operator asked for by name."""
+    """Verdicts that an operator has named."""
     out_of_order: bool = False
-    """An operator said that groups can take events after later ones of their keys."""
+    """An operator confirmed that groups can apply events after later ones of their keys."""
     for_others: Mapping[str, Others] = field(default_factory=dict)
-    """By service: what services receive which are not known."""
+    """By service: the events that unknown services receive."""
     young_since: Mapping[str, datetime] = field(default_factory=dict)
-    """By service: what was settled before that it may have purged; left out: it purges nothing."""
+    """By service: the time before which it may have purged settled rows; no entry: no purge."""
     lost_rows: LostRows = NONE_LOST
-    """What services may have handled that their inboxes do not know."""
+    """Events that services may have handled although their inboxes lack the rows."""
     groups: Mapping[str, Sequence[ExpectedGroup]] = field(default_factory=dict)
     """By service: the groups that the configuration names."""
     in_order: KnownInOrder = field(default_factory=KnownInOrder)
-    """What groups have had, by what earlier runs found."""
+    """Events that groups have had by the results of earlier runs."""
 
     def is_for_others(self, topic: str, event_type: str, *, writer: str, kind: TxKind) -> bool:
-        """Whether others than these services receive events of a topic, or of a type.
+        """Return whether services outside this repair receive events of a topic or a type.
 
-        A rollback has the topic and the type of the event that it takes back, and those compensate
-        it who receive that. Its own writer is not the service that wrote the event, so that any may
-        be.
+        A rollback has the topic and the type of the event that it takes back, and the receivers of
+        that event compensate it. Any service may have written the rollback, so all lists count.
         """
         listed = self.for_others
         services = listed if kind is TxKind.ROLLBACK else listed.keys() & {writer}
@@ -74,12 +73,12 @@ class Policy:
 
     @property
     def young_for_all(self) -> datetime | None:
-        """Return since when no service can have purged what it knows; None: none purges any."""
+        """Return the time since which no service can have purged rows; None: no service purges."""
         return max(self.young_since.values(), default=None)
 
 
 def step_of(row: ListedRow, policy: Policy) -> AnyStep | Refusal:
-    """Decide on one row of a run."""
+    """Return the decision on one row of a run."""
     if row.verdict in NAMED and row.verdict not in policy.named:
         return Refusal(reason=NAMED[row.verdict])
     decide = _DECISIONS.get(row.verdict)
@@ -173,7 +172,7 @@ NAMED: Final[Mapping[Verdict, str]] = {
         "service that reads the topic, `--verdict ABSENT_FROM_TOPIC` publishes it again"
     ),
 }
-"""What is repaired when an operator asks for it by name, and why it is not otherwise."""
+"""Verdicts that are repaired only by name, each with the reason why not otherwise."""
 _UNRESOLVED: Final = "the outcome of this half message is unknown: commit it or roll it back"
 _NOBODY_THERE: Final = "no group receives it, so another copy would not help: start one"
 _NOT_LEFT: Final = (
@@ -197,7 +196,7 @@ def _missing(row: ListedRow, policy: Policy) -> AnyStep | Refusal:
     )
     if _is_rollback(row):
         return _publish_again(row, policy, unless_received=missing)
-    # No other group gets a copy, so that it is all the same what others know of the event.
+    # No other group gets a copy, so only this group has to recognize the event.
     if may_be_forgotten(row.published_at, since=policy.young_since.get(row.downstream)):
         return Refusal(reason=TOO_OLD)
     if reason := policy.lost_rows.why_not(row.published_at, kind=row.kind, to=row.downstream):
@@ -208,7 +207,7 @@ def _missing(row: ListedRow, policy: Policy) -> AnyStep | Refusal:
 def _publish_again(
     row: ListedRow, policy: Policy, *, unless_received: Missing | None = None
 ) -> PublishStep | Refusal:
-    # All groups get the copy, and each knows the event only for as long as it keeps its row.
+    # All groups get the copy, and each recognizes the event only as long as it keeps its row.
     if policy.is_for_others(row.topic, row.event_type, writer=row.upstream, kind=row.kind):
         return Refusal(reason=FOR_OTHERS)
     if may_be_forgotten(row.published_at, since=policy.young_for_all):
@@ -222,7 +221,7 @@ def _publish_again(
 
 
 def _release(row: ListedRow, _: Policy) -> Step | Refusal:
-    # Of an event that is sent again, too: whoever has it knows its id.
+    # An event that is sent again is covered too: each receiver recognizes its id.
     if row.upstream_status is OutboxStatus.PROCESSING:
         return _of_the_outbox(row, RepairAction.RELEASE_EVENT)
     if row.downstream_status is InboxStatus.PROCESSING:
@@ -235,7 +234,7 @@ def _release(row: ListedRow, _: Policy) -> Step | Refusal:
 def _raise_rollback(row: ListedRow, policy: Policy) -> Step | Refusal:
     if may_be_forgotten(row.settled_at, since=policy.young_for_all):
         return Refusal(reason=TOO_OLD)
-    # A rollback of it may have been handled before: only the outbox of this service lacks it.
+    # A rollback of the event may have been handled before: only this service's outbox lacks it.
     if reason := policy.lost_rows.why_not(row.settled_at, kind=TxKind.ROLLBACK):
         return Refusal(reason=reason)
     return _of_the_inbox(row, RepairAction.RAISE_ROLLBACK)
@@ -256,7 +255,7 @@ _DECISIONS: Mapping[Verdict, Callable[[ListedRow, Policy], AnyStep | Refusal]] =
     Verdict.NEITHER_EFFECT_NOR_COMPENSATION: _raise_rollback,
     Verdict.PARKED: _replay,
 }
-"""What can be done at all; every other verdict is answered by its advice."""
+"""The repairable verdicts; for every other verdict, the answer is its advice."""
 
 
 def _of_the_outbox(row: ListedRow, action: RepairAction) -> Step:
@@ -286,5 +285,5 @@ def _of_the_inbox(row: ListedRow, action: RepairAction) -> Step:
 
 
 def _is_rollback(row: ListedRow) -> bool:
-    """Whether it takes an event back: its record is signed, and its group compensates with it."""
+    """Return whether this is a rollback, which is signed and by which its group compensates."""
     return row.kind is TxKind.ROLLBACK

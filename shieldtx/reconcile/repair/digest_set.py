@@ -1,4 +1,4 @@
-"""A set of things by their digests, however many: each takes some twenty bytes."""
+"""A set of byte strings by their digests, at about twenty bytes each."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _EMPTY: Final = 0
 
 
 class DigestSet:
-    """A hash table of digests, at most two thirds of which are in use.
+    """A hash table of digests, at most two thirds full.
 
-    Of 64 bits each: among ten million things, two are alike once in some 350,000 such sets.
+    The digests have 64 bits: two of ten million items collide once in about 350,000 such sets.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class DigestSet:
         self._used = 0
 
     def add(self, thing: bytes) -> None:
-        """Add a thing."""
+        """Add an item."""
         if self._put(_digest(thing)):
             self._used += 1
             if 3 * self._used > 2 * len(self._slots):
@@ -40,14 +40,14 @@ class DigestSet:
                 self._put(digest)
 
     def _put(self, digest: int) -> bool:
-        """Put a digest into its slot; return whether it is new."""
+        """Store a digest in its slot; return whether it is new."""
         slot = self._slot(digest)
         is_new = self._slots[slot] == _EMPTY
         self._slots[slot] = digest
         return is_new
 
     def _slot(self, digest: int) -> int:
-        """Return the slot that has a digest, or that is free for it."""
+        """Return the slot of a digest, or the free slot for it."""
         slots, last = self._slots, len(self._slots) - 1
         slot = digest & last
         while slots[slot] not in (_EMPTY, digest):

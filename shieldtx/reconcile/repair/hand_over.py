@@ -38,31 +38,31 @@ from shieldtx.reconcile.repair.tally import Tally
 
 @dataclass(slots=True)
 class _Found:
-    """How the events of a part of the rows stand."""
+    """The state of a part of the rows."""
 
     lines: Mapping[UUID, Line]
     newcomers: Newcomers
     late: set[UUID]
-    """They do not come in the order of their keys."""
+    """Events that would arrive out of the order of their keys."""
     rows: list[RowSeen] = field(default_factory=list)
-    """What is to be handed over."""
+    """Rows to hand over."""
 
     def lines_of(self, events: Iterable[UUID]) -> Iterator[Line]:
-        """Yield where these events stand; one that its outbox did not have stands nowhere."""
+        """Yield the outbox positions of these events; events missing in the outbox are left out."""
         return (self.lines[event_id] for event_id in events if event_id in self.lines)
 
 
 class HandOver:
-    """Hands the events of one service over to one group of another, or of the same.
+    """Hands the events of one service over to one group of another service or of the same.
 
-    The rows are numbered first and handed over in the order of these numbers, for an inbox handles
-    the events of a key in the order in which it was given them. One scan of the inbox finds the
-    later events of many keys. Right before a part is stored, what the group has received since that
-    scan is looked up. What has been stored before it is earlier, so it counts as no overtaking.
+    The rows are numbered and handed over in the order of their numbers: an inbox handles the events
+    of a key in the order of storage. One scan of the inbox finds the later events of many keys.
+    Directly before a part is stored, the arrivals since that scan are looked up. Events that this
+    repair has stored before are earlier, so they do not count as overtaking.
     """
 
     def __init__(self, missing: Missing, context: RepairContext) -> None:
-        """Hand over events that have their services, the group and a verdict in common."""
+        """Hand over events that share their services, the group and a verdict."""
         stores, policy = context.stores, context.policy
         self._missing = missing
         self._upstream, self._downstream = stores[missing.upstream], stores[missing.downstream]
@@ -72,7 +72,7 @@ class HandOver:
         self._young_since = policy.young_since.get(missing.downstream)
         self._dry_run = context.dry_run
         self.done = EventIds()
-        """What was handed over; by a dry run, in pretence."""
+        """Events that were handed over, or would have been by a dry run."""
         self._limits = limits = context.limits
         self._rows = NumberedRows(missing.upstream, self._upstream, looked_up=limits.looked_up)
         self._revoked = Revoked(stores, to=missing.to, progress=context.progress)
@@ -97,7 +97,7 @@ class HandOver:
         self._added.add([row.event_id])
 
     def carry_out(self, tally: Tally) -> None:
-        """Hand over what was added, and count it."""
+        """Hand over the added events, and count them."""
         for chunk in self._rows.in_order().parts(self._limits.compared):
             since = self._downstream.now() - SETTLING
             keyed = self._keyed(chunk)
@@ -112,7 +112,7 @@ class HandOver:
                         self._hand_over(found, in_time, tally)
 
     def _keyed(self, chunk: Sequence[RowSeen]) -> dict[UUID, Line]:
-        """Return where those events stand in the outbox that have an order."""
+        """Return the outbox positions of those events that have an order."""
         keyed: dict[UUID, Line] = {}
         for rows in slices(chunk, self._limits.looked_up):
             lines = self._upstream.lines([row.event_id for row in rows])
@@ -120,7 +120,7 @@ class HandOver:
         return keyed
 
     def _late(self, keyed: Mapping[UUID, Line]) -> dict[UUID, str]:
-        """Return which events the group would not get in the order of their keys, and why."""
+        """Return the events that would not arrive in the order of their keys, with reasons."""
         overtaken = self._order.overtaken(keyed)
         siblings = self._siblings.of(keyed.values(), given=self._added)
         late: dict[UUID, str] = {}
@@ -141,11 +141,12 @@ class HandOver:
         newcomers: Newcomers,
         tally: Tally,
     ) -> _Found:
-        """Leave out what has arrived, what was revoked, and what would come too late."""
+        """Leave out events that have arrived, were revoked, or would come too late."""
         verdict = self._missing.verdict
         revoked = self._revoked.among(rows)
         lines = self._upstream.lines([row.event_id for row in rows])
-        # Last: what another repair hands over meanwhile has arrived, it is not overtaken by itself.
+        # Last: an event that another repair hands over now has arrived, and does not overtake
+        # itself.
         events = {row.event_id: self._missing.event(row.event_id) for row in rows}
         arrived = self._downstream.received(list(events.values()))
         found = _Found(lines=lines, newcomers=newcomers, late=set(late).intersection(lines))
@@ -168,11 +169,12 @@ class HandOver:
         return found
 
     def _in_time(self, rows: Sequence[RowSeen], found: _Found, tally: Tally) -> list[RowSeen]:
-        """Leave out what was revoked by now, and what has been overtaken since the scan."""
-        # What came before this may have taken minutes.
+        """Leave out events that have been revoked or overtaken since the scan."""
+        # The steps before may have taken minutes.
         revoked = self._revoked.among(rows)
         late = found.newcomers.overtaken([row.event_id for row in rows])
-        # Last: what another repair hands over meanwhile has arrived, it is not overtaken by itself.
+        # Last: an event that another repair hands over now has arrived, and does not overtake
+        # itself.
         events = [self._missing.event(event_id) for event_id in late]
         late -= {event.event_id for event in self._downstream.received(events)}
         found.late |= late
@@ -209,7 +211,7 @@ class HandOver:
     def _not_held_back(
         self, sent: Sent, found: _Found, rows: Sequence[RowSeen], tally: Tally
     ) -> list[Envelope]:
-        """Leave out what comes behind an event that was to be handed over, and is not."""
+        """Leave out events that follow one which should have been handed over and was not."""
         envelopes = {envelope.id: envelope for envelope in sent.envelopes}
         kept = []
         for row in rows:
@@ -238,7 +240,7 @@ def _counted(handed: HandedOver, late: AbstractSet[UUID]) -> Repaired:
 def _parts_of(
     rows: Sequence[RowSeen], lines: Mapping[UUID, Line], most: int
 ) -> Iterator[Sequence[RowSeen]]:
-    """Cut rows where the next one would make their payloads larger than `most` together."""
+    """Split rows before the one that would raise the sum of their payloads above `most`."""
     start = size = 0
     for number, row in enumerate(rows):
         its = lines[row.event_id].size if row.event_id in lines else 0

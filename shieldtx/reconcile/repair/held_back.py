@@ -1,4 +1,4 @@
-"""Which events wait because an earlier one of their key was to be handed over, and was not."""
+"""The events that wait because an earlier one of their key was not handed over."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from shieldtx.reconcile.repair.places import Places
 
 
 class HeldBack:
-    """Where the events of each key stand that a group lacks still."""
+    """The positions of the events of each key that a group still lacks."""
 
     def __init__(self) -> None:
         self._lacked: defaultdict[Key, Places] = defaultdict(Places)
 
     def behind(self, lines: Iterable[Line]) -> None:
-        """Hold back what comes behind these."""
+        """Block the later events of the keys of these."""
         for line in lines:
             if key := line.ordered_by:
                 self._lacked[key].add(line)

@@ -1,9 +1,9 @@
-"""Which events a group would get behind later ones of their keys.
+"""Finds the events that a group would receive after later ones of their keys.
 
-The number that its outbox gave an event says that: events of a key are sent in the order of their
-numbers, and those with a chosen delay when they are due. The time at which an event was written
-says where in the inbox to look for later ones, and decides where the outbox has forgotten it. Later
-ones with a delay may have been written at any time: `siblings` looks for these in the outbox.
+The outbox number of an event decides: the events of a key are sent in the order of their numbers,
+and events with a chosen delay when they are due. The time of writing shows where in the inbox later
+events may be, and decides if the outbox row has been purged. Later events with a delay may have
+been written at any time: `siblings` looks for these in the outbox.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from shieldtx.reconcile.repair.places import Places
 from shieldtx.reconcile.repair.slices import batches
 
 CLOCK_STEP: Final = timedelta(seconds=10)
-"""What was written longer before an event is no later one: clocks of writers differ by less."""
+"""An event written longer than this before another is not a later one: clocks of writers differ by
+less."""
 
 SETTLING: Final = timedelta(minutes=10)
-"""Before a scan: rows that it did not see may have been settled then, and committed later."""
+"""The time before a scan whose settled rows the scan may have missed, because they committed later.
+"""
 
 _LOOKED_UP: Final = 5_000
-"""Events that are looked up at once."""
+"""Events in one lookup."""
 
 _EVER: Final = datetime(1, 1, 2, tzinfo=UTC)
-"""A time before that of every event."""
+"""A time before all events."""
 
 
 class KeyOrder:
@@ -39,25 +41,26 @@ class KeyOrder:
     def __init__(
         self, *, upstream: RepairStore, downstream: RepairStore, source: str, group: str
     ) -> None:
-        """Ask the databases of the service that writes, and of the one that receives."""
+        """Use the databases of the service that writes, and of the service that receives."""
         self._upstream = upstream
         self._downstream = downstream
         self._source = source
         self._group = group
 
     def overtaken(self, lines: Mapping[UUID, Line]) -> set[UUID]:
-        """Return of which events the group has received later ones of the same key."""
+        """Return the events of which the group has received later ones of the same key."""
         keyed = by_key(lines)
         latest = self._downstream.latest_received(self._group, self._source, keyed.keys())
 
         def reached(key: Key, line: Line, by: timedelta) -> bool:
-            """Whether the key has arrivals that were written so much later than an event."""
+            """Return whether an arrival of the key was written this much later than an event."""
             return key in latest and latest[key] >= line.due_at + by
 
-        # The latest arrivals tell of nearly all events, also where the key has millions of others.
+        # The latest arrivals decide for nearly all events, even for keys with millions of others.
         near = _selected(keyed, lambda key, _, line: reached(key, line, -CLOCK_STEP))
         late = self._late(near, {key: latest[key] - 2 * CLOCK_STEP for key in near})
-        # These have lower numbers where a clock was set back: one before them may have a higher.
+        # The near arrivals have lower numbers if a clock was set back: an earlier arrival may have
+        # a higher one.
         far = _selected(near, lambda key, i, line: i not in late and reached(key, line, CLOCK_STEP))
         earliest = {
             key: min(line.due_at for line in events.values()) - CLOCK_STEP
@@ -68,15 +71,16 @@ class KeyOrder:
     def overtaken_since(
         self, lines: Mapping[UUID, Line], since: datetime, *, own: Container[UUID] = ()
     ) -> tuple[set[UUID], Counter[Key]]:
-        """Return the same, by arrivals that are open or have settled since, and their number.
+        """Return overtaken events and counts by key, from arrivals open or settled since a time.
 
-        What this repair has handed over itself, `own`, is earlier: it is only counted.
+        Arrivals that this repair has handed over itself, `own`, are earlier: they are only counted.
         """
         keyed = by_key(lines)
         number = Counter[Key]()
 
         def from_elsewhere() -> Iterator[Arrival]:
-            # They are few, whenever they were written: one with a delay may be older than others.
+            # Recent arrivals are few, so all are read: one with a delay may have been written
+            # earlier.
             ever = dict.fromkeys(keyed, _EVER)
             for arrival in self._downstream.received_after(
                 self._group, self._source, ever, since=since
@@ -88,18 +92,18 @@ class KeyOrder:
         return _late(keyed, self._with_lines(from_elsewhere())), number
 
     def count_since(self, keys: Collection[Key], since: datetime) -> Mapping[Key, int]:
-        """Return how many such arrivals there are by now, by key."""
+        """Return the current number of such arrivals, by key."""
         return self._downstream.count_received(self._group, self._source, keys, since=since)
 
     def _late(
         self, keyed: Mapping[Key, Mapping[UUID, Line]], after: Mapping[Key, datetime]
     ) -> set[UUID]:
-        """Return which events are overtaken by what was written after a time, by key."""
+        """Return the events that are overtaken by arrivals written after a time, by key."""
         arrivals = self._downstream.received_after(self._group, self._source, after, since=None)
         return _late(keyed, self._with_lines(arrivals))
 
     def _with_lines(self, arrivals: Iterator[Arrival]) -> Iterator[tuple[Arrival, Line | None]]:
-        """Yield also where an event stands in the outbox, if that has it."""
+        """Yield arrivals with their outbox positions; None if the outbox lacks the event."""
         for part in batches(arrivals, _LOOKED_UP):
             lines = self._upstream.lines([arrival.event_id for arrival in part])
             for arrival in part:
@@ -107,7 +111,7 @@ class KeyOrder:
 
 
 def by_key(lines: Mapping[UUID, Line]) -> dict[Key, dict[UUID, Line]]:
-    """Return the events that have an order, by what keeps it."""
+    """Return the events that have an order, by ordering key."""
     keyed: defaultdict[Key, dict[UUID, Line]] = defaultdict(dict)
     for event_id, line in lines.items():
         if key := line.ordered_by:
@@ -127,7 +131,7 @@ def _late(
 def _selected(
     keyed: Mapping[Key, Mapping[UUID, Line]], is_wanted: Callable[[Key, UUID, Line], bool]
 ) -> dict[Key, dict[UUID, Line]]:
-    """Return the keys that have events which are wanted, with these."""
+    """Return the wanted events by key, without keys that have none."""
     selected = {
         key: {i: line for i, line in events.items() if is_wanted(key, i, line)}
         for key, events in keyed.items()
@@ -136,32 +140,32 @@ def _selected(
 
 
 class _OfOneKey:
-    """Events of one key, which are compared with its arrivals one by one, however many."""
+    """Events of one key, compared with any number of its arrivals in constant memory."""
 
     def __init__(self, events: Mapping[UUID, Line]) -> None:
         self._events = sorted(events.items(), key=lambda event: event[1].due_at)
         self._times = [line.due_at for _, line in self._events]
         self._near: defaultdict[int, Places] = defaultdict(Places)
-        """Arrivals that were written late enough for an event, and for none after it."""
+        """By event: arrivals that were written late enough for this event and for none after it."""
         self._delayed = Places()
         self._latest_unknown: datetime | None = None
 
     def add(self, arrival: Arrival, line: Line | None) -> None:
-        """Add an arrival, which the outbox may have forgotten."""
+        """Add an arrival, whose outbox row may have been purged."""
         if line is None:
             self._latest_unknown = max(
                 arrival.written_at, self._latest_unknown or arrival.written_at
             )
         elif line.delayed_until is not None:
             self._delayed.add(line)
-        # Clocks differ: what was written a little before an event may have a higher number.
+        # Clocks differ: an event written a little earlier may have a higher number.
         elif place := bisect_right(self._times, arrival.written_at + CLOCK_STEP):
             self._near[place - 1].add(line)
 
     def overtaken(self) -> Iterator[UUID]:
         """Yield the events of which a later one has arrived.
 
-        What the outbox has forgotten may have had any number, so that its time decides.
+        An arrival without an outbox row may have had any number, so its time decides.
         """
         unknown = self._latest_unknown
         behind = self._delayed

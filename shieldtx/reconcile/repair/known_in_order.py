@@ -1,4 +1,4 @@
-"""What groups have had by what earlier runs found, so that their inboxes must have lost it."""
+"""Events that groups have had by earlier runs: if they are missing now, the inbox lost them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shieldtx.reconcile.expectations import Member, Received
 
 
 class Inlet(NamedTuple):
-    """Through which events of a type come to a group."""
+    """The path by which events of a type reach a group."""
 
     upstream: str
     downstream: str
@@ -24,38 +24,37 @@ class Inlet(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownInOrder:
-    """Up to when earlier runs have found that groups had all that was sent to them."""
+    """The times up to which earlier runs found that groups had all events sent to them."""
 
     until: Mapping[Inlet, datetime] = field(default_factory=dict)
-    """By the clock of the upstream, or an earlier one."""
+    """By the clock of the upstream, or earlier."""
 
     def inlets(self, upstream: str) -> Sequence[Inlet]:
-        """Return those through which COMMIT events of a service come."""
+        """Return the paths of COMMIT events of a service."""
         return [
             each for each in self.until if (each.upstream, each.kind) == (upstream, TxKind.COMMIT)
         ]
 
     def had(self, inlet: Inlet, sent_at: datetime | None) -> bool:
-        """Whether a group has had an event that its upstream's outbox settled at a time."""
+        """Return whether a group has had an event that its upstream's outbox settled at a time."""
         until = self.until.get(inlet)
         return until is not None and sent_at is not None and sent_at < until
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GoodRun:
-    """A run that has found all in order."""
+    """A run that found everything in order."""
 
     watermarks: Mapping[str, datetime]
     """By service."""
     received: Collection[Received]
-    """What it or earlier runs had met, of services that it judged as they are judged now."""
+    """The receipts of this run and earlier ones, of services with unchanged configuration."""
 
 
 def known_in_order(good_runs: Iterable[GoodRun], members: Collection[Member]) -> KnownInOrder:
-    """Return what good runs say of groups of these services.
+    """Return what good runs prove about groups of these services.
 
-    A group of which a run had not met events of a type may be new since, and a former one need not
-    have them.
+    A group without receipts of a type may be new, and a former group need not have the events.
     """
     by_name = {member.name: member for member in members}
     until: dict[Inlet, datetime] = {}
@@ -69,7 +68,7 @@ def known_in_order(good_runs: Iterable[GoodRun], members: Collection[Member]) ->
             inlet = Inlet(
                 seen.source, seen.downstream, seen.group, seen.kind, seen.topic, seen.event_type
             )
-            # A service's watermark is the earliest of its streams, so that of this one is no
+            # A service's watermark is the earliest of its streams, so that of this stream is not
             # earlier.
             until[inlet] = max(*marks, until.get(inlet, marks[0]))
     return KnownInOrder(until=until)

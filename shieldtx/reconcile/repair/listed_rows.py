@@ -1,4 +1,4 @@
-"""The rows that a run has listed, read back from its Parquet files a batch at a time."""
+"""The rows that a run has listed, read from its Parquet files in batches."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _READ: Final = (
     "settled_at",
 )
 RUN_ID: Final = "run_id"
-"""The column that says which run has listed a row."""
+"""The column with the run that has listed a row."""
 _TIMES: Final = ("published_at", "settled_at")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedRow:
-    """One event and group, or one event and topic, with what a repair has to know of it."""
+    """One event and group, or one event and topic, with the columns that a repair needs."""
 
     kind: TxKind
     upstream: str
@@ -55,20 +55,20 @@ class ListedRow:
     downstream_status: InboxStatus | None
     upstream_attempts: int | None
     attempts: int | None
-    """That the group has made."""
+    """Attempts of the group."""
     published_at: datetime | None
-    """When the outbox row was settled, by the upstream's clock."""
+    """The time at which the outbox row was settled, by the upstream's clock."""
     settled_at: datetime | None
-    """When the inbox row was settled, by the downstream's clock."""
+    """The time at which the inbox row was settled, by the downstream's clock."""
 
 
 def listed_rows(
     folder: Path, verdicts: Collection[Verdict], *, run_id: str | None = None
 ) -> Iterator[ListedRow]:
-    """Yield the rows with one of these verdicts, holding one batch of them in memory.
+    """Yield the rows with one of these verdicts, with one batch in memory.
 
-    With a `run_id`, all rows have to be of that run. Raises ConfigurationError where they are not,
-    and where they cannot be read: no PyArrow, no such folder, other files.
+    With a `run_id`, all rows must be of that run. Raises ConfigurationError for rows of another run
+    and for unreadable rows: no PyArrow, no such folder, other files.
     """
     _require_pyarrow()
     wanted = {verdict.value for verdict in verdicts}
@@ -78,13 +78,13 @@ def listed_rows(
                 if values["verdict"] in wanted:
                     yield _row(values)
         except (OSError, ValueError) as error:
-            # PyArrow's errors are of these types too.
+            # PyArrow's errors are subclasses of these.
             raise ConfigurationError(f"the rows in {file} cannot be read: {error}") from error
 
 
 def _files(folder: Path) -> list[Path]:
     try:
-        # A search leaves out a folder that this account may not read, as if it were empty.
+        # `rglob` skips a folder that this account may not read, as if it were empty.
         next(folder.iterdir(), None)
         return sorted(folder.rglob("*.parquet"))
     except (FileNotFoundError, NotADirectoryError):
@@ -97,7 +97,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _values(file: Path, run_id: str | None) -> Iterator[Mapping[str, Any]]:
-    """Yield what a file holds, batch after batch; a scan of the whole folder would read ahead."""
+    """Yield the rows of a file in batches; a scan of the whole folder would read ahead."""
     parquet = import_module("pyarrow.parquet").ParquetFile(file)
     columns = _READ if run_id is None else (*_READ, RUN_ID)
     with parquet:
@@ -123,7 +123,7 @@ def _check_run(file: Path, run_id: str, found: Collection[str]) -> None:
 
 
 def _in_microseconds(batch: Any) -> Any:
-    """Turn times, whatever their unit and zone, into the number of microseconds since 1970."""
+    """Convert times of any unit and zone into microseconds since 1970."""
     pyarrow = import_module("pyarrow")
     for name in _TIMES:
         times = batch.column(name)
@@ -159,7 +159,7 @@ def _utc(microseconds: int | None) -> datetime | None:
 
 
 def _require_pyarrow() -> None:
-    """Only who repairs needs it."""
+    """Raise ConfigurationError if PyArrow is missing, which only repairs need."""
     if find_spec("pyarrow") is None:
         raise ConfigurationError(
             "the rows of a run are Parquet files, and PyArrow, which reads them, is not installed: "

@@ -1,4 +1,4 @@
-"""Events that a service may have handled, though its inbox lacks their rows."""
+"""Events that a service may have handled although its inbox lacks their rows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from shieldtx.reconcile.repair.age import may_be_forgotten
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LostRows:
-    """Inboxes that may lack rows of events whose effects are there.
+    """Inboxes that may lack rows of events whose effects exist.
 
-    An operator has not confirmed that their services lost the effects together with the rows.
+    No operator has confirmed that their services lost the effects together with the rows.
     """
 
     whole_since: Mapping[str, datetime] = field(default_factory=dict)
-    """By service: from when its inbox has the rows of all that was sent to it."""
+    """By service: the time from which its inbox has the rows of all events sent to it."""
     kinds: Mapping[str, frozenset[TxKind]] = field(default_factory=dict)
-    """By service: of which kinds its groups receive events; left out: of any kind."""
+    """By service: the kinds of events that its groups receive; no entry: any kind."""
 
     def why_not(
         self,
@@ -32,10 +32,10 @@ class LostRows:
         kind: TxKind | None,
         to: str | None = None,
     ) -> str | None:
-        """Return why an event is not sent to a service, or, without one, to all; None: it may be.
+        """Return why an event is not sent to a service (`to` None: to all); None: it may be sent.
 
-        An event that may have been sent more than once counts from when it was written. None for
-        its kind: it is not known.
+        For an event that may have been sent more than once, the time of writing counts. `kind` is
+        None if it is not known.
         """
         for service, since in sorted(self.whole_since.items()):
             kinds = self.kinds.get(service)

@@ -1,4 +1,4 @@
-"""Which events a group receives later ones of, while a repair hands events over to it."""
+"""Detects events that are overtaken in a group while a repair hands events over to it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from shieldtx.reconcile.repair.key_order import KeyOrder, by_key
 
 
 class Newcomers:
-    """Looks for arrivals from elsewhere, which have come since a scan of the inbox.
+    """Finds arrivals from other writers since a scan of the inbox.
 
-    Before each batch all arrivals of its keys that are open or have settled since are counted, and
-    read only where there are more or fewer of them than are known. What this repair itself has
-    handed over is among them: to read that again before each batch would take ever longer.
+    Before each batch, all arrivals of its keys that are open or have settled since are counted.
+    They are read only if their number differs from the known one. The events that this repair has
+    handed over are among them: reading these before each batch would take longer and longer.
     """
 
     def __init__(
@@ -26,14 +26,14 @@ class Newcomers:
         since: datetime,
         own: Container[UUID],
     ) -> None:
-        """Look for later ones of these events; `own` is what this repair has handed over."""
+        """Look for arrivals later than these events; `own` has what this repair has handed over."""
         self._order = order
         self._events = by_key(lines)
         self._key_of = {i: key for key, events in self._events.items() for i in events}
         self._since = since
         self._own = own
         self._known: dict[Key, int] = {}
-        """How many arrivals have been looked at, by key."""
+        """The number of arrivals that have been read, by key."""
         self._overtaken: set[UUID] = set()
 
     def overtaken(self, events: Collection[UUID]) -> set[UUID]:
@@ -51,13 +51,13 @@ class Newcomers:
         return self._overtaken.intersection(events)
 
     def hand_over(self, lines: Iterable[Line]) -> None:
-        """Note that this repair has handed these over, so that they are arrivals as well."""
+        """Count events that this repair has handed over, since they are arrivals as well."""
         for line in lines:
             if (key := line.ordered_by) in self._known:
                 self._known[key] += 1
 
     def _read(self, keys: Collection[Key]) -> None:
-        # For all events of the keys: what has come is not read again before their later batches.
+        # For all events of the keys: their later batches do not read the same arrivals again.
         lines = {i: line for key in keys for i, line in self._events[key].items()}
         late, number = self._order.overtaken_since(lines, self._since, own=self._own)
         self._overtaken |= late

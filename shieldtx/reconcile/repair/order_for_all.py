@@ -1,4 +1,4 @@
-"""Which events would come to a group behind later ones, where all groups get copies of them."""
+"""Finds events that would reach a group after later ones, where all groups get copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shieldtx.reconcile.repair.siblings import Siblings
 from shieldtx.reconcile.repair.slices import slices
 
 Group = tuple[str, str]
-"""With its service, which comes first."""
+"""The service and the group."""
 
 
 class OrderForAll:
@@ -30,7 +30,7 @@ class OrderForAll:
         *,
         would_have: Mapping[Group, EventIds],
     ) -> None:
-        """Ask all services, for each may receive the copies."""
+        """Use the databases of all services, since each may receive the copies."""
         self._source = source
         self._context = context
         self._stores = context.stores
@@ -39,15 +39,15 @@ class OrderForAll:
         self._would_have = would_have
         self._looked_up = context.limits.looked_up
         self._scanned: dict[str, datetime] = {}
-        """By service: from when on its database is asked what has come since the last scan."""
+        """By service: the time from which arrivals count as later than the last scan."""
 
     def late(self, rows: Sequence[RowSeen], *, again: bool = False) -> dict[UUID, str]:
-        """Return which events would come to a group behind later ones of their keys, and why.
+        """Return events that would reach a group after later ones of their keys, with the reasons.
 
-        It is asked for parts of the rows in the order of their numbers, which takes scans. With
-        `again`, rows of the last such part are compared with what has come since: by indexes. Those
-        that were late then are not asked for again, for all that this repair itself has sent or
-        handed over is among what has come.
+        The caller passes parts of the rows in the order of their numbers, and each part takes
+        scans. With `again`, rows of the last part are compared with later arrivals only, by
+        indexes. The caller then leaves out rows that were late before: the later arrivals include
+        all events that this repair itself has sent or handed over.
         """
         if not again:
             self._scanned = {name: s.now() - SETTLING for name, s in self._stores.items()}
@@ -83,8 +83,8 @@ class OrderForAll:
             if (key := line.ordered_by) and event_id not in late:
                 if found.arrived[key].any_behind(line):
                     late[event_id] = OVERTAKEN
-                # A relay has no order for what comes back in line: what is written later may be
-                # sent first.
+                # A relay has no order for events that are queued again: an event written later may
+                # be sent first.
                 elif (
                     found.sent[key].any_behind(line)
                     or found.lacked[key].any_before(line)
@@ -94,7 +94,7 @@ class OrderForAll:
         return late
 
     def _siblings(self, group: Group) -> Siblings:
-        # What another group has discarded, this one lacks all the same.
+        # This group also lacks the events that another group has discarded.
         revoked = Revoked(self._stores, to=group, progress=self._context.progress)
         return Siblings(
             self._context,
@@ -105,7 +105,7 @@ class OrderForAll:
         )
 
     def _lacked(self, group: Group, lines: Mapping[UUID, Line]) -> dict[UUID, Line]:
-        """Return what is for a group that has not received it."""
+        """Return the events that a group should receive and has not received."""
         service, name = group
         would_have = self._would_have.get(group, ())
         wanted = [

@@ -8,7 +8,7 @@ from shieldtx.ports.hand_over import Place
 
 
 class Places:
-    """Where events of one key stand, however many: the first and the last ones are kept."""
+    """The positions of events of one key in constant memory: only first and last ones are kept."""
 
     __slots__ = ("_due", "_numbers", "_written")
 
@@ -16,7 +16,7 @@ class Places:
         self._numbers: tuple[int, int] | None = None
         self._written: tuple[datetime, datetime] | None = None
         self._due: tuple[tuple[datetime, int], tuple[datetime, int]] | None = None
-        """Of those with a chosen delay; the others are of those without one."""
+        """Of events with a chosen delay; the other fields are of events without a delay."""
 
     def add(self, place: Place) -> None:
         """Add an event."""
@@ -31,7 +31,7 @@ class Places:
         self._written = min(earliest, place.written_at), max(latest, place.written_at)
 
     def add_last_of(self, others: Places) -> None:
-        """Add the last ones of others."""
+        """Add the last positions of others."""
         if others._numbers and others._written:
             self.add(Place(seq=others._numbers[1], written_at=others._written[1]))
         if others._due:
@@ -39,7 +39,7 @@ class Places:
             self.add(Place(seq=seq, written_at=due, delayed_until=due))
 
     def any_before(self, place: Place) -> bool:
-        """Whether one of these is sent before an event."""
+        """Return whether one of these is sent before an event."""
         if place.delayed_until is None:
             return (self._numbers is not None and self._numbers[0] < place.seq) or (
                 self._due is not None and self._due[0][0] < place.written_at
@@ -49,7 +49,7 @@ class Places:
         )
 
     def any_behind(self, place: Place) -> bool:
-        """Whether one of these is sent behind an event."""
+        """Return whether one of these is sent after an event."""
         if place.delayed_until is None:
             return (self._numbers is not None and self._numbers[1] > place.seq) or (
                 self._due is not None and self._due[1][0] > place.written_at

@@ -1,4 +1,4 @@
-"""What a repair has done so far, as far as its later steps depend on it."""
+"""The results of a repair so far, as far as its later steps depend on them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from shieldtx.reconcile.repair.digest_set import DigestSet
 
 
 class Progress:
-    """Remembers what was published again, and what a dry run would have raised or replayed.
+    """Stores events that were published again, and events that a dry run would have changed.
 
-    The databases know of a rollback that was raised and of an event that was replayed, so that only
-    a dry run notes them here.
+    Only a dry run stores raised rollbacks and replayed events here; otherwise the databases have
+    them.
     """
 
     def __init__(self) -> None:
@@ -25,12 +25,12 @@ class Progress:
         self._replayed: defaultdict[str, dict[Key, list[Sibling]]] = defaultdict(dict)
 
     def publish(self, source: str, event_ids: Iterable[UUID]) -> None:
-        """Note that events of a service are in line again."""
+        """Note that events of a service are queued again."""
         for event_id in event_ids:
             self._published.add(_named(event_id, source))
 
     def has_published(self, source: str, event_id: UUID) -> bool:
-        """Whether an event is queued again."""
+        """Return whether an event is queued again."""
         return _named(event_id, source) in self._published
 
     def pretend_to_raise(self, by: str, rows: Iterable[RowSeen]) -> None:
@@ -40,15 +40,15 @@ class Progress:
             self._raised.add(_named(row.event_id, row.source, by))
 
     def would_have_raised(self, by: str, row: RowSeen) -> bool:
-        """Whether a service would have written the rollback of an event."""
+        """Return whether a service would have written the rollback of an event."""
         return _named(row.event_id, row.source, by) in self._raised
 
     def would_be_taken_back(self, event_id: UUID, source: str) -> bool:
-        """Whether a service would have written a rollback of an event."""
+        """Return whether any service would have written a rollback of an event."""
         return _named(event_id, source) in self._taken_back
 
     def pretend_to_replay(self, source: str, lines: Mapping[UUID, Line]) -> None:
-        """Note that events of a service would be in line again, as far as they have an order."""
+        """Note that events of a service would be queued again, as far as they have an order."""
         for event_id, line in lines.items():
             if key := line.ordered_by:
                 sibling = Sibling(
@@ -65,7 +65,7 @@ class Progress:
                 self._replayed[source].setdefault(key, []).append(sibling)
 
     def would_be_replayed(self, source: str, keys: Collection[Key]) -> Iterator[Sibling]:
-        """Yield the events of these keys that would be in line again."""
+        """Yield the events of these keys that would be queued again."""
         replayed = self._replayed.get(source, {})
         for key in keys if replayed else ():
             yield from replayed.get(key, ())

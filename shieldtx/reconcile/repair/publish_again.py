@@ -1,4 +1,4 @@
-"""Publishes events again, in the order in which they were sent, and none behind later ones."""
+"""Publishes events again, in the order in which they were sent, and none after later ones."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ _ACTION: Final = RepairAction.PUBLISH_AGAIN
 
 
 class PublishAgain:
-    """Puts events of one service back in line, those of a key in their order.
+    """Queues events of one service again, those of a key in their order.
 
-    The copy of an event comes behind all that its topic has by then. That does no harm to a group
-    that has the event. To one that lacks it, it would come behind the later events of its key.
+    The copy of an event follows all records that its topic has by then. For a group that has the
+    event, the copy has no effect. A group that lacks the event would receive it after the later
+    events of its key.
     """
 
     def __init__(self, publication: Publication, context: RepairContext) -> None:
-        """Publish events of one service, which have a verdict in common."""
+        """Publish events of one service that share a verdict."""
         self._publication = publication
         self._context = context
         self._stores, self._policy = context.stores, context.policy
         self._limits, self._progress = context.limits, context.progress
         self._upstream = context.stores[publication.upstream]
-        # All groups get the copy. A rollback, too, is for groups of other services that compensate.
+        # All groups get the copy. A rollback is also for groups of other services that compensate.
         self._revoked = Revoked(context.stores, to=None, progress=context.progress)
         self._rows = NumberedRows(
             publication.upstream, self._upstream, looked_up=context.limits.looked_up
@@ -48,9 +49,9 @@ class PublishAgain:
         self._rows.add(row)
 
     def carry_out(self, tally: Tally, would_have: Mapping[tuple[str, str], EventIds]) -> None:
-        """Publish again what was added, and count it.
+        """Publish the added events again, and count them.
 
-        `would_have` is, by service and group, what a dry run has handed over in pretence.
+        `would_have` has the events that a dry run would have handed over, by service and group.
         """
         order = OrderForAll(
             self._publication.upstream,
@@ -62,7 +63,7 @@ class PublishAgain:
             for part in slices(chunk, self._limits.looked_up):
                 kept = self._look_up(part, late, tally)
                 for batch in slices(kept, self._limits.batch):
-                    # What came before this may have taken minutes.
+                    # The steps before may have taken minutes.
                     in_order = [row for row in batch if row.event_id not in late]
                     by_now = _of(batch, late) | order.late(in_order, again=True)
                     for some in _alike(self._in_time(batch, by_now, tally), by_now):
@@ -71,7 +72,7 @@ class PublishAgain:
     def _look_up(
         self, rows: Sequence[RowSeen], late: Mapping[UUID, str], tally: Tally
     ) -> list[RowSeen]:
-        """Leave out what has arrived, what was revoked, and what would come too late."""
+        """Leave out events that have arrived, were revoked, or would come too late."""
         verdict, kept = self._publication.verdict, []
         arrived = self._arrived(rows)
         revoked = self._revoked.among(rows)
@@ -79,7 +80,7 @@ class PublishAgain:
         lost = self._lost(rows, lines)
         for row in rows:
             line = lines.get(row.event_id)
-            # One copy is for all groups that lack it.
+            # One copy serves all groups that lack the event.
             is_in_line = self._progress.has_published(row.source, row.event_id)
             if is_in_line or row.event_id in arrived:
                 tally.add(verdict, _ACTION, Repaired(needless=1))
@@ -100,7 +101,7 @@ class PublishAgain:
         return kept
 
     def _lost(self, rows: Sequence[RowSeen], lines: Mapping[UUID, Line]) -> set[UUID]:
-        """Return the events that groups lack, though an earlier run found that they had them."""
+        """Return the events that groups lack although an earlier run found that they had them."""
         known, lost = self._policy.in_order, set[UUID]()
         for inlet in known.inlets(self._publication.upstream):
             had = {
@@ -121,7 +122,7 @@ class PublishAgain:
     def _in_time(
         self, rows: Sequence[RowSeen], late: Mapping[UUID, str], tally: Tally
     ) -> list[RowSeen]:
-        """Leave out what was revoked by now, and what would come too late by now."""
+        """Leave out events that have been revoked, or would now come too late."""
         verdict, kept = self._publication.verdict, []
         revoked = self._revoked.among(rows)
         for row in rows:
@@ -142,7 +143,7 @@ class PublishAgain:
         tally.add(self._publication.verdict, _ACTION, repaired)
 
     def _arrived(self, rows: Sequence[RowSeen]) -> set[UUID]:
-        """Return what a group has received since the run, so that it is not missing any more."""
+        """Return the events that a group has received since the run: they are no longer missing."""
         missing = self._publication.unless_received
         if missing is None:
             return set()
@@ -155,6 +156,6 @@ def _of(rows: Sequence[RowSeen], late: Mapping[UUID, str]) -> dict[UUID, str]:
 
 
 def _alike(rows: Sequence[RowSeen], late: Mapping[UUID, str]) -> Iterator[list[RowSeen]]:
-    """Cut rows, in their order, into those that come too late and those that do not."""
+    """Split rows, in their order, into runs that come too late and runs that do not."""
     for _, some in groupby(rows, lambda row: row.event_id in late):
         yield list(some)

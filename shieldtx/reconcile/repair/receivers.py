@@ -1,4 +1,4 @@
-"""Which groups should receive the events of a service, as far as its databases and the file say."""
+"""The groups that should receive a service's events, by the databases and the configuration."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from shieldtx.reconcile.repair.decisions import Policy
 
 
 class Receivers:
-    """The groups of all services that take part: by what they have received, or by their names."""
+    """The groups of all services that take part: by past receipts, or by the configuration."""
 
     def __init__(self, source: str, stores: Mapping[str, RepairStore], policy: Policy) -> None:
-        """Ask about the COMMIT events of one service."""
+        """Look up the receivers of one service's COMMIT events."""
         self._source = source
         self._stores = stores
         self._policy = policy
 
     @property
     def groups(self) -> list[tuple[str, str]]:
-        """Return all of them, with their services."""
+        """Return all groups, each with its service."""
         seen = {(name, group) for name, types in self._past.items() for group, _ in types}
         named = {
             (name, group.name)
@@ -32,7 +32,7 @@ class Receivers:
         return sorted(seen | named)
 
     def takes(self, service: str, group: str, *, topic: str, event_type: str) -> bool:
-        """Whether a group should receive events of a type."""
+        """Return whether a group should receive events of a type."""
         if (group, event_type) in self._past[service]:
             return True
         what = Sent(upstream=self._source, kind=TxKind.COMMIT, topic=topic, event_type=event_type)

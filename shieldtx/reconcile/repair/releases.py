@@ -23,25 +23,25 @@ _ACTION: Final = RepairAction.RELEASE_EVENT
 _UNTIL_A_RELAY_RUNS: Final = (
     "it is not released, but a relay sends it as soon as one runs: before you start one, read "
     "`shieldtx trace` with its id, and where groups must not get another copy, settle the row by "
-    '"An event that is not released" in docs/reconciliation.md'
+    '"An event that is not released" in docs/explanation/reconciliation.md'
 )
 
 
 def not_released(reason: str) -> str:
-    """Say why an event is left PROCESSING, and what an operator does before a relay takes it."""
+    """Return why an event stays PROCESSING, and what to do before a relay sends it."""
     return f"{reason}; {_UNTIL_A_RELAY_RUNS}"
 
 
 class Releases:
     """Releases PROCESSING events of one service.
 
-    The relay may have sent the event before it ended, and the next one sends it to all groups. So
-    what holds for every other copy holds here: no group may have forgotten the event, and it must
-    not have been taken back.
+    The relay may have sent the event before it ended, and the next relay sends it to all groups. So
+    the rules for every copy apply: no group may have purged its row of the event, and the event
+    must not have been taken back.
     """
 
     def __init__(self, service: str, verdict: Verdict, context: RepairContext) -> None:
-        """Release events of which a run has listed the PROCESSING rows with one verdict."""
+        """Release events whose PROCESSING rows a run has listed with one verdict."""
         self._verdict = verdict
         self._outbox = context.stores[service]
         self._context = context
@@ -58,11 +58,11 @@ class Releases:
         self._rows.add(row)
 
     def carry_out(self, tally: Tally) -> None:
-        """Release what was added, and count it."""
+        """Release the added events, and count them."""
         limits = self._context.limits
         for rows in self._rows.in_order().parts(limits.looked_up):
             for batch in slices(rows, limits.batch):
-                # What came before this may have taken minutes.
+                # The steps before may have taken minutes.
                 refused = self._refused(batch)
                 for row in batch:
                     if row.event_id in refused:
@@ -75,7 +75,7 @@ class Releases:
         tally.add(self._verdict, _ACTION, released)
 
     def _refused(self, rows: Sequence[RowSeen]) -> dict[UUID, str]:
-        """Return which events are not released, and why; those that are gone have no line."""
+        """Return the events that are not released, with reasons; missing rows have no reason."""
         lines = self._outbox.lines([row.event_id for row in rows])
         known = {
             event_id: reason for event_id, line in lines.items() if (reason := self._why_not(line))
@@ -90,7 +90,7 @@ class Releases:
 
 
 def _earliest_copy(line: Line) -> datetime:
-    """Return before when no copy of an event was sent."""
-    # Only an attempt that had no answer leaves a copy behind, and then the row does not say when.
-    # Without one, the copy is of the last attempt, which was made when the event was due.
+    """Return the time before which no copy of an event was sent."""
+    # Only an attempt without an answer leaves an earlier copy, whose time the row does not have.
+    # Otherwise the only copy is of the last attempt, which was made when the event was due.
     return line.written_at if line.unconfirmed else max(line.due_at, line.written_at)

@@ -1,4 +1,4 @@
-"""Carries repairs out: looks up what a run could not know, and has the databases do the rest."""
+"""Carries repairs out: looks up the current state, and lets the databases make the changes."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from shieldtx.reconcile.repair.tally import RepairReport, Tally
 from shieldtx.reconcile.verdicts import Verdict
 
 BATCH: Final = 500
-"""Rows of one transaction."""
+"""Rows in one transaction."""
 
 LOOKED_UP: Final = 5_000
-"""Events that are looked up at once."""
+"""Events in one lookup."""
 
 COMPARED: Final = 50_000
-"""Events whose keys are compared with an inbox at once, which takes a scan of it."""
+"""Events whose keys are compared with an inbox in one scan."""
 
 _RESENDING: Final[Mapping[RepairAction, type[Releases | Replays]]] = {
     RepairAction.RELEASE_EVENT: Releases,
     RepairAction.REPLAY_EVENT: Replays,
 }
-"""What has a relay send an event that it may have sent before."""
+"""Actions after which a relay sends an event that it may have sent before."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What the rows of one batch have in common."""
+    """The common attributes of the rows of one batch."""
 
     verdict: Verdict
     action: RepairAction
@@ -56,7 +56,7 @@ class _Kind:
 
 @dataclass(slots=True)
 class _Work:
-    """What is still to be done, by what is done together."""
+    """Pending work, grouped by what is done together."""
 
     waiting: defaultdict[_Kind, list[RowSeen]] = field(default_factory=lambda: defaultdict(list))
     publications: dict[Publication, PublishAgain] = field(default_factory=dict)
@@ -65,10 +65,11 @@ class _Work:
 
 
 class Repair:
-    """Carries a run's repairs out, a batch of a kind at a time.
+    """Carries out the repairs of a run, in batches of one kind.
 
-    Killed and begun anew, it ends as if it had not been: each batch is done whole or not at all,
-    and what is done is no longer as the run saw it.
+    A repair that is killed and started again has the same result as an uninterrupted one. Each
+    batch is done completely or not at all, and a repaired row no longer matches the state that the
+    run saw.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Repair:
         looked_up: int = LOOKED_UP,
         compared: int = COMPARED,
     ) -> None:
-        """Work on the databases of `stores`, by the names of their services."""
+        """Repair in the databases of `stores`, which are named by service."""
         looked_up = max(looked_up, batch)
         limits = Limits(batch=batch, looked_up=looked_up, compared=max(compared, looked_up))
         self._context = RepairContext(
@@ -91,7 +92,7 @@ class Repair:
         )
 
     def run(self, rows: Iterable[ListedRow]) -> RepairReport:
-        """Repair what can be; of the others, say why not."""
+        """Repair the rows that can be repaired; count the others with the reasons."""
         tally, work = Tally(), _Work()
         for row in rows:
             step = step_of(row, self._context.policy)
@@ -101,8 +102,8 @@ class Repair:
                 self._add(row.verdict, step, work, tally)
         for kind, seen in work.waiting.items():
             self._carry_out(kind, seen, tally)
-        # What is sent again comes last: to a group that lacks it, it could come before earlier
-        # events that are handed over.
+        # Events that are sent again come last: otherwise they could reach a group that lacks them
+        # before earlier events are handed over.
         for hand_over in work.hand_overs.values():
             hand_over.carry_out(tally)
         for resent in work.resent.values():
@@ -117,7 +118,7 @@ class Repair:
         return tally.report
 
     def _add(self, verdict: Verdict, step: AnyStep, work: _Work, tally: Tally) -> None:
-        """Put a step to those that are carried out together; enough of them are carried out."""
+        """Add a step to its group of work, and carry out groups that are large enough."""
         match step:
             case HandOverStep(missing=missing, row=seen):
                 if missing not in work.hand_overs:
@@ -139,7 +140,8 @@ class Repair:
                     self._carry_out(kind, work.waiting.pop(kind), tally)
 
     def _carry_out(self, kind: _Kind, rows: Sequence[RowSeen], tally: Tally) -> None:
-        # Those of a key in the order in which they were written, as far as their ids tell.
+        # In the order of ids, which is the order of writing for the events of a key, as far as ids
+        # show it.
         rows = sorted(rows, key=lambda row: row.event_id)
         for part in slices(rows, self._context.limits.batch):
             tally.add(kind.verdict, kind.action, self._repair(kind, part))
@@ -149,7 +151,7 @@ class Repair:
         store, note = context.stores[kind.service], context.note(kind.verdict)
         if not (context.dry_run and kind.action is RepairAction.RAISE_ROLLBACK):
             return store.repair(kind.action, rows, note=note, dry_run=context.dry_run)
-        # Of the groups of a service that gave an event up, one rollback speaks for all.
+        # If several groups of a service gave an event up, one rollback serves all of them.
         progress = context.progress
         new = [row for row in rows if not progress.would_have_raised(kind.service, row)]
         repaired = store.repair(kind.action, new, note=note, dry_run=True)

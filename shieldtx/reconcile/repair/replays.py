@@ -1,4 +1,4 @@
-"""Replays FAILED events, none that its service has undone, and none after later ones of its key."""
+"""Replays FAILED events: none that its service has undone, none after later ones of its key."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _ACTION: Final = RepairAction.REPLAY_EVENT
 class Replays:
     """Replays FAILED events of one service, in the order of its outbox.
 
-    A replayed event is sent after all that its topic has by then. A FAILED event holds back
-    nothing, so that later events of its key may have been sent.
+    A replayed event is sent after all records that its topic has by then. A FAILED event blocks
+    nothing, so later events of its key may have been sent.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Replays:
         verdict: Verdict,
         context: RepairContext,
     ) -> None:
-        """Replay events of which a run has listed the FAILED rows with one verdict."""
+        """Replay events whose FAILED rows a run has listed with one verdict."""
         self._service = service
         self._verdict = verdict
         self._outbox = context.stores[service]
@@ -61,13 +61,13 @@ class Replays:
         self._rows.add(row)
 
     def carry_out(self, tally: Tally) -> None:
-        """Replay what was added, and count it."""
+        """Replay the added events, and count them."""
         for rows in self._rows.in_order().parts(self._limits.looked_up):
             since = self._outbox.now() - SETTLING
             # One scan of the outbox finds the later events of many keys.
             late = self._late(self._outbox.lines([row.event_id for row in rows]), None)
             for batch in slices(rows, self._limits.batch):
-                # What came before this may have taken minutes.
+                # The steps before may have taken minutes.
                 lines = self._outbox.lines([row.event_id for row in batch])
                 in_order = {i: line for i, line in lines.items() if i not in late}
                 by_now = late | self._late(in_order, since)
@@ -91,7 +91,7 @@ class Replays:
     def _refused(
         self, rows: Sequence[RowSeen], lines: Mapping[UUID, Line], late: set[UUID]
     ) -> dict[UUID, str]:
-        """Return which events are not replayed, and why; those that are gone have no line."""
+        """Return the events that are not replayed, with reasons; missing rows have no reason."""
         late = set() if self._policy.out_of_order else late
         why = {
             event_id: reason
@@ -101,8 +101,8 @@ class Replays:
         return why | self._revoked.among(rows)
 
     def _why_not(self, line: Line, *, is_late: bool) -> str | None:
-        # With its failure the relay has run the local rollback, unless an attempt may have
-        # delivered the event. Rollbacks have none.
+        # When the event failed, the relay ran the local rollback, unless an attempt may have
+        # delivered the event. Rollbacks have no local rollback.
         if line.kind is TxKind.COMMIT and not line.unconfirmed:
             return UNDONE_LOCALLY
         if may_be_forgotten(None, line, since=self._policy.young_for_all):
@@ -117,14 +117,15 @@ class Replays:
         return AFTER_LATER_ONES if is_late else None
 
     def _late(self, lines: Mapping[UUID, Line], since: datetime | None) -> set[UUID]:
-        """Return of which events later ones of the key were sent, or are to be.
+        """Return the events of which later ones of the key were sent, or are to be sent.
 
-        With `since`, only by what is open or has settled since.
+        With `since`, only events count that are open or have settled since.
         """
         keyed = {i: line for i, line in lines.items() if line.ordered_by}
         places: defaultdict[Key, Places] = defaultdict(Places)
         keys = {key for line in keyed.values() if (key := line.ordered_by)}
-        # What this repair has replayed itself is earlier, and is not read before each batch.
+        # Events that this repair has replayed itself are earlier, and are not read before each
+        # batch.
         behind = Behind.any_of(keyed.values())
         for sibling in self._outbox.siblings(keys, since=since, behind=behind):
             places[sibling.ordered_by].add(sibling)

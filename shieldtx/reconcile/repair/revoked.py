@@ -1,4 +1,4 @@
-"""Events that must not be delivered any more, and why."""
+"""Events that must not be delivered any more, with the reasons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shieldtx.reconcile.repair.progress import Progress
 
 
 class Revoked:
-    """Asks all databases, for any of them may have taken an event back."""
+    """Queries all databases, since any of them may have taken an event back."""
 
     def __init__(
         self,
@@ -20,16 +20,13 @@ class Revoked:
         to: tuple[str, str] | None,
         progress: Progress,
     ) -> None:
-        """Look for discards of the one group that is to have the events, or of all groups.
-
-        The group is given with its service.
-        """
+        """Look for discards of one group, given with its service; `to` None: of all groups."""
         self._stores = stores
         self._progress = progress
         self._to = to
 
     def among(self, rows: Sequence[RowSeen]) -> dict[UUID, str]:
-        """Return which events of these are revoked, with the reason."""
+        """Return the revoked ones of these events, with the reasons."""
         events = [(row.event_id, row.source) for row in rows]
         discarded = {event_id: DISCARDED for event_id, _ in self._discarded(events)}
         taken_back = {

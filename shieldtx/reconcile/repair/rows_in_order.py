@@ -1,4 +1,4 @@
-"""Rows of an outbox in the order in which it sends them, however many: fifty bytes each."""
+"""Rows of an outbox in the order of sending, at about fifty bytes each."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _NONE: Final = -(2**63)
 _GONE: Final = Place(seq=-1, written_at=_EPOCH)
-"""Of an event that the outbox does not have any more."""
+"""The position of an event whose row the outbox no longer has."""
 
 
 class RowsInOrder:
-    """Settled rows of one service's outbox, added in any order and read in that of `Place`."""
+    """Settled rows of one service's outbox, added in any order and read in the order of `Place`."""
 
     def __init__(self, source: str, status: OutboxStatus = OutboxStatus.PROCESSED) -> None:
-        """Take rows of one status."""
+        """Create an empty collection for rows of one status."""
         self._source = source
         self._status = status
         self._seqs, self._settled, self._attempts = array("q"), array("q"), array("q")
@@ -33,7 +33,7 @@ class RowsInOrder:
         self._is_delayed, self._ids = bytearray(), bytearray()
 
     def add(self, place: Place, row: RowSeen) -> None:
-        """Add a row under its place."""
+        """Add a row with its position."""
         self._seqs.append(place.seq)
         self._due.append(_microseconds(place.due_at))
         self._is_delayed.append(place.delayed_until is not None)
@@ -43,13 +43,13 @@ class RowsInOrder:
         self._ids += row.event_id.bytes
 
     def parts(self, size: int) -> Iterator[list[RowSeen]]:
-        """Yield the rows, the one that is sent first at the front, `size` at a time."""
+        """Yield the rows in the order of sending, `size` at a time."""
         order = array("q", self._order())
         for start in range(0, len(order), size):
             yield [self._row(number) for number in order[start : start + size]]
 
     def _order(self) -> Iterator[int]:
-        """Yield the rows by their numbers; between them, when they are due, those with a delay."""
+        """Yield row indexes by outbox number, with delayed rows in between at their due times."""
         rows = range(len(self._seqs))
         delayed = [row for row in rows if self._is_delayed[row]]
         delayed.sort(key=lambda row: (self._due[row], self._seqs[row]))
@@ -78,7 +78,7 @@ def _microseconds(moment: datetime) -> int:
 
 
 class EventIds:
-    """Ids of events, however many: each takes some twenty bytes."""
+    """A set of event ids, at about twenty bytes each."""
 
     def __init__(self) -> None:
         self._ids = DigestSet()
@@ -86,7 +86,7 @@ class EventIds:
     def add(self, event_ids: Iterable[UUID]) -> None:
         """Add ids."""
         for event_id in event_ids:
-            # All bytes of it: ids that a caller made may share half of them.
+            # The digest covers all bytes of the id: ids of a caller may share half of them.
             self._ids.add(event_id.bytes)
 
     def __contains__(self, event_id: object) -> bool:
@@ -94,7 +94,7 @@ class EventIds:
 
 
 class NumberedRows:
-    """The same, of rows whose numbers are looked up in the outbox when enough of them are there."""
+    """Rows in order whose numbers are looked up in the outbox, in batches."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class NumberedRows:
         looked_up: int,
         status: OutboxStatus = OutboxStatus.PROCESSED,
     ) -> None:
-        """Take rows of one status."""
+        """Create an empty collection for rows of one status."""
         self._outbox = outbox
         self._looked_up = looked_up
         self._new: list[RowSeen] = []
@@ -117,7 +117,7 @@ class NumberedRows:
             self._number()
 
     def in_order(self) -> RowsInOrder:
-        """Return all that were added; those that the outbox does not have any more come first."""
+        """Return all added rows; rows that the outbox no longer has come first."""
         self._number()
         return self._rows
 

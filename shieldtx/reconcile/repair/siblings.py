@@ -1,7 +1,7 @@
-"""What a group has, and what it lacks, of the keys of events that it is to get.
+"""Finds the events that a group has or lacks, of the keys of events that it will receive.
 
-An event must not come to a group before an earlier one of its key that the group lacks: the earlier
-one could never come in its order any more.
+A group must not receive an event before an earlier one of its key that it lacks: the earlier one
+could then never come in order.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ def _by_key() -> defaultdict[Key, Places]:
 
 @dataclass(slots=True)
 class Found:
-    """Where other events of some keys stand, by key."""
+    """The positions of other events of some keys, by key."""
 
     sent: defaultdict[Key, Places] = field(default_factory=_by_key)
-    """Those that were sent, or are to be."""
+    """Events that were sent, or are to be sent."""
     arrived: defaultdict[Key, Places] = field(default_factory=_by_key)
-    """Those that the group has received, of events with a chosen delay; of the others, those that a
-    dry run says it would have."""
+    """Events that the group has received, if they have a chosen delay; of other events, only those
+    that a dry run would have handed over."""
     lacked: defaultdict[Key, Places] = field(default_factory=_by_key)
-    """Those that the group should have received and has not."""
+    """Events that the group should have received and has not."""
     in_line: defaultdict[Key, Places] = field(default_factory=_by_key)
-    """Those that it is to receive: a relay sends them, as after a replay."""
+    """Events that the group will receive: a relay sends them, as after a replay."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class _Asked:
     given: Container[UUID]
     places: defaultdict[Key, Places] = field(default_factory=_by_key)
     types: set[tuple[str, str]] = field(default_factory=set)
-    """Their topics and types: the group should receive such events."""
+    """Topics and types of the events: the group should receive such events."""
 
 
 class Siblings:
@@ -73,7 +73,7 @@ class Siblings:
         self._progress = context.progress
         self._receivers = context.receivers(source)
         self._revoked = revoked
-        # What it has settled before that, it may have purged: what it lacks is unknown.
+        # The group may have purged rows settled before: whether it lacks older events is unknown.
         self._young_since = context.policy.young_since.get(self._service)
         self._would_have = would_have
 
@@ -84,9 +84,9 @@ class Siblings:
         given: Container[UUID] = (),
         since: datetime | None = None,
     ) -> Found:
-        """Look up the siblings of events; what is `given` in its order is not lacked.
+        """Return the siblings of events; siblings `given` in their order do not count as lacked.
 
-        With `since`, only those that are open or have settled since.
+        With `since`, only siblings count that are open or have settled since.
         """
         asked = _Asked(given=given)
         for line in lines:
@@ -106,7 +106,7 @@ class Siblings:
         return found
 
     def _matters(self, sibling: Sibling, asked: _Asked) -> bool:
-        """Whether the group may have got it too early, or may lack it before others."""
+        """Return whether the group may have received the sibling too early, or may lack it."""
         if sibling.event_id in self._would_have:
             return True
         places = asked.places[sibling.ordered_by]
@@ -116,7 +116,7 @@ class Siblings:
         )
 
     def _is_given(self, sibling: Sibling, asked: _Asked) -> bool:
-        """Whether the group gets it by this repair: not what is in line by now."""
+        """Return whether this repair delivers the sibling, which it does not if it is queued."""
         return sibling.is_sent and sibling.event_id in asked.given
 
     def _sort(self, siblings: Sequence[Sibling], asked: _Asked, found: Found) -> None:

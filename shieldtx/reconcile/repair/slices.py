@@ -1,4 +1,4 @@
-"""Sequences, and what is read one by one, in parts of a bounded length."""
+"""Splits sequences and iterables into parts of a bounded length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def slices(items: Sequence[ItemT], size: int) -> Iterator[Sequence[ItemT]]:
 
 
 def batches(items: Iterable[ItemT], size: int) -> Iterator[list[ItemT]]:
-    """Yield the items in their order, `size` at a time; no more of them are held in memory."""
+    """Yield the items in their order, `size` at a time, with only one part in memory."""
     rest = iter(items)
     while part := list(islice(rest, size)):
         yield part

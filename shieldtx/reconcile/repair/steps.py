@@ -1,4 +1,4 @@
-"""What a repair does to one row of a run: a kind of step for each way, with what that way needs."""
+"""The steps of a repair for one row of a run: one class for each way, with its arguments."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from shieldtx.reconcile.verdicts import Verdict
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """A row is moved where it is."""
+    """A change of a row in its own database."""
 
     action: RepairAction
     service: str
-    """In whose database the row is."""
+    """The service whose database has the row."""
     row: RowSeen
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Missing:
-    """What events have in common that one group lacks."""
+    """The common attributes of events that one group lacks."""
 
     verdict: Verdict
     upstream: str
@@ -31,17 +31,17 @@ class Missing:
 
     @property
     def to(self) -> tuple[str, str]:
-        """Return the group that lacks them, with its service."""
+        """Return the group that lacks the events, with its service."""
         return self.downstream, self.group
 
     def event(self, event_id: UUID) -> RepairedEvent:
-        """Return one of them, as the inbox of the group knows it."""
+        """Return one of the events, in the notation of the group's inbox."""
         return RepairedEvent(event_id=event_id, source=self.upstream, group=self.group)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HandOverStep:
-    """An event is stored in the inbox of the one group that lacks it."""
+    """Storage of an event in the inbox of the one group that lacks it."""
 
     action: ClassVar = RepairAction.HAND_OVER
     missing: Missing
@@ -49,23 +49,23 @@ class HandOverStep:
 
     @property
     def service(self) -> str:
-        """Return in whose database the row is."""
+        """Return the service whose database has the row."""
         return self.missing.upstream
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publication:
-    """What events have in common that are published again together."""
+    """The common attributes of events that are published again together."""
 
     verdict: Verdict
     upstream: str
     unless_received: Missing | None = None
-    """Of rollbacks that a group lacks: those that it has received by now stay as they are."""
+    """Of rollbacks that a group lacks: rollbacks that it has received by now are not published."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishStep:
-    """An event comes back in line, and all groups get the copy."""
+    """Another publication of an event, which all groups receive."""
 
     action: ClassVar = RepairAction.PUBLISH_AGAIN
     publication: Publication
@@ -73,7 +73,7 @@ class PublishStep:
 
     @property
     def service(self) -> str:
-        """Return in whose database the row is."""
+        """Return the service whose database has the row."""
         return self.publication.upstream
 
 
@@ -82,6 +82,6 @@ AnyStep = Step | HandOverStep | PublishStep
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """Why nothing is done to a row, and what to do instead."""
+    """Why a row is not repaired, and what to do instead."""
 
     reason: str

@@ -1,4 +1,4 @@
-"""What a repair has done, counted while it is at work."""
+"""The results of a repair, counted while it runs."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from shieldtx.reconcile.verdicts import Verdict
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RepairReport:
-    """What a repair has done, or would do."""
+    """The results of a repair, or of a dry run."""
 
     repaired: Mapping[tuple[Verdict, RepairAction], Repaired]
     refused: Mapping[tuple[Verdict, str], int]
-    """How many rows of a verdict are left to an operator, by reason."""
+    """The number of rows left to an operator, by verdict and reason."""
     handed_over: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """How many events were handed over, by service and group."""
+    """The number of events handed over, by service and group."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What has been done so far."""
+    """The results so far."""
 
     repaired: dict[tuple[Verdict, RepairAction], Repaired] = field(default_factory=dict)
     refused: Counter[tuple[Verdict, str]] = field(default_factory=Counter)
     handed_over: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, verdict: Verdict, action: RepairAction, repaired: Repaired) -> None:
-        """Count what became of rows that were to be repaired."""
+        """Count the results of rows that were to be repaired."""
         if repaired == Repaired():
             return
         key = verdict, action
         self.repaired[key] = self.repaired.get(key, Repaired()).plus(repaired)
 
     def hand_over(self, to: tuple[str, str], rows: int) -> None:
-        """Count events that a group of a service gets; they are among those of `add`."""
+        """Count events that a group of a service gets; `add` counts them too."""
         if rows:
             self.handed_over[to] += rows
 
@@ -48,7 +48,7 @@ class Tally:
 
     @property
     def report(self) -> RepairReport:
-        """All of it."""
+        """The report with all counts."""
         return RepairReport(
             repaired=self.repaired, refused=self.refused, handed_over=self.handed_over
         )

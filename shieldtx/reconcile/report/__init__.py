@@ -1,4 +1,5 @@
-"""The report of a run: the page for people, the files of a run, the table of a terminal.
+"""The report of a run: the page for readers, the files of a run, the table for a terminal.
 
-Nothing is imported here: every command loads `terminal`, only a run loads `writer`, and Jinja2.
+This module imports nothing: every command loads `terminal`, and only a run loads `writer` and
+Jinja2.
 """

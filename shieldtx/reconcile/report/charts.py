@@ -1,4 +1,4 @@
-"""The days of a pair as charts: titles, and where things lie. `templates/chart.svg` draws them."""
+"""The days of a pair as charts: titles and positions. `templates/chart.svg` draws them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from shieldtx.reconcile.report.chart_axes import CountAxis, DayAxis, DelayAxis, 
 from shieldtx.reconcile.report.labels import counted, duration
 
 DAYS_SHOWN = 92
-"""A quarter: more bars than that cannot be told apart on a telephone."""
+"""A quarter of a year: more bars cannot be distinguished on a telephone."""
 PERCENTILES = ("p50", "p90", "p99")
 
 _BAR_SHARE, _BAR_AT_MOST = 0.72, 26.0
 _SEEN = 2.5
-"""So high at least is what must not be overlooked."""
+"""The minimum height of parts that must not be overlooked."""
 _LINE_HEIGHT = 11.0
 
 
@@ -38,7 +38,7 @@ FRAME = Frame(width=360, height=190, left=46, right=326, top=12, bottom=166)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """The events of a day: the height of the mismatches, on top of the height of the rest."""
+    """The events of a day: the height of the mismatches, above the height of the rest."""
 
     title: str
     x: float
@@ -50,7 +50,7 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A place in a chart."""
+    """A position in a chart."""
 
     x: float
     y: float
@@ -58,7 +58,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A percentile over the days, a run of points for days without a gap, and its name's place."""
+    """A percentile over the days: one run of points per days without a gap, and a label."""
 
     name: str
     runs: Sequence[Sequence[Point]]
@@ -67,7 +67,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """Bars or lines over days; `name` tells the charts of a pair apart."""
+    """Bars or lines over days; `name` distinguishes the charts of a pair."""
 
     name: str
     caption: str
@@ -82,7 +82,7 @@ class Chart:
 def counts(days: Sequence[Day]) -> Chart:
     """Return the events of each day as a bar, with the mismatches among them at its top.
 
-    However few they are, mismatches can be seen: their part of the bar is made high enough.
+    A minimum height makes even few mismatches visible.
     """
     axis = _day_axis(days[0].day, days[-1].day)
     scale = CountAxis(largest=max(d.events for d in days), bottom=FRAME.bottom, top=FRAME.top)
@@ -101,9 +101,9 @@ def counts(days: Sequence[Day]) -> Chart:
 def delays(
     days: Sequence[tuple[date, tuple[float, ...] | None]], *, name: str, title: str
 ) -> Chart | None:
-    """Return the percentiles of a delay as lines over the days; None where no day has any.
+    """Return the percentiles of a delay as lines over the days; None if no day has values.
 
-    A day without breaks the lines, and one between two such days is a point.
+    A day without values breaks the lines, and a day between two such days is a point.
     """
     known = [(day, each) for day, each in days if each and all(map(math.isfinite, each))]
     if not known:
@@ -170,7 +170,7 @@ def _lines(
 def _runs(
     known: Sequence[tuple[date, tuple[float, ...]]],
 ) -> Iterable[list[tuple[date, tuple[float, ...]]]]:
-    """Split days where one in between is missing."""
+    """Split days into runs without gaps."""
     run: list[tuple[date, tuple[float, ...]]] = []
     for day, each in known:
         if run and (day - run[-1][0]).days > 1:

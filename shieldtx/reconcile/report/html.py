@@ -1,6 +1,6 @@
-"""The report for people: one HTML page that loads nothing and runs nothing.
+"""The report for readers: one HTML page without external resources and scripts.
 
-The markup is in `templates/`; here are the values that the templates show.
+The markup is in `templates/`; this module has the values that the templates show.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ def page(findings: Findings) -> str:
 
 
 def bytes_of(row: FoundRow) -> int:
-    """Return how many bytes a row takes on the page."""
+    """Return the number of bytes of a row on the page."""
     return len(_TEMPLATES.get_template("row.html").render(row=row).encode("utf-8"))
 
 
 def _anchor(verdict: Verdict) -> str:
-    """Return the name by which the page links to a verdict's part."""
+    """Return the anchor of a verdict's section on the page."""
     return verdict.replace("_", "-").lower()
 
 
 def _obstacles(findings: Findings) -> dict[str, list[str]]:
-    """Return why something was not judged, each reason with the directions that it is about."""
+    """Return the reasons why events were not judged, each with the directions that it concerns."""
     directions: dict[str, list[str]] = {}
     for bounds in findings.bounds:
         if bounds.window.obstacle:
@@ -105,7 +105,7 @@ def _steps(row: FoundRow) -> Iterable[_Step]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _PairDays:
-    """The days of a pair, the earliest first: the latest are shown, the others only counted."""
+    """The days of a pair, the earliest first: the page shows the latest, and counts the others."""
 
     pair: Pair
     days: Sequence[Day]

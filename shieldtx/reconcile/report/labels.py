@@ -1,4 +1,4 @@
-"""What findings are called where people read them: sentences, names, times and numbers."""
+"""Texts for readers of findings: sentences, names, times and numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shieldtx.reconcile.verdicts import Verdict, Weight
 from shieldtx.reconcile.window import Window
 
 REPAIR = "shieldtx reconcile repair"
-"""The command that a verdict's advice names where it can help."""
+"""The command that the advice of a repairable verdict names."""
 
 WEIGHTS: Mapping[Weight, str] = {
     Weight.MISMATCH: "mismatches",
@@ -21,13 +21,13 @@ WEIGHTS: Mapping[Weight, str] = {
     Weight.UNJUDGED: "not judged",
     Weight.CLEAN: "in order",
 }
-"""What verdicts of a weight are called together, the most urgent first."""
+"""The common name of verdicts of a weight, the most urgent first."""
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def headline(findings: Findings) -> str:
-    """Say in a sentence or two how the run ended."""
+    """Return the outcome of the run in one or two sentences."""
     totals = weighed(findings.totals)
     match findings.outcome:
         case RunOutcome.MISMATCHES:
@@ -60,30 +60,30 @@ def present(counts: Mapping[Verdict, int]) -> list[Verdict]:
 
 
 def repair_command(findings: Findings) -> str | None:
-    """Return the command that repairs what can be; None where nothing can, or no run was kept."""
+    """Return the repair command; None if nothing can be repaired or the run is not stored."""
     can_help = any(is_repairable(verdict) for verdict in present(findings.totals))
     return f"{REPAIR} {shlex.quote(findings.run_id)}" if can_help and findings.run_id else None
 
 
 def is_repairable(verdict: Verdict) -> bool:
-    """Whether the advice on a verdict is to have it repaired."""
+    """Return whether the advice on a verdict is a repair."""
     return REPAIR in verdict.advice
 
 
 def name(verdict: Verdict) -> str:
-    """Return a verdict in plain words."""
+    """Return a verdict in lower case, with spaces."""
     return verdict.replace("_", " ").lower()
 
 
 def direction(of: Pair | Bounds) -> str:
-    """Return from where to where which kind of events go."""
+    """Return the direction and the kind of events."""
     what = "rollbacks" if of.kind is TxKind.ROLLBACK else "events"
     downstream = "topics" if of.downstream == TOPICS else of.downstream
     return f"{of.upstream} \N{RIGHTWARDS ARROW} {downstream}, {what}"
 
 
 def selected(selection: Selection) -> str:
-    """Say which of the events that are kept the run looked at."""
+    """Return a sentence about the events that the run judged."""
     since, until = moment(selection.written_since), moment(selection.written_until)
     if since or until:
         window = " ".join(
@@ -103,25 +103,25 @@ def selected(selection: Selection) -> str:
 
 
 def looked_at(findings: Findings) -> str:
-    """Say what the run looked at, and why that was everything where nobody asked for it."""
+    """Return a sentence about the judged events, with the reasons for an unrequested full run."""
     if not findings.full_because:
         return selected(findings.selection)
     return f"{selected(findings.selection)} Because {'; '.join(findings.full_because)}."
 
 
 def without_room(findings: Findings) -> str:
-    """Say how many rows the page was asked to show and has no room for."""
+    """Return a sentence about the requested rows for which the page has no room."""
     rows = counted(findings.rows_without_room, "more row", "more rows")
     return f"the page has no room for {rows} that it was asked to show: all are in rows/"
 
 
 def from_when(window: Window) -> str:
-    """Say from when on rows were judged."""
+    """Return the time from which rows were judged."""
     return moment(window.horizon) or "the first row"
 
 
 def until_when(window: Window, started_at: datetime) -> str:
-    """Say until when rows were judged, and how long before the run that is."""
+    """Return the time until which rows were judged, and its distance to the run."""
     if window.watermark is None:
         return "not known"
     before = started_at - window.watermark
@@ -139,7 +139,7 @@ def moment(when: datetime | None) -> str:
 
 
 def instant(when: datetime) -> str:
-    """Return a time in UTC to the millisecond, where it need not be said that it is in UTC."""
+    """Return a time in UTC, to the millisecond, without the name of the time zone."""
     return when.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds")
 
 
@@ -149,9 +149,9 @@ def duration(seconds: float | timedelta) -> str:
         seconds = seconds.total_seconds()
     if seconds < 0:
         return f"\N{MINUS SIGN}{duration(-seconds)}"
-    if seconds < 0.9995:  # noqa: PLR2004  what is not rounded up to a second
+    if seconds < 0.9995:  # noqa: PLR2004  larger values are rounded up to a second
         return f"{seconds * 1000:.3g} ms" if seconds else "0 s"
-    if seconds < 59.95:  # noqa: PLR2004  nor to a minute
+    if seconds < 59.95:  # noqa: PLR2004  larger values are rounded up to a minute
         return f"{seconds:.3g} s"
     whole = round(seconds)
     parts: list[str] = []
@@ -163,14 +163,14 @@ def duration(seconds: float | timedelta) -> str:
 
 
 def counted(number: int, one: str, many: str) -> str:
-    """Return a number with the noun that fits it."""
+    """Return a number with the matching form of the noun."""
     return f"{number:,} {one if number == 1 else many}"
 
 
 def visible(text: str) -> str:
-    """Return foreign text without characters that a terminal or a page would obey.
+    """Return foreign text without characters that a terminal or a page would interpret.
 
-    What turns the direction of writing is one of them: it would put others' words in disorder.
+    The writing direction is one such control: it could reorder the surrounding text.
     """
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text

@@ -1,4 +1,4 @@
-"""Which rows a report has room for: a page that no browser opens shows nothing."""
+"""The rows that fit into a report: a browser cannot open a page of any size."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from shieldtx.reconcile.report import html
 from shieldtx.reconcile.verdicts import Verdict
 
 ROWS_BYTES: Final = 4_000_000
-"""Of rows on the page, and of rows in `summary.json`. All else on a page is far below a megabyte
-for a dozen pairs of services."""
+"""The limit for rows on the page, and for rows in `summary.json`. The rest of a page is far below a
+megabyte for a dozen pairs of services."""
 
 
 def shown_rows(rows: Sequence[FoundRow], *, room: int = ROWS_BYTES) -> tuple[FoundRow, ...]:
     """Return as many of the rows as there is room for, in their order.
 
-    Each mismatch of each pair has its first row shown before any has its second.
+    The first rows of all mismatches of all pairs take precedence over second rows.
     """
     seen: Counter[tuple[Pair, Verdict]] = Counter()
     turns: list[tuple[int, int]] = []

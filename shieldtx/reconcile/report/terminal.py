@@ -21,9 +21,9 @@ _STYLES: Mapping[Weight, str] = {
 
 
 def summary_table(findings: Findings) -> Table:
-    """Return one line a pair, with its numbers by verdict; below them, how the run ended.
+    """Return a table with one line for each pair, its numbers by verdict, and the outcome below.
 
-    Foreign names are shown as they are: nothing in them is taken for markup or obeyed.
+    Foreign names are shown literally: no markup or control character in them has an effect.
     """
     totals = labels.weighed(findings.totals)
     always = (Weight.MISMATCH, Weight.CLEAN)
@@ -47,7 +47,7 @@ def summary_table(findings: Findings) -> Table:
 
 
 def remarks(findings: Findings) -> list[tuple[str, str]]:
-    """Return by name what is to be said in whole lines: what hindered, and what would repair."""
+    """Return labelled lines: problems, remarks, and the command that would repair."""
     command = labels.repair_command(findings)
     return [
         *([("looked at", labels.looked_at(findings))] if findings.full_because else []),

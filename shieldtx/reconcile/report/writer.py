@@ -1,4 +1,4 @@
-"""What a run leaves for people and for programs, written so that it is whole or not there."""
+"""Writes the result files of a run, so that each is complete or absent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shieldtx.reconcile.report import html
 
 
 def write(findings: Findings, folder: OutputFolder) -> None:
-    """Write the page, and then the findings themselves: their file says that the run ended well."""
+    """Write the page, and then the findings: the file of the findings marks a complete run."""
     _write(folder.page, html.page(findings).encode("utf-8"))
     _write(folder.findings, to_json(findings))
 

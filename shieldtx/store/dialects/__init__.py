@@ -1,4 +1,4 @@
-"""Every difference between the databases: `protocol` is the contract, a module each keeps it."""
+"""The differences between the databases: the contract in `protocol`, and a module per database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 AUTOCOMMIT_ISOLATION: Final = "shieldtx_autocommit_isolation"
-"""An engine's option: the isolation level of its `autocommit_engine`."""
+"""An option of an engine: the isolation level of its `autocommit_engine`."""
 
 _KNOWN: dict[str, Dialect] = {"postgresql": PostgresDialect(), "sqlite": SqliteDialect()}
 
@@ -43,7 +43,7 @@ def dialect_of(dialect: SqlaDialect) -> Dialect:
 
 
 def dialect_named(name: str) -> Dialect:
-    """Return the dialect of a database by SQLAlchemy's name of it; raises as `dialect_of`."""
+    """Return the dialect of a database by SQLAlchemy's name; raises like `dialect_of`."""
     known = _KNOWN.get(name)
     if known is None:
         raise ConfigurationError(
@@ -53,10 +53,10 @@ def dialect_named(name: str) -> Dialect:
 
 
 def autocommit_engine(engine: Engine) -> Engine:
-    """Return an engine each statement of which is a transaction by itself.
+    """Return an engine on which each statement is its own transaction.
 
-    Where the engine's sessions are known to be READ COMMITTED, there is no BEGIN and no COMMIT to
-    wait for. Use its `begin()` all the same, not `connect()`: other engines need the commit.
+    If the engine's sessions are known to be READ COMMITTED, statements need no BEGIN and no COMMIT.
+    Always use `begin()`, not `connect()`: other engines need the commit.
     """
     options, dialect = engine.get_execution_options(), dialect_of(engine.dialect)
     level = options.get(AUTOCOMMIT_ISOLATION, dialect.autocommit_isolation)

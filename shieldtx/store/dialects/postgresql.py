@@ -1,4 +1,4 @@
-"""PostgreSQL, which shieldtx is made for."""
+"""PostgreSQL, the database of production services."""
 
 from __future__ import annotations
 
@@ -50,24 +50,24 @@ from shieldtx.store.dialects.postgresql_types import ArrayText, RowAddress
 from shieldtx.store.dialects.protocol import Dialect
 
 _LOCK_NOT_AVAILABLE = "55P03"
-"""PostgreSQL's SQLSTATE when `lock_timeout` is over."""
+"""PostgreSQL's SQLSTATE when `lock_timeout` has expired."""
 
 _DEADLOCK_DETECTED = "40P01"
-"""PostgreSQL's SQLSTATE when a transaction is ended to break a deadlock."""
+"""PostgreSQL's SQLSTATE of a transaction that was aborted to break a deadlock."""
 
 _SERIALIZATION_FAILURE = "40001"
-"""PostgreSQL's SQLSTATE when transactions at REPEATABLE READ or above are in each other's way."""
+"""PostgreSQL's SQLSTATE of a conflict between transactions at REPEATABLE READ or above."""
 
 _READ_ONLY = "25006"
 _OPERATOR_INTERVENTION = "57P"
 _NOT_AUTHORISED = "28"
-"""Classes of PostgreSQL's SQLSTATE, and one of them in full."""
+"""PostgreSQL's SQLSTATE: one full code, and two prefixes."""
 
 _EARLIEST = literal_column("timestamptz '0001-01-02 00:00:00+00'", Timestamp())
 _LATEST = literal_column("timestamptz '9998-12-31 00:00:00+00'", Timestamp())
-"""PostgreSQL knows more times, `infinity` among them. A reconciliation reads them as these too."""
+"""PostgreSQL has times outside this range, such as `infinity`; they are read as these limits."""
 
-# What the planner itself goes by.
+# The statistics that the planner itself uses.
 _ESTIMATE = text("""
     SELECT counted.value, (reltuples * counted.share)::bigint AS rows
     FROM pg_class
@@ -95,7 +95,7 @@ class PostgresDialect(Transactions, Dialect):
     has_sequences = True
     migrates_online = True
     engine_isolation = "READ COMMITTED"
-    # In AUTOCOMMIT a statement would run at the server's default level, which may be another.
+    # In AUTOCOMMIT a statement would run at the server's default level, which may differ.
     autocommit_isolation = "READ COMMITTED"
     snapshot_isolation = "REPEATABLE READ"
 
@@ -117,7 +117,7 @@ class PostgresDialect(Transactions, Dialect):
         return column == any_(array)
 
     def is_in_rows(self, column: ColumnElement[Any], rows: Select[Any]) -> ColumnElement[bool]:
-        # As an array, the query is run once and before all else.
+        # As an array: the query then runs once and first.
         return column == any_(func.array(rows.scalar_subquery()))
 
     def is_in_parameter(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
@@ -134,14 +134,14 @@ class PostgresDialect(Transactions, Dialect):
         return case((time < _EARLIEST, _EARLIEST), (time > _LATEST, _LATEST), else_=time)
 
     def bytes_of(self, text_: ColumnElement[str]) -> ColumnElement[int]:
-        # A large text is not read for its length.
+        # The server does not read a large text for its length.
         return func.octet_length(text_, type_=Integer())
 
     def position_of(self, text_: ColumnElement[str], part: str) -> ColumnElement[int]:
         return func.strpos(text_, part, type_=Integer())
 
     def address(self, table: FromClause) -> ColumnElement[Any]:
-        # Needs no look into an index.
+        # Needs no index lookup.
         return ColumnClause("ctid", RowAddress(), _selectable=table)
 
     def digest(self, shards: FromClause) -> ColumnElement[int]:
@@ -161,7 +161,7 @@ class PostgresDialect(Transactions, Dialect):
             "chosen": select(func.count()).select_from(chosen).scalar_subquery(),
         }
         named = chain.from_iterable((literal_column(f"'{n}'"), v) for n, v in fields.items())
-        # One text, which is read once: every row of a claim brings it, and reading five columns of
+        # One text, which the relay reads once: every row of a claim contains it. Five columns in
         # each of 1,000 rows would take the relay a tenth longer.
         return select(cast(func.json_build_object(*named), Text)).scalar_subquery()
 
@@ -175,8 +175,8 @@ class PostgresDialect(Transactions, Dialect):
     def look_up(
         self, left: FromClause, first: Select[Any]
     ) -> tuple[FromClause, ColumnElement[Any]]:
-        # A join: the server looks up equal rows of `left` once (Memoize), where a scalar subquery
-        # would be run for each.
+        # A join: the server looks up equal rows of `left` once (Memoize), while a scalar subquery
+        # would run for each row.
         right = first.lateral()
         [value] = right.c
         return left.outerjoin(right, true()), value
@@ -185,8 +185,8 @@ class PostgresDialect(Transactions, Dialect):
         return _ESTIMATE.bindparams(table=column.table.fullname, column=column.name)
 
     def shard_count(self, outbox: Table, shard: Table) -> TextClause:
-        # The constraint that refuses rows of other shards holds the number; reading it needs no
-        # privilege.
+        # The constraint that rejects rows of other shards contains the number; reading the
+        # constraint needs no privilege.
         return _MADE_FOR.bindparams(table=outbox.fullname)
 
     def insert_new(self, table: Table) -> postgresql.Insert:
@@ -225,7 +225,7 @@ class PostgresDialect(Transactions, Dialect):
         return {}
 
     def next_number(self) -> ColumnElement[int]:
-        # As in an INSERT, the database counts.
+        # As in an INSERT, the database draws the number.
         return literal_column("DEFAULT", BigInteger())
 
     def next_number_parameters(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which of all PostgreSQL tables a connection reaches by a name."""
+"""The identity of the PostgreSQL table that a connection reaches by a name."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _TABLE = text(
 _FACTS = (
     text("SELECT oid::bigint FROM pg_database WHERE datname = current_database()"),
     text("SELECT system_identifier FROM pg_control_system()"),
-    # A copy of a server has all its numbers, and has been started by itself.
+    # A copy of a server has the same numbers, but its own time of start.
     text("SELECT extract(epoch FROM pg_postmaster_start_time())"),
 )
 
 
 def identity_of_table(connection: Connection, table: Table) -> tuple[object, ...]:
-    """Return the number of a table, the name and number of its database, and which server it is.
+    """Return the number of a table, the name and number of its database, and facts on the server.
 
-    Not the server's address: a pooler has another. A table that is not there has the number 0. What
-    a role may not read is None: the statement would abort the transaction.
+    The server's address is not among them: a pooler has another. A missing table has the number 0.
+    A fact that the role may not read is None, as its statement would abort the transaction.
     """
     name = _qualified(connection, table)
     table_id, database, *rights = connection.execute(_TABLE, {"name": name}).one()
@@ -37,6 +37,6 @@ def identity_of_table(connection: Connection, table: Table) -> tuple[object, ...
 def _qualified(connection: Connection, table: Table) -> str:
     """Return the name by which statements of the connection find the table."""
     quoted = connection.dialect.identifier_preparer
-    # With the connection's `schema_translate_map`, as its statements are.
+    # Like statements of the connection, with its `schema_translate_map`.
     schema = connection.schema_for_object(table)
     return ".".join([*([quoted.quote_schema(schema)] if schema else []), quoted.quote(table.name)])

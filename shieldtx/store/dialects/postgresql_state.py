@@ -1,4 +1,4 @@
-"""The state of PostgreSQL's transactions: as libpq knows it, and as the server does."""
+"""The state of PostgreSQL's transactions, from libpq and from the server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MADE_TEMPORARY: Final = literal_column(
     """,
     Boolean(),
 )
-"""The ids of its savepoints are younger than the transaction's own."""
+"""Whether the transaction made a temporary table; the ids of its savepoints are younger."""
 _KEEPS_TEMPORARY: Final = """
     SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relnamespace = pg_my_temp_schema())
 """
@@ -31,16 +31,16 @@ _EFFECT: Final = text("SELECT current_setting('shieldtx.effect', true)")
 
 
 class Transactions:
-    """What a dialect says of transactions in which a user's function runs."""
+    """The methods of a dialect for transactions in which a user's function runs."""
 
     def mark_transaction(self, connection: Connection) -> None:
-        """Do nothing: the id of the transaction tells whether it has ended."""
+        """Do nothing: the id of the transaction shows whether it has ended."""
 
     def is_marked_transaction(self, connection: Connection) -> bool:
         return True
 
     def mark_effect(self, connection: Connection, number: int) -> None:
-        # The handler's connection may fetch by a cursor on the server.
+        # The handler's connection may fetch through a server-side cursor.
         options = {"stream_results": False, OF_MARK: True}
         connection.execute(_MARK_EFFECT, {"number": str(number)}, execution_options=options)
 
@@ -63,7 +63,7 @@ class Transactions:
         return settled.returning(_MADE_TEMPORARY)
 
     def keeps_temporary(self, connection: Connection) -> bool:
-        # By the driver: the session and its connection are between two transactions.
+        # Through the driver: the session and its connection are between two transactions.
         cursor = connection.connection.cursor()
         try:
             cursor.execute(_KEEPS_TEMPORARY)
@@ -80,6 +80,6 @@ class Transactions:
 
 
 def _transaction_status(connection: Connection) -> int:
-    """Return libpq's status of the connection, without asking the server."""
+    """Return libpq's status of the connection, without a query to the server."""
     status: int = connection.connection.dbapi_connection.info.transaction_status  # type: ignore[union-attr]
     return status

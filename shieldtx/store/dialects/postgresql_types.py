@@ -1,4 +1,4 @@
-"""Types of PostgreSQL that SQLAlchemy does not have, or that it makes slow."""
+"""Types of PostgreSQL that SQLAlchemy does not have, or that are slow in it."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class RowAddress(UserDefinedType[str]):
 
 
 class ArrayText(TypeDecorator[Sequence[Any]]):
-    """An array whose text is made here: the driver takes ten times as long for it.
+    """An array whose text is built here, because the driver takes ten times as long.
 
-    The database reads the text as a value of the array's type, once, not as text to be cast.
+    The database parses the text once, as a value of the array's type, without a cast from text.
     """
 
     impl = ARRAY
     cache_ok = True
 
     def bind_processor(self, dialect: Dialect) -> Callable[[Any], str | None]:  # noqa: ARG002  SQLAlchemy's signature
-        """Return the function that makes the text of a list."""
+        """Return the function that builds the text of a list."""
         return lambda values: None if values is None else _array(values)
 
 
 def _array(values: Sequence[Any]) -> str:
     """Return the text of a PostgreSQL array of one dimension.
 
-    What needs quotes is quoted in all elements at once, where none of them holds the separator.
+    If no element contains the separator, all elements are quoted in one step.
     """
     types = set(map(type, values))
     if types == {UUID}:

@@ -1,4 +1,4 @@
-"""What the store asks of a database: the contract of every dialect."""
+"""The contract of every dialect: the features of a database that the store uses."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ from sqlalchemy.types import TypeEngine
 
 LOCKED_AT: Final = "locked_at"
 TRANSACTION: Final = "in_transaction"
-"""Parameters of a statement that settles rows which were locked by `lock_rows`."""
+"""The parameters of a statement that settles rows which `lock_rows` has locked."""
 
 OF_MARK: Final = "shieldtx.of_mark"
-"""An execution option of statements that set marks: nothing that a user's function meets."""
+"""An execution option of statements that set marks, which a user's function does not notice."""
 
 UpsertInsert: TypeAlias = postgresql.Insert | sqlite.Insert
-"""An INSERT that knows ON CONFLICT."""
+"""An INSERT that supports ON CONFLICT."""
 
 
 class Dialect(Protocol):
     """One database, as the statements and the stores use it."""
 
-    # What the database can do.
+    # The features of the database.
 
     name: str
     """SQLAlchemy's name of the database."""
     supports_schemas: bool
-    """Tables can be in a schema of their own."""
+    """Tables can have their own schema."""
     skips_locked: bool
-    """A claim can pass over rows that another transaction has locked."""
+    """A claim can skip rows that another transaction has locked."""
     has_server: bool
     """A connection is a socket to a server, which a forked process must not share."""
     has_addresses: bool
     """A row can be found by its physical address."""
     has_sequences: bool
-    """The database numbers rows by itself."""
+    """The database numbers new rows by itself."""
     migrates_online: bool
-    """Large tables can be changed while others write to them."""
+    """Large tables can be changed while other transactions write to them."""
 
     engine_isolation: str
-    """The level at which a transaction sees what others committed while it waited for a lock."""
+    """The level at which a transaction sees rows that others committed during a wait for a lock."""
     autocommit_isolation: str
-    """The level of a statement that is a transaction by itself."""
+    """The level of a statement that is its own transaction."""
     snapshot_isolation: str
-    """The level at which several statements see the tables at one moment."""
+    """The level at which several statements see the tables at the same moment."""
 
     # Time, by the database's clock.
 
@@ -73,7 +73,7 @@ class Dialect(Protocol):
     def seconds_until(self, when: ColumnElement[Any]) -> ColumnElement[float]:
         """Return how many seconds from now `when` is."""
 
-    # Lists: values or parameters of any length, with which the statement's text stays the same.
+    # Lists of any length, as values or parameters; the text of the statement stays the same.
 
     def is_in(
         self, column: ColumnElement[Any], values: Sequence[Any], type_: TypeEngine[Any]
@@ -84,7 +84,7 @@ class Dialect(Protocol):
         """Test membership in the rows of a query."""
 
     def is_in_parameter(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
-        """Test membership in the list that a statement is run with as its parameter `name`."""
+        """Test membership in the list that is the statement's parameter `name`."""
 
     def has_address_in(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         """Test whether an address is in the list that is the parameter `name`.
@@ -93,39 +93,39 @@ class Dialect(Protocol):
         """
 
     def text_rows(self, name: str) -> FromClause:
-        """Return the list that a statement is run with as its parameter `name`, as rows `value`."""
+        """Return the list that is the statement's parameter `name`, as rows `value`."""
 
     def inside_calendar(self, time: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Return a time, or the nearest one of a year that Python knows, too."""
+        """Return a time, or the nearest time that Python can represent."""
 
-    # Rows and what a claim sees around them.
+    # Rows, and the snapshot of a claim.
 
     def bytes_of(self, text_: ColumnElement[str]) -> ColumnElement[int]:
         """Return how many bytes a text has."""
 
     def position_of(self, text_: ColumnElement[str], part: str) -> ColumnElement[int]:
-        """Return where `part` first is in a text, counted from 1; 0: nowhere."""
+        """Return the first position of `part` in a text, counted from 1; 0 if there is none."""
 
     def address(self, table: FromClause) -> ColumnElement[Any]:
-        """Return the physical address of a row, which an UPDATE changes; without one, its id."""
+        """Return the physical address of a row, which an UPDATE changes; or its id without one."""
 
     def digest(self, shards: FromClause) -> ColumnElement[int]:
-        """Return a number for a set of shards and their epochs; 0 where it is not needed."""
+        """Return a number for a set of shards and their epochs; 0 if it is not needed."""
 
     def claim_snapshot(
         self, shards: FromClause, has_blocked_keys: ColumnElement[bool], chosen: FromClause
     ) -> ColumnElement[str | None]:
         """Return the fields of a `ClaimSnapshot` as the text of a JSON object.
 
-        NULL where the database has no snapshots.
+        NULL if the database has no snapshots.
         """
 
     def first_of_each(
         self, left: FromClause, rows: Select[Any], column: str, limit: int | ColumnElement[int]
     ) -> tuple[FromClause, FromClause]:
-        """Join each row of `left` with the first `limit` of `rows` that agree with it on `column`.
+        """Join each row of `left` with the first `limit` of `rows` that have the same `column`.
 
-        A database without LATERAL joins all of them. Returns the join and the right side of it.
+        A database without LATERAL joins all such rows. Returns the join and its right side.
         """
 
     def look_up(
@@ -133,22 +133,22 @@ class Dialect(Protocol):
     ) -> tuple[FromClause, ColumnElement[Any]]:
         """Look up one value for each row of `left`; `first` selects it, or no row for NULL.
 
-        Returns what to select from, and the value.
+        Returns the FROM clause and the value.
         """
 
     def estimated_counts(self, column: Column[Any]) -> TextClause | None:
-        """Return a SELECT of values of a column and how many rows the last ANALYZE saw of each.
+        """Return a SELECT of a column's values, with their numbers of rows at the last ANALYZE.
 
-        None where the database has no such statistics.
+        None if the database has no such statistics.
         """
 
     def shard_count(self, outbox: Table, shard: Table) -> Select[Any] | TextClause:
-        """Return a SELECT of the number of shards; NULL or 0: unknown."""
+        """Return a SELECT of the number of shards; NULL or 0 if unknown."""
 
     # INSERT and UPDATE.
 
     def insert_new(self, table: Table) -> UpsertInsert:
-        """Return an INSERT that passes over rows which any unique key knows already."""
+        """Return an INSERT that skips rows which a unique key has already."""
 
     def upsert(self, table: Table) -> UpsertInsert:
         """Return an INSERT to which ON CONFLICT ... DO UPDATE can be added."""
@@ -160,26 +160,26 @@ class Dialect(Protocol):
         more: Mapping[str, TypeEngine[Any]],
         computed: Callable[[Any], Mapping[str, Any]],
     ) -> UpsertInsert:
-        """Return an `insert_new` of as many rows as `rows_parameters` is given.
+        """Return an `insert_new` of the rows that `rows_parameters` is given.
 
-        The rows bring `columns` and `more`; of what they bring, the others are `computed`.
+        The rows contain `columns` and `more`; `computed` returns the other columns from them.
         """
 
     def rows_parameters(
         self, columns: Mapping[str, Sequence[Any]], **same: Any
     ) -> dict[str, Any] | list[dict[str, Any]]:
-        """Return the parameters of an `insert_new_rows`; `same` are those of every row."""
+        """Return the parameters of an `insert_new_rows`; `same` applies to every row."""
 
     def unnumbered_rows_parameters(
         self, columns: Mapping[str, Sequence[Any]]
     ) -> dict[str, Any] | list[dict[str, Any]]:
-        """Return the same for a table without a column `seq`."""
+        """Return the parameters of an `insert_new_rows` into a table without a column `seq`."""
 
     def next_in_sequence(self) -> dict[str, Any]:
-        """Return the parameters of an INSERT for `seq`: none where the database counts."""
+        """Return the parameters of an INSERT for `seq`; none if the database numbers rows."""
 
     def next_number(self) -> ColumnElement[int]:
-        """Return the value of `seq` in an UPDATE of one row that numbers it as an INSERT does."""
+        """Return the value of `seq` in an UPDATE that numbers one row like an INSERT."""
 
     def next_number_parameters(self) -> dict[str, Any]:
         """Return the parameters of an UPDATE of one row with `next_number`."""
@@ -189,101 +189,101 @@ class Dialect(Protocol):
     def lock_rows(
         self, table: Table, condition: ColumnElement[bool]
     ) -> Select[Any] | ReturningUpdate[Any]:
-        """Return a statement that locks rows as an UPDATE does.
+        """Return a statement that locks rows like an UPDATE.
 
-        Its rows: a count to be summed, the time, and the transaction's id or "".
+        Its result has rows of a count to be summed, the time, and the transaction's id or "".
         """
 
     def is_transaction(self, name: str) -> ColumnElement[bool]:
-        """Test whether the transaction is the one whose id is the parameter `name`."""
+        """Test whether the transaction has the id that is the parameter `name`."""
 
     def mark_transaction(self, connection: Connection) -> None:
-        """Mark the transaction, where it has no id to know it by."""
+        """Mark the transaction, if it has no id."""
 
     def is_marked_transaction(self, connection: Connection) -> bool:
-        """Return whether the transaction is still that of `mark_transaction`.
+        """Return whether the transaction is still the marked transaction.
 
-        True where `is_transaction` gives the answer.
+        True if `is_transaction` makes the test.
         """
 
     def mark_effect(self, connection: Connection, number: int) -> None:
-        """Leave a number in the transaction, which a rollback to a savepoint takes away."""
+        """Store a number in the transaction, which a rollback to a savepoint removes."""
 
     def has_effect(self, connection: Connection, number: int) -> bool:
         """Return whether the number of `mark_effect` is still there."""
 
     def has_ended(self, connection: Connection) -> bool:
-        """Whether the driver has no transaction open, whatever SQLAlchemy takes for open."""
+        """Whether the driver has no open transaction, whatever state SQLAlchemy assumes."""
 
     def is_aborted(self, connection: Connection) -> bool:
-        """Whether an error has ended the transaction, so that its COMMIT would commit nothing."""
+        """Whether an error has aborted the transaction, so that its COMMIT would commit nothing."""
 
     def has_made_temporary(self, connection: Connection) -> bool:
         """Whether the open transaction has made temporary tables, which end with it or later.
 
-        False where a temporary table stays whatever becomes of the transaction.
+        False if temporary tables do not depend on the transaction.
         """
 
     def tells_temporary(self, settled: Update) -> Update:
-        """Have an UPDATE return, in each of its rows, the answer of `has_made_temporary`.
+        """Make an UPDATE return, in each of its rows, the result of `has_made_temporary`.
 
-        Without rows where the answer is always no.
+        The UPDATE returns no rows if the result is always False.
         """
 
     def keeps_temporary(self, connection: Connection) -> bool:
-        """Whether temporary tables have outlived the transaction that is just over."""
+        """Whether temporary tables have outlived the transaction that has just ended."""
 
     def may_have_written(self, connection: Connection) -> bool:
-        """Whether the open transaction has changed rows, or locked some."""
+        """Whether the open transaction has changed or locked rows."""
 
     def is_autocommit(self, connection: Connection) -> bool:
         """Whether the driver would commit each statement by itself."""
 
-    # Locks beyond those of rows.
+    # Locks other than row locks.
 
     def try_migration_lock(self, connection: Connection, schema: str | None) -> bool:
-        """Keep other migrations of the same tables out until this transaction ends.
+        """Lock out other migrations of the same tables until this transaction ends.
 
-        Returns False where another one runs.
+        Returns False if another migration is in progress.
         """
 
     def lock_compensation(self, connection: Connection, group: str, event_id: UUID) -> None:
-        """Keep the group's other compensations of an event out until this transaction ends."""
+        """Lock out the group's other compensations of an event until this transaction ends."""
 
     def lock_timeout(
         self, connection: Connection, patience: timedelta
     ) -> AbstractContextManager[None]:
-        """Wait for locks no longer than that, at least inside the block."""
+        """Wait for locks at most `patience`, at least inside the block."""
 
     # Connections and errors.
 
     def engine_arguments(self, url: URL, *, pooled: bool) -> dict[str, Any]:
-        """Return how an engine of shieldtx's own connects.
+        """Return the arguments by which an engine of shieldtx connects.
 
-        `pooled`: through a pooler that gives each transaction another connection to the server, so
-        that nothing may be kept in a session: no prepared statements, no `session_arguments`.
+        `pooled`: through a pooler that gives each transaction another connection to the server. A
+        session can then keep no state: no prepared statements, no `session_arguments`.
         """
 
     def session_arguments(self, url: URL, idle: timedelta) -> dict[str, Any]:
-        """Return how one of its connections asks for its session: see `libpq.session_options`."""
+        """Return the arguments of a connection for its session, see `libpq.session_options`."""
 
     def limit_idleness(self, connection: Connection, idle: timedelta) -> None:
-        """Have the server end this transaction when its client has been silent for `idle`."""
+        """Make the server end this transaction when its client has been silent for `idle`."""
 
     def table_identity(self, connection: Connection, table: Table) -> tuple[object, ...]:
-        """Return what tells the table apart from those of other databases; None where unknown."""
+        """Return values that identify the table among all databases; None for unknown values."""
 
     def needs_another_connection(self, error: BaseException) -> bool:
-        """Whether an error means that another connection may do better than this one."""
+        """Whether an error means that another connection may succeed."""
 
     def is_lock_timeout(self, error: DBAPIError) -> bool:
-        """Whether a statement has waited for a lock as long as it may."""
+        """Whether a statement has reached the limit of its wait for a lock."""
 
     def is_deadlock(self, error: DBAPIError) -> bool:
-        """Whether the server has ended a transaction to break a cycle of waits."""
+        """Whether the server has aborted a transaction to break a deadlock."""
 
     def is_conflict(self, error: DBAPIError) -> bool:
-        """Whether the server has rolled a transaction back because of others: it may be run again.
+        """Whether the server has rolled back a transaction that can be run again.
 
-        After a deadlock, and where it could not be as if one had run after the other.
+        The causes are a deadlock and a conflict with a concurrent transaction (serialization).
         """

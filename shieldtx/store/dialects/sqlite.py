@@ -1,4 +1,4 @@
-"""SQLite, which is enough for a user's own tests."""
+"""SQLite, which is sufficient for a user's own tests."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ class SqliteDialect(Dialect):
     autocommit_isolation = "AUTOCOMMIT"
     snapshot_isolation = "SERIALIZABLE"
 
-    # The form in which SQLAlchemy stores datetimes, so that text compares as time does.
+    # The format in which SQLAlchemy stores datetimes, so that text has the order of time.
     _format = "%Y-%m-%d %H:%M:%f000"
-    # Starts at the time, so that a later process goes on above an earlier one.
+    # Starts at the time, so that a later process draws higher numbers than an earlier process.
     _numbers = itertools.count(time.time_ns())
 
     def now(self) -> ColumnElement[Any]:
@@ -182,7 +182,7 @@ class SqliteDialect(Dialect):
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def next_in_sequence(self) -> dict[str, Any]:
-        # SQLite counts only primary keys by itself.
+        # SQLite numbers only primary keys by itself.
         return {"seq": next(self._numbers)}
 
     def next_number(self) -> ColumnElement[int]:
@@ -211,7 +211,7 @@ class SqliteDialect(Dialect):
         return True
 
     def mark_effect(self, connection: Connection, number: int) -> None:
-        # Temporary tables are undone like others.
+        # A rollback undoes temporary tables like others.
         connection.execute(_MAKE_EFFECTS, execution_options={OF_MARK: True})
         connection.execute(_MARK_EFFECT, {"number": number}, execution_options={OF_MARK: True})
 
@@ -242,7 +242,7 @@ class SqliteDialect(Dialect):
         return bool(getattr(connection.connection.dbapi_connection, "in_transaction", True))
 
     def is_autocommit(self, connection: Connection) -> bool:
-        # Not inside a BEGIN sent by hand, as SQLAlchemy's manual has it for savepoints.
+        # Not inside a BEGIN sent by hand, which SQLAlchemy's manual recommends for savepoints.
         driver = connection.connection.dbapi_connection
         by_itself = getattr(driver, "autocommit", None) is True  # Python 3.12 and later
         by_itself = by_itself or getattr(driver, "isolation_level", "") is None
@@ -290,9 +290,9 @@ class SqliteDialect(Dialect):
         return getattr(error.orig, "sqlite_errorname", "").startswith(_BUSY)
 
     def is_deadlock(self, error: DBAPIError) -> bool:
-        # One lock makes no cycle.
+        # With one lock there is no cycle.
         return False
 
     def is_conflict(self, error: DBAPIError) -> bool:
-        # One that has read, and would write what another one has written since.
+        # A transaction that has read, and would write after another transaction has written.
         return self.is_lock_timeout(error)

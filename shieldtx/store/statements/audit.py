@@ -1,4 +1,4 @@
-"""The statements on the audit: what operators did, and in whose name."""
+"""The statements on the audit log, which records the actions of operators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def record(t: Tables, d: Dialect, *, who: str, action: str, subject: str, detail
 
 
 def purge(t: Tables, d: Dialect, *, older_than: timedelta, limit: int) -> Delete:
-    """Remove, of the oldest audit entries, those that are too old."""
+    """Remove expired entries among the `limit` oldest audit entries."""
     a = t.audit
     oldest = select(a.c.id).order_by(a.c.id).limit(limit).with_for_update(skip_locked=True)
     return delete(a).where(a.c.id.in_(oldest), a.c.at < d.later(-older_than))

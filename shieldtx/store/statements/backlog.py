@@ -1,4 +1,4 @@
-"""The statement that tells how many events of a topic wait to be sent."""
+"""The statement that counts the events of a topic that wait to be sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shieldtx.store.tables import Tables
 
 SCAN_FACTOR: Final = 10
 MOST_SCANNED: Final = 100_000
-"""Rows that are read at most for a limit below it: some 50 ms of a server's time."""
+"""The most rows read for a limit below this number: some 50 ms of server time."""
 
 _TOPIC = bindparam("of_topic", type_=Text())
 _MOST = bindparam("at_most", type_=Integer())
@@ -24,10 +24,10 @@ _SCANNED = bindparam("scanned", type_=Integer())
 def events(t: Tables, d: Dialect) -> Select[Any]:
     """Count a topic's unsettled COMMIT events that are due, up to a limit.
 
-    No index knows topics, so it reads the unsettled rows of all, the latest first and a bounded
-    number of them: the three parts in the words and the order of one partial index each. Of those
-    that hold their keys also the first of every shard, so that a pile in one hides no other. Half
-    messages are not to be sent yet. Run with `parameters`.
+    No index contains topics, so the statement reads a bounded number of unsettled rows of all
+    topics. Each of the three parts has the condition and the order of one partial index. The rows
+    that hold their keys include the first of every shard: a backlog in one shard hides no other.
+    Half messages are not to be sent yet. Run with `parameters`.
     """
     o = t.outbox
     row = select(o.c.topic, o.c.tx_kind, o.c.status).where(o.c.settled_at.is_(None))
@@ -53,7 +53,7 @@ def events(t: Tables, d: Dialect) -> Select[Any]:
 
 
 def _holding(t: Tables, d: Dialect) -> Select[Any]:
-    """Select the first rows that hold their keys, and the first of every shard, each row once."""
+    """Select the first rows that hold their keys, of all and of every shard, each row once."""
     o = t.outbox
     columns = (o.c.event_id, o.c.topic, o.c.tx_kind, o.c.status)
     rows = select(*columns).where(o.c.settled_at.is_(None), o.c.holds_key)
@@ -68,9 +68,9 @@ def _holding(t: Tables, d: Dialect) -> Select[Any]:
 
 
 def other_sources(t: Tables, source: str) -> Select[Any]:
-    """Count the unsettled rows of other sources by source, among the first of each kind.
+    """Count the unsettled rows of other sources by source, among the first rows of each kind.
 
-    In the line, behind or at the head of a held key, and those that wait for their time.
+    The kinds are the main queue, the rows that hold their keys, and the rows that wait for a time.
     """
     o = t.outbox
     row = select(o.c.source).where(o.c.settled_at.is_(None))

@@ -1,10 +1,10 @@
-"""The statements on blocked rows: those that left the line because an earlier row holds their key.
+"""The statements on blocked rows, which left the main queue as an earlier row holds their key.
 
-A claim looks at the line alone. A row that is met there behind a held key leaves it: it holds its
-key (`holds_key`) and waits for no time (`not waiting`). When the first row that holds the key is a
-blocked one, nothing is before it any more, and it comes back into the line. Order per key does not
-depend on when a row is blocked or unblocked, since each holds the later rows of its key; only the
-cost of a claim does.
+A claim reads the main queue alone. A row of a held key leaves the main queue: it then holds its key
+too (`holds_key`) and waits for no time (`not waiting`). When a blocked row is the first that holds
+its key, no row precedes it, and it returns to the main queue. The time of blocking and unblocking
+does not affect the order per key, since each blocked row holds the later rows of its key. Only the
+cost of a claim depends on that time.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ Key: TypeAlias = tuple[int, str]
 
 
 class Position(NamedTuple):
-    """How far a shard's blocked rows were looked at, in the order of their index."""
+    """The position up to which a shard's blocked rows were read, in the order of their index."""
 
     shard: int
     key: str = ""
     seq: int = 0
     held: frozenset[str] = frozenset()
-    """The sources of which one of the key's rows up to there waits for its retry."""
+    """The sources that have a row of the key, up to this position, that waits for its retry."""
 
 
 @built_once
 def leased(t: Tables, d: Dialect) -> Select[Any]:
-    """Select the relay's shards; none changes hands before the end. Run with `of_relay`."""
+    """Select the relay's shards; their owner stays the same until the end. Run with `of_relay`."""
     return select(leased_shards(t, d).c.shard)
 
 
 @built_once
 def shards_with_blocked_keys(t: Tables, d: Dialect) -> Select[Any]:
-    """Select the relay's shards in which some key is held; run with `of_relay`."""
+    """Select the relay's shards that have a held key; run with `of_relay`."""
     leased = leased_shards(t, d)
     o = t.outbox
     holds = exists().where(o.c.shard == leased.c.shard, o.c.settled_at.is_(None), o.c.holds_key)
@@ -79,7 +79,7 @@ def of_relay(relay: str) -> dict[str, Any]:
 
 @built_once
 def block(t: Tables, d: Dialect) -> Update:
-    """Take the rows behind held keys out of a part of the line; run with `part`."""
+    """Remove the rows of held keys from a part of the main queue; run with `part`."""
     o, line = t.outbox, t.outbox.alias("line")
     rows, earlier = d.look_up(line, first_holder(t, line))
     held = (
@@ -88,7 +88,7 @@ def block(t: Tables, d: Dialect) -> Update:
         .where(in_part(t, d, line))
         .where(line.c.status == OutboxStatus.INIT.value, earlier < line.c.seq)
     )
-    # Materialized: chosen once, whatever the planner thinks of it.
+    # Materialized: every plan chooses the rows once.
     chosen = select(*held.cte("chosen").prefix_with("MATERIALIZED").c)
     return (
         update(o)
@@ -99,7 +99,10 @@ def block(t: Tables, d: Dialect) -> Update:
 
 
 def in_part(t: Tables, d: Dialect, o: Any) -> ColumnElement[bool]:
-    """Test whether a row is in a part of the line, in a shard of the relay; run with `part`."""
+    """Test whether a row is in a part of the main queue, in a shard of the relay.
+
+    Run with `part`.
+    """
     leased = select(leased_shards(t, d).c.shard)
     return and_(in_line(o), o.c.seq > _SEQ, o.c.seq <= _UPTO, d.is_in_rows(o.c.shard, leased))
 
@@ -110,7 +113,7 @@ def part(relay: str, after: int, upto: int) -> dict[str, Any]:
 
 
 def block_these(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Update:
-    """Take rows out of the line."""
+    """Remove rows from the main queue."""
     o = t.outbox
     return (
         update(o)
@@ -132,7 +135,7 @@ def holders(t: Tables) -> Select[Any]:
 
 @built_once
 def holders_of_key(t: Tables) -> Select[Any]:
-    """Select the same of one key; run with `after`."""
+    """Select a window of the rows that hold one key; run with `after`."""
     o = t.outbox
     return _holders(o).where(o.c.key == _KEY, o.c.seq > _SEQ)
 
@@ -147,12 +150,12 @@ def _holders(o: Any) -> Select[Any]:
 
 
 def free_among(rows: Iterable[Any], position: Position) -> tuple[dict[UUID, int], Position]:
-    """Return which rows of `holders` from `position` on may be unblocked, and where they end.
+    """Return the rows of `holders` that may be unblocked, and the position after the last row.
 
-    Each comes with its number in the sequence.
+    Each row id maps to its number in the sequence. `position` is the position before the first row.
 
-    They are all in one order, so that no row needs a look of its own for what is before it: of each
-    key and source, the rows before the first that waits for its retry.
+    The rows are sorted, so no row needs its own query for earlier rows. Free are, of each key and
+    source, the rows before the first that waits for its retry.
     """
     free = {}
     for event_id, key, seq, source, waits in rows:
@@ -176,7 +179,7 @@ def after(position: Position, size: int) -> dict[str, Any]:
 
 
 def unblock(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Update:
-    """Bring rows back into the line."""
+    """Return rows to the main queue."""
     o = t.outbox
     return (
         update(o)

@@ -10,12 +10,12 @@ _P = ParamSpec("_P")
 _Statement = TypeVar("_Statement")
 
 _MOST: Final = 256
-"""Of each statement: a process may work in so many schemas before it builds some of them again."""
+"""The cached variants of each statement: the schemas that a process may use without rebuilds."""
 
 
 def built_once(build: Callable[_P, _Statement]) -> Callable[_P, _Statement]:
     """Build a statement once for the same tables, dialect and options, all of them hashable.
 
-    A statement costs more to build than to run. The function itself is `inspect.unwrap` of it.
+    A statement costs more to build than to run. `inspect.unwrap` returns the function itself.
     """
     return cast("Callable[_P, _Statement]", lru_cache(_MOST)(build))

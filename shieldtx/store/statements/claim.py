@@ -1,4 +1,4 @@
-"""The claim: which rows a relay gets next, and the statement that leases them to it."""
+"""The claim: the statement that selects the next rows for a relay and leases them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from shieldtx.store.statements.envelope_columns import (
 from shieldtx.store.tables import Tables, in_line
 
 RELAY = bindparam("of_relay", type_=Text())
-"""The relay whose shards a statement is about."""
+"""The relay whose shards a statement reads."""
 _TOKEN = bindparam("with_token", type_=Uuid())
 _BYTES = bindparam("bytes_at_most", type_=BigInteger())
 _SOURCE = bindparam("of_source", type_=Text())
@@ -59,26 +59,26 @@ _FENCED = bindparam("fenced_shards", type_=BigInteger())
 
 @built_once
 def claim(t: Tables, d: Dialect, *, of_source: bool = False) -> ReturningUpdate[Any]:
-    """Lease up to a limit of rows of the relay's shards to it and return them.
+    """Lease rows of the relay's shards to the relay, up to two limits, and return them.
 
-    The limit is one of rows and one of their payloads' bytes; one row is claimed however large it
-    is. With `of_source`, rows of other sources stay.
+    One limit counts rows, the other the bytes of their payloads; one row is claimed whatever its
+    size. With `of_source`, rows of other sources are not claimed.
 
-    Run with `parameters`; each row is read by `claim_row`.
+    Run with `parameters`; `claim_row` reads each row.
     """
     leased = leased_shards(t, d)
     shards = select(leased.c.shard)
-    # Asked once: while no key is held, no row is looked at for it.
+    # Evaluated once: while no key is held, no row is checked for a held key.
     on_hold = select(exists(shards.where(_has_a_key_on_hold(t, leased))).label("on_hold"))
     held = on_hold.cte("held").prefix_with("MATERIALIZED")
-    # A row's lease ends with its shard's: the next owner of the shard may take both.
+    # A row's lease ends with the lease of its shard: the next owner of the shard may take both.
     until = func.min(leased.c.lease_until)
-    # The waiting line first: its rows are older, and each holds back its key.
+    # Waiting rows first: they are older, and each that waits for its retry blocks its key.
     ready = union_all(
         select(_due_in_waiting_line(t, d, leased, held, of_source=of_source).subquery()),
         select(_next_in_line(t, d, leased, held, of_source=of_source).subquery()),
     ).limit(_LIMIT)
-    # Materialized: chosen once, whatever the planner thinks of it.
+    # Materialized: every plan chooses the rows once.
     sized = ready.cte("ready").prefix_with("MATERIALIZED")
     before = func.sum(sized.c.size).over(rows=(None, -1)).label("before")
     summed = select(sized.c.address, before).subquery("summed")
@@ -120,18 +120,18 @@ class ClaimRow(NamedTuple):
     attempts: int
     unconfirmed: bool
     waiting: bool
-    """Not in the main line: it waited for its retry, or has a chosen delay."""
+    """The row was not in the main queue: it waited for its retry, or has a chosen delay."""
     chosen_due_at: datetime | None
-    """None unless its delay was chosen."""
+    """None unless the delay was chosen."""
     lease_left_s: float
     address: str
     snapshot: str | None
-    """For `snapshot_of`, the same in every row."""
+    """The input of `snapshot_of`, the same in every row."""
 
 
 def claim_row(row: Row[*tuple[Any, ...]]) -> ClaimRow:
     """Name the columns of a row of `claim`."""
-    # Made for each row, as an envelope: `ClaimRow(...)` takes twice as long.
+    # Built for each row, like an envelope: `ClaimRow(...)` takes twice as long.
     return tuple.__new__(ClaimRow, (envelope_of(row), *row[ENVELOPE_WIDTH:]))
 
 
@@ -147,11 +147,11 @@ def parameters(
     fenced: int = 0,
     source: str | None = None,
 ) -> dict[str, Any]:
-    """Return the parameters of a claim; `source` for one `of_source`.
+    """Return the parameters of a claim; pass `source` for a claim built with `of_source`.
 
-    It looks from the number `start` of the sequence on, if the relay's shards are those whose
-    digest is `known` and no key of them waits for a retry. Otherwise it looks from after `fence`
-    on, if they are those whose digest is `fenced`; from the beginning if not.
+    The claim starts at the number `start` of the sequence, if `known` is the digest of the relay's
+    shards and no key is held. Otherwise the claim starts after `fence`, if `fenced` is their
+    digest, and at the beginning if not.
     """
     return {
         RELAY.key: relay,
@@ -159,7 +159,7 @@ def parameters(
         _LIMIT.key: limit,
         _BYTES.key: limit_bytes,
         **({} if source is None else {_SOURCE.key: source}),
-        # So that a full shard leaves room for the others among those that wait.
+        # So that the waiting rows of a full shard leave room for other shards.
         _PART.key: max(1, limit // 4),
         _START.key: start,
         _KNOWN.key: known,
@@ -176,7 +176,7 @@ def snapshot_of(text: str | None) -> ClaimSnapshot | None:
     return ClaimSnapshot(
         shards=seen["shards"],
         has_blocked_keys=seen["has_blocked_keys"],
-        # JSON has the numbers of transactions as texts.
+        # The JSON holds the numbers of transactions as texts.
         oldest_running=int(seen["oldest_running"]),
         next_to_run=int(seen["next_to_run"]),
         chosen=seen["chosen"],
@@ -184,7 +184,7 @@ def snapshot_of(text: str | None) -> ClaimSnapshot | None:
 
 
 def leased_shards(t: Tables, d: Dialect) -> CTE:
-    """Select the relay's shards, locked so that none changes hands before the claim commits."""
+    """Select the relay's shards, locked so that their owner stays until the claim commits."""
     s = t.shard
     return (
         select(s.c.shard, s.c.epoch, s.c.lease_until)
@@ -196,11 +196,11 @@ def leased_shards(t: Tables, d: Dialect) -> CTE:
 
 
 def _next_in_line(t: Tables, d: Dialect, leased: CTE, held: CTE, *, of_source: bool) -> Select[Any]:
-    """Select the next rows of the main line whose key is not held back, in the order of writing.
+    """Select the next rows of the main queue whose key is not held, in the order of writing.
 
-    So rows that were written together, and lie together, are claimed together. Those behind a held
-    key are few here: `store.blocked` takes them out of the line. Until it has, as after a bulk
-    load, the walk starts after them (`store.fence`). Before that, keys are looked up, not rows.
+    Rows that were written together, and are stored together, are so claimed together. Rows of held
+    keys are few here, as `store.blocked` removes them. Until then, as after a bulk load, the scan
+    starts after them (`store.fence`). Without a fence, the scan looks up keys instead of rows.
     """
     o = t.outbox.alias("line")
     on_hold = select(held.c.on_hold).scalar_subquery()
@@ -233,7 +233,7 @@ def _has_a_key_on_hold(t: Tables, leased: CTE) -> ColumnElement[bool]:
 def _due_in_waiting_line(
     t: Tables, d: Dialect, leased: CTE, held: CTE, *, of_source: bool
 ) -> Select[Any]:
-    """Select the due rows of each shard's waiting line: retries and chosen delays."""
+    """Select the due waiting rows of each shard: retries and chosen delays."""
     o = t.outbox.alias("aside")
     rows = (
         select(d.address(o).label("address"), _size(o, d), o.c.shard)
@@ -261,9 +261,9 @@ def _is_claimable(o: Any, d: Dialect) -> ColumnElement[bool]:
 
 
 def _is_held_back(t: Tables, o: Any, held: CTE) -> ColumnElement[bool]:
-    """Whether an earlier row of its source holds the key: it waits for its retry, or is blocked.
+    """Whether an earlier row of the source holds the key: it waits for its retry, or is blocked.
 
-    One probe of an index a row, whatever the planner knows of the rows that hold their keys.
+    Every plan does one index probe per row, whatever the statistics of rows that hold their keys.
     """
     earlier = first_holder(t, o).scalar_subquery() < o.c.seq
     on_hold = select(held.c.on_hold).scalar_subquery()
@@ -271,10 +271,10 @@ def _is_held_back(t: Tables, o: Any, held: CTE) -> ColumnElement[bool]:
 
 
 def first_holder(t: Tables, o: Any, *, is_blocked: bool = False) -> Select[Any]:
-    """Select the number of the first row that holds the key of `o`, among those of its source.
+    """Select the number of the first row of the same source that holds the key of `o`.
 
-    With `is_blocked`, of the first that is blocked itself. No relay of this source settles a row of
-    another one: such a row would hold the key forever.
+    With `is_blocked`, select the first blocked row. Rows of other sources do not count: no relay of
+    this source settles them, so they would hold the key forever.
     """
     holder = t.outbox.alias("first_holder")
     return (

@@ -1,4 +1,4 @@
-"""The statements that take an event back: its original, the note that it is done, the tombstone."""
+"""The statements of a compensation: the original event, an earlier compensation, the tombstone."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from shieldtx.store.tables import Tables
 def is_compensated(t: Tables, group: str, original_id: UUID, source: str | None) -> Select[Any]:
     """Select whether the group has compensated an event of a source.
 
-    A rollback without one takes back an event of this service. The unique key on the ids alone lets
-    a group compensate no event of another source under the same id: that fails, and is DEAD.
+    A rollback without a source takes back an event of this service. The unique key is on the ids
+    alone, so a group cannot compensate events of two sources with the same id. The second rollback
+    fails and becomes DEAD.
     """
     i = t.inbox
     is_of_source = or_(i.c.causation_source == source, i.c.causation_source.is_(None))
@@ -29,10 +30,10 @@ def is_compensated(t: Tables, group: str, original_id: UUID, source: str | None)
 
 
 def own_original(t: Tables, event_id: UUID, source: str | None) -> Select[Any]:
-    """Select a COMMIT event of a source that this service wrote, and keep it from being purged.
+    """Select a COMMIT event of a source that this service wrote, and protect it from the purge.
 
-    The lock leaves its status to the relay, which may not have settled it yet: a compensation may
-    take long, and a claim that waited for it would hold up all the relay's shards.
+    The lock still lets the relay settle the row. A compensation may take long, and a claim that
+    waited for the lock would block all shards of the relay.
     """
     o = t.outbox
     return (
@@ -65,7 +66,7 @@ def received_by_anybody(t: Tables, event_id: UUID, source: str) -> Select[Any]:
 
 @built_once
 def fence(t: Tables, d: Dialect) -> ReturningInsert[Any]:
-    """Leave a tombstone where an event would lie that its rollback has overtaken."""
+    """Store a tombstone in place of an event whose rollback arrived first."""
     return (
         d.insert_new(t.inbox)
         .values(

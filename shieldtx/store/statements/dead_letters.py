@@ -25,12 +25,12 @@ def dead_rollbacks(t: Tables, *, group: str | None, topic: str | None, limit: in
 
 
 def written(t: Tables, event_id: UUID) -> Select[Any]:
-    """Select an event of the outbox, whatever its status."""
+    """Select an event of the outbox, in any status."""
     return select(*_outbox_columns(t)).where(t.outbox.c.event_id == event_id)
 
 
 def received(t: Tables, event_id: UUID) -> Select[Any]:
-    """Select an event as each group has received it, whatever its status."""
+    """Select the inbox rows of an event, one per group, in any status."""
     i = t.inbox
     return select(*_inbox_columns(t)).where(i.c.event_id == event_id).order_by(i.c.consumer_group)
 
@@ -52,7 +52,7 @@ def inbox_status(t: Tables, *, group: str, event_id: UUID, source: str) -> Selec
 def parked_records(
     t: Tables, *, group: str | None, topics: Sequence[str] | None, limit: int, values: bool
 ) -> Select[Any]:
-    """Select the latest parked records that wait, or all about them but their values."""
+    """Select the latest parked records that wait; without `values`, their values are NULL."""
     p = t.parked
     value = p.c.record_value if values else null().label("record_value")
     others = [column for column in p.c if column is not p.c.record_value]
@@ -68,7 +68,7 @@ def parked_from(
 ) -> Select[Any]:
     """Select the records that were parked from an offset, also discarded ones, the latest first.
 
-    They are several where the topic was recreated; `digest` is one's, or the beginning of it.
+    A recreated topic may lead to several records; `digest` is a digest or its beginning.
     """
     p = t.parked
     return (

@@ -1,4 +1,4 @@
-"""The statements on events that wait for a time of their own."""
+"""The statements on delayed events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _AHEAD = bindparam("seconds_ahead", type_=Float())
 
 
 def standing(t: Tables, d: Dialect, event: EventRef) -> Select[Any]:
-    """Select how a named event stands, and lock its row: no relay claims it before the end."""
+    """Select the state of a named event and lock its row: no relay claims it before the end."""
     o = t.outbox
     return (
         select(
@@ -65,7 +65,7 @@ def cancel(t: Tables, d: Dialect, event_id: UUID) -> Update:
 
 
 def reschedule(t: Tables, d: Dialect, event_id: UUID, due: Due) -> Update:
-    """Give an event whose row is locked another time."""
+    """Change the due time of an event whose row is locked."""
     o = t.outbox
     later = d.now() if due.delay is None else d.later(due.delay)
     return (
@@ -106,7 +106,7 @@ def waiting(
     for column, wanted in ((o.c.event_type, event_type), (o.c.topic, topic), (o.c.key, key)):
         if wanted is not None:
             rows = rows.where(column == wanted)
-    # From the head of each shard's waiting line: the whole of it may be millions of rows.
+    # From the first waiting rows of each shard: all of them may be millions.
     shards = select(t.shard.c.shard).subquery("shards")
     joined, heads = d.first_of_each(shards, rows, "shard", limit)
     named = [column for column in heads.c if column.name != "shard"]
@@ -115,10 +115,10 @@ def waiting(
 
 @built_once
 def until_due(t: Tables, d: Dialect) -> Select[Any]:
-    """Ask in how many seconds the next row in the waiting lines of a relay's shards is due.
+    """Select in how many seconds the next waiting row of a relay's shards is due.
 
-    NULL: none is, as far ahead as it looks: beyond lie the half messages, due when their time is
-    over. Below zero for one that became due since the last claim. Run with `until_due_parameters`.
+    NULL if no row is due within the given seconds; half messages are due later, when their time is
+    over. Negative if a row became due since the last claim. Run with `until_due_parameters`.
     """
     s, o = t.shard, t.outbox
     mine = select(s.c.shard).where(s.c.owner == _RELAY, s.c.lease_until > d.now()).subquery("mine")
@@ -128,19 +128,19 @@ def until_due(t: Tables, d: Dialect) -> Select[Any]:
         .where(o.c.due_at > d.later(_LOOKED), o.c.due_at <= d.later(_AHEAD))
         .order_by(o.c.due_at)
     )
-    # Written out, so that the planner knows that it is one row, also of a statement it plans once.
+    # A literal, so that the planner knows the limit of one row even in a generic plan.
     one = literal(1, literal_execute=True)
     joined, heads = d.first_of_each(mine, rows, "shard", one)
     return select(d.seconds_until(func.min(heads.c.due_at))).select_from(joined)
 
 
 def until_due_parameters(*, relay: str, since: float, within: float) -> dict[str, Any]:
-    """Return the parameters of an `until_due`: seconds since the last claim, and seconds ahead."""
+    """Return the parameters of `until_due`: seconds since the last claim, and seconds ahead."""
     return {_RELAY.key: relay, _LOOKED.key: -since, _AHEAD.key: within}
 
 
 def was_delayed(o: FromClause) -> ColumnElement[bool]:
-    """Whether a row waits for a time that was chosen, or for an attempt behind such a time."""
+    """Whether a row waits for a chosen time, or for another attempt after that time."""
     return and_(o.c.waiting, not_(o.c.holds_key))
 
 
@@ -148,6 +148,6 @@ def _is_named(t: Tables, event: EventRef) -> ColumnElement[bool]:
     c = t.outbox.c
     if not isinstance(event, BizKey):
         return c.event_id == event
-    # Written out, so that the planner sees that the index of business keys will do.
+    # A literal, so that the planner can use the partial index of business keys.
     commit = literal(TxKind.COMMIT.value, literal_execute=True)
     return and_(c.event_type == event.event_type, c.biz_key == event.biz_key, c.tx_kind == commit)

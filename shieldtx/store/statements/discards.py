@@ -1,4 +1,4 @@
-"""The statements that discard what an operator will never have handled."""
+"""The statements that discard dead letters and parked records."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from shieldtx.store.statements.inbox import is_row
 from shieldtx.store.tables import Tables
 
 PARKED: Final = "PARKED"
-"""How a record stands that waits for an operator."""
+"""The state of a record that waits for an operator."""
 
 _ID: Final = '["ce_id", "'
-"""Before the id of the event, in the headers of a parked record."""
+"""The text before the event id in the headers of a parked record."""
 
 
 def discard_event(t: Tables, d: Dialect, event_id: UUID) -> ReturningUpdate[tuple[str]]:
-    """Discard an event that is FAILED still."""
+    """Discard an event that is still FAILED."""
     o = t.outbox
     sources = OUTBOX.sources_of(OutboxStatus.DISCARDED, among=(OutboxStatus.FAILED,))
     return (
@@ -53,7 +53,7 @@ def discard_event(t: Tables, d: Dialect, event_id: UUID) -> ReturningUpdate[tupl
 def discard_rollback(
     t: Tables, d: Dialect, *, group: str, event_id: UUID, source: str
 ) -> ReturningUpdate[tuple[str]]:
-    """Discard a rollback that is DEAD still."""
+    """Discard a rollback that is still DEAD."""
     i = t.inbox
     sources = INBOX.sources_of(InboxStatus.DISCARDED, among=(InboxStatus.DEAD,))
     return (
@@ -78,7 +78,7 @@ def discard_record(
 
 
 def parked_status(t: Tables, *, group: str, record: ReceivedRecord, digest: str) -> Select[Any]:
-    """Select whether a parked record is PARKED still, or DISCARDED."""
+    """Select whether a parked record is still PARKED, or DISCARDED."""
     is_parked = t.parked.c.discarded_at.is_(None)
     status = case((is_parked, literal(PARKED)), else_=literal(InboxStatus.DISCARDED.value))
     return select(status).where(is_record(t, group, record, digest))
@@ -89,8 +89,8 @@ def discarded_records(
 ) -> Select[Any]:
     """Select the headers of discarded records of these events, of one group or of any.
 
-    Their ids are looked for in the headers as `shield_parked` keeps them: a JSON list of names and
-    values in base64. There is no index of them: this is one scan of the discarded records.
+    The statement searches the ids in the headers of `shield_parked`: a JSON list of names and
+    values in base64. No index has them, so this is one scan of the discarded records.
     """
     headers = t.parked.c.record_headers
     values = [base64.b64encode(str(event_id).encode()).decode() for event_id in ids]
@@ -103,7 +103,7 @@ def discarded_records(
 
 
 def is_record(t: Tables, group: str, record: ReceivedRecord, digest: str) -> ColumnElement[bool]:
-    """Whether a row is that of a parked record."""
+    """Whether a row holds this parked record."""
     p = t.parked
     return and_(
         p.c.consumer_group == group,

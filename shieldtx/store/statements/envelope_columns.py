@@ -1,4 +1,4 @@
-"""How an envelope lies in the columns that outbox and inbox share."""
+"""The mapping between an envelope and the columns that outbox and inbox share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def envelope_columns(table: FromClause, time: str) -> list[ColumnElement[Any]]:
         c.source,
         c.topic,
         c.payload,
-        # The time of a clock, or of a record that the codec has checked.
+        # The time comes from a clock, or from a record that the codec has checked.
         type_coerce(c[time], InsideCalendar()).label(time),
         c.tx_kind,
         c.operation,
@@ -39,7 +39,7 @@ def envelope_columns(table: FromClause, time: str) -> list[ColumnElement[Any]]:
 
 
 ENVELOPE_WIDTH = 14
-"""How many columns `envelope_columns` has."""
+"""The number of columns that `envelope_columns` returns."""
 
 
 def envelope_of(row: Row[*tuple[Any, ...]]) -> Envelope:
@@ -60,7 +60,7 @@ def envelope_of(row: Row[*tuple[Any, ...]]) -> Envelope:
         causation_source,
         traceparent,
     ) = row[:ENVELOPE_WIDTH]
-    # Made for each row: `Envelope(...)` takes twice as long.
+    # Built for each row: `Envelope(...)` takes twice as long.
     return tuple.__new__(
         Envelope,
         (
@@ -102,7 +102,7 @@ def values_of(envelope: Envelope) -> dict[str, Any]:
 
 
 def columns_of(envelopes: Sequence[Envelope]) -> dict[str, list[Any]]:
-    """Return what `values_of` does of each of them, column by column."""
+    """Return the `values_of` of all envelopes, column by column."""
     return {
         "event_id": [e.id for e in envelopes],
         "event_type": [e.type for e in envelopes],

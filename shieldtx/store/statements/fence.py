@@ -1,6 +1,6 @@
-"""The statements on the fence: up to where each row of the line is behind a blocked row of its key.
+"""The statements on the fence, up to which a blocked row of its key precedes every queued row.
 
-See `shieldtx.store.fence` for what the fence is for.
+`shieldtx.store.fence` describes the purpose of the fence.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _SOURCE = bindparam("of_source", type_=Text())
 
 @built_once
 def ahead(t: Tables, d: Dialect) -> Select[Any]:
-    """Select the snapshot of a statement now, and the last row of the line; run with `of_relay`.
+    """Select the snapshot of now, and the last row of the main queue; run with `of_relay`.
 
-    The snapshot is NULL where the relay owns no shard, or where the database has none.
+    The snapshot is NULL if the relay owns no shard, or if the database has no snapshots.
     """
     leased = leased_shards(t, d)
     o = t.outbox
@@ -56,7 +56,7 @@ def digest(t: Tables, d: Dialect) -> Select[Any]:
 
 @built_once
 def bounds(t: Tables, d: Dialect) -> Select[Any]:
-    """Select where a window of the line ends, and its number of rows; run with `window`."""
+    """Select the end of a window of the main queue, and its number of rows; run with `window`."""
     o = t.outbox
     row = (
         select(o.c.seq).where(in_part(t, d, o)).order_by(o.c.seq).limit(_SIZE).subquery("looked_at")
@@ -73,12 +73,12 @@ def window(relay: str, after: int, upto: int, size: int) -> dict[str, Any]:
 def unfenced(t: Tables, d: Dialect, *, only_source: bool = False) -> Select[Any]:
     """Select the first row of each key in a window that has no blocked row before it.
 
-    With each comes whether it may be blocked. Rows that this relay publishes at the moment are left
-    out, and with `only_source` those of other sources. Run with `of_source`.
+    The last column is whether the row may be blocked. The statement omits rows that this relay is
+    publishing, and with `only_source` rows of other sources. Run with `of_source`.
     """
     o = t.outbox.alias("line")
     of_key = (o.c.shard, o.c.key, o.c.source)
-    # Grouped where it is read: rows that are put aside for it would cost more than all else.
+    # Grouped while reading: materializing the rows first would cost more than all the rest.
     first = (
         select(*of_key, func.min(o.c.seq).label("seq"))
         .where(in_part(t, d, o))

@@ -1,8 +1,8 @@
 """The statements on the checks of half messages; all are run with parameters.
 
-A check carries the token of its claim until its answer is written down. So an answer that was
-overtaken, by a word or by the check after it, finds no row; and a message that is due while it
-still carries one was checked by a process that has not answered.
+A message carries the token of its check until the result is written. So a result that comes after a
+commit, a rollback or the next check finds no row. If a message is due while it still carries a
+token, the process that checked it has not written a result.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TYPES = "of_types"
 
 @built_once
 def types_due(t: Tables, d: Dialect, plan: CheckSchedule) -> Select[Any]:
-    """Select those of the given event types that have a message due for a check."""
+    """Select the given event types that have a message due for a check."""
     o = t.outbox
     asked = d.text_rows(_TYPES)
     rows = select(o.c.event_type.label("value")).where(_is_due(t, d, plan))
@@ -60,12 +60,12 @@ def types_due_parameters(event_types: Sequence[str]) -> dict[str, Any]:
 
 @built_once
 def due(t: Tables, d: Dialect, plan: CheckSchedule) -> Select[Any]:
-    """Select and lock messages that are due for a check, and whether one was not answered."""
+    """Select and lock messages due for a check, and whether their last check has no result."""
     o = t.outbox
     return (
         select(o.c.event_id, o.c.lease_token.is_not(None))
         .where(o.c.event_type == _TYPE, _is_due(t, d, plan))
-        # Of those due together the first prepared, so that each look finds the same ones.
+        # Of messages due together the first prepared, so that each poll finds the same messages.
         .order_by(o.c.check_at, o.c.event_id)
         .limit(_LIMIT)
         .with_for_update(skip_locked=True)
@@ -79,7 +79,7 @@ def due_parameters(event_type: str, limit: int) -> dict[str, Any]:
 
 @built_once
 def begin(t: Tables, d: Dialect, plan: CheckSchedule) -> ReturningUpdate[Any]:
-    """Count the next check of each message, and return them; the check after it has its time."""
+    """Count the next check of each message, schedule the check after it, return the messages."""
     o = t.outbox
     pauses = dict(enumerate(plan.pauses()))
     seconds = {count: pause.total_seconds() for count, pause in pauses.items()}
@@ -94,7 +94,7 @@ def begin(t: Tables, d: Dialect, plan: CheckSchedule) -> ReturningUpdate[Any]:
 
 @built_once
 def lock_checks(t: Tables, d: Dialect) -> Select[Any]:
-    """Select messages whose check has not been overtaken; lock them, in an order all agree on."""
+    """Select messages that still carry the token; lock them in the order that all processes use."""
     o = t.outbox
     return (
         select(o.c.event_id)
@@ -106,7 +106,7 @@ def lock_checks(t: Tables, d: Dialect) -> Select[Any]:
 
 @built_once
 def release(t: Tables, d: Dialect) -> Update:
-    """Let checks that were not made be due at once, uncounted."""
+    """Make checks that were not made due at once, and do not count them."""
     o = t.outbox
     return (
         update(o)
@@ -122,7 +122,7 @@ def parameters(token: UUID, event_ids: Sequence[UUID]) -> dict[str, Any]:
 
 @built_once
 def note(t: Tables) -> Update:
-    """Keep the reason of an inconclusive check; run with `note_parameters`."""
+    """Record the reason of an inconclusive check; run with `note_parameters`."""
     o = t.outbox
     return (
         update(o)

@@ -1,8 +1,8 @@
 """The statements on half messages, which are rows of the outbox.
 
-A half message lies among the waiting rows, due when its time for checks is over: no claim looks at
-it before. With its commit it takes a new number of the sequence, as a row that is inserted then: so
-it has the place of its commit in the order of its key, above every mark below which no claim looks.
+A half message is a waiting row, due when its time for checks is over: no claim reads it before. Its
+commit draws a new number of the sequence, like the insertion of a row. So the event has the
+position of its commit in the order of its key, above every mark below which no claim reads.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def insert(t: Tables, d: Dialect, plan: CheckSchedule) -> Insert:
         waiting=True,
         holds_key=False,
         unconfirmed=False,
-        # When its time is over: only then does it lie among what claims look at.
+        # The end of its time: claims do not read the row before.
         due_at=d.later(plan.max_age),
         checks=0,
         check_at=d.later(bindparam("immunity_seconds", type_=Float)),
@@ -79,7 +79,7 @@ def parameters_of(
 def locked(t: Tables, d: Dialect, event_ids: Sequence[UUID]) -> Select[Any]:
     """Select the statuses of messages and lock their rows, in the order of their ids.
 
-    Locked first, so that no number of the sequence is drawn before a wait for another
+    The lock comes first, so that no number of the sequence is drawn before a wait for another
     transaction.
     """
     o = t.outbox
@@ -103,9 +103,9 @@ def half_types(t: Tables, d: Dialect, event_ids: Sequence[UUID]) -> Select[Any]:
 def commit(
     t: Tables, d: Dialect, source: OutboxStatus, *, event: ColumnElement[UUID] = _EVENT
 ) -> Update:
-    """Put a locked message in line behind all that was written before, or let its delay begin.
+    """Queue a locked message after all events that were written before, or start its delay.
 
-    Run, as all statements that end messages, with `end_parameters`.
+    Run with `end_parameters`, like all statements that resolve messages.
     """
     o = t.outbox
     is_delayed = or_(o.c.send_delay.is_not(None), o.c.send_at.is_not(None))
@@ -114,7 +114,7 @@ def commit(
         seq=d.next_number(),
         waiting=is_delayed,
         due_at=due_at,
-        # To everybody else it exists from now on.
+        # Other readers see the event from now on.
         created_at=d.now(),
         settled_at=None,
     )
@@ -124,7 +124,7 @@ def commit(
 def commit_alone(t: Tables, d: Dialect) -> Update:
     """Lock a message that is HALF, and then commit it, in a transaction of this one statement."""
     o = t.outbox.alias("half")
-    # Run first, and once, so that the number is drawn when the wait for a lock is over.
+    # Run first, and once, so that the number is drawn after the wait for a lock.
     locked = (
         select(o.c.event_id)
         .where(o.c.event_id == _EVENT, o.c.status == HALF.value)
@@ -136,17 +136,17 @@ def commit_alone(t: Tables, d: Dialect) -> Update:
 
 @built_once
 def discard(t: Tables, d: Dialect, source: OutboxStatus) -> Update:
-    """Settle a message that is never sent; its business key may be used by another try."""
+    """Settle a message that is never sent; another message may use its business key."""
     return _leave(t, source, OutboxStatus.DISCARDED).values(settled_at=d.now(), biz_key=None)
 
 
 def end_parameters(d: Dialect, event_id: UUID) -> dict[str, Any]:
-    """Return the parameters of a statement that ends one message."""
+    """Return the parameters of a statement that resolves one message."""
     return {_EVENT.key: event_id} | d.next_number_parameters()
 
 
 def used_up(t: Tables, d: Dialect, plan: CheckSchedule, *, limit: int) -> Select[Any]:
-    """Select and lock messages whose checks, or whose time, are used up, of all types."""
+    """Select and lock messages of all types whose checks or time are used up."""
     o = t.outbox
     is_checked, is_time_over = o.c.checks >= plan.most, o.c.due_at <= d.now()
     return (
@@ -175,7 +175,7 @@ def latest(t: Tables, *, status: OutboxStatus, topic: str | None, limit: int) ->
     """Select the messages that are HALF, the oldest first, or UNRESOLVED, the latest first."""
     o = t.outbox
     if status is HALF:
-        # Where the index of waiting rows has them, whether checks of them are planned or not.
+        # By the index of waiting rows, which has all of them, with or without planned checks.
         rows = _messages(t).where(o.c.settled_at.is_(None), o.c.waiting)
         rows = rows.where(o.c.status == status.value).order_by(o.c.created_at)
     else:
@@ -191,7 +191,7 @@ def one(t: Tables, event_id: UUID) -> Select[Any]:
 
 
 def _was_prepared(t: Tables) -> ColumnElement[bool]:
-    """Whether an event was a half message; one that is HALF is, whatever is known of its checks."""
+    """Whether an event was a half message; a HALF row is, even without a number of checks."""
     return or_(t.outbox.c.checks.is_not(None), t.outbox.c.status == HALF.value)
 
 
@@ -216,7 +216,7 @@ def _leave(
     *,
     event: ColumnElement[UUID] = _EVENT,
 ) -> Update:
-    """End the checks of a message, if it still is where it was seen."""
+    """End the checks of a message, if its status is still `source`."""
     o = t.outbox
     [seen] = OUTBOX.sources_of(target, among=(source,))
     return (

@@ -15,11 +15,11 @@ from shieldtx.store.dialects import Dialect
 from shieldtx.store.tables import Tables, in_line
 
 SENT: Final = (OutboxStatus.INIT, OutboxStatus.PROCESSING, OutboxStatus.PROCESSED)
-"""Of what is or may be in a topic, or will be."""
+"""The statuses of events that are, may be or will be in a topic."""
 
 
 def lines(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
-    """Select where events of the outbox stand, and how large they are."""
+    """Select the positions and the sizes of events of the outbox."""
     o = t.outbox
     size = d.bytes_of(o.c.payload) + func.coalesce(d.bytes_of(o.c.headers), 0)
     return select(
@@ -35,9 +35,9 @@ def lines(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
 
 
 def _place(t: Tables, d: Dialect) -> list[ColumnElement[Any]]:
-    """Return the columns that say when an event is sent among those of its key.
+    """Return the columns that determine when an event is sent among the events of its key.
 
-    A settled row has kept how it waited: with its key held back behind it, it waited for a retry.
+    A settled row keeps how it waited: if it held its key, it waited for a retry.
     """
     o = t.outbox
     return [
@@ -61,12 +61,12 @@ def siblings(
     since: datetime | None,
     behind: Behind | None,
 ) -> Select[Any]:
-    """Select the events of these keys that were sent, or are to be, of one source.
+    """Select the events of these keys and one source that were sent, or are to be sent.
 
-    Events of another source are not in order with these: a relay sends those of its own alone.
-    There is no index of settled rows by key: this is one scan of the outbox, for all of `keys`.
-    With `since`, only of rows that are open or have settled since: these are found by indexes.
-    With `behind`, only of those that it includes: the others are read, and not sent to the client.
+    Events of two sources have no common order: a relay sends only events of its own source.
+    No index has settled rows by key, so this is one scan of the outbox, for all of `keys`.
+    With `since`, select only rows that are open or settled since then: indexes find them.
+    With `behind`, select only rows that it includes; other rows are read, but not returned.
     """
     o = t.outbox
     statement = select(
@@ -90,7 +90,7 @@ def siblings(
     if since is None:
         return statement
     open_ = o.c.settled_at.is_(None)
-    # The open rows in the words of the three indexes that have them.
+    # The open rows, with the conditions of the three indexes that have them.
     return statement.where(
         or_(
             in_line(o),
@@ -102,7 +102,7 @@ def siblings(
 
 
 def _is_behind(t: Tables, d: Dialect, behind: Behind) -> ColumnElement[bool]:
-    """Whether `behind` includes the place of a row (see `_place`)."""
+    """Whether `behind` includes the position of a row (see `_place`)."""
     o = t.outbox
     late = [and_(_is_delayed(t), d.inside_calendar(o.c.due_at) >= behind.delayed_until)]
     if behind.seq is not None:
@@ -114,7 +114,7 @@ def _is_behind(t: Tables, d: Dialect, behind: Behind) -> ColumnElement[bool]:
 
 
 def receivers(t: Tables, *, source: str) -> Select[Any]:
-    """Select which groups have received events of a source, by their types; one scan."""
+    """Select the groups that have received events of a source, with the types; one scan."""
     i = t.inbox
     return (
         select(i.c.consumer_group, i.c.event_type)
@@ -132,9 +132,9 @@ def latest_received(
     topics: Sequence[str],
     keys: Sequence[str],
 ) -> Select[Any]:
-    """Select by topic and key when the latest event that a group has of them was written.
+    """Select by topic and key when the latest event that a group received was written.
 
-    There is no index of settled rows by key: this is one scan of the inbox, for all of `keys`.
+    No index has settled rows by key, so this is one scan of the inbox, for all of `keys`.
     """
     i = t.inbox
     return (
@@ -155,9 +155,10 @@ def received_after(
     after: datetime,
     since: datetime | None,
 ) -> Select[Any]:
-    """Select what a group has received of these keys that was written then or later; likewise.
+    """Select the events of these keys that a group has received, written at `after` or later.
 
-    With `since`, only of rows that are open or have settled since: these are found by indexes.
+    This is one scan too. With `since`, select only rows that are open or settled since then:
+    indexes find them.
     """
     i = t.inbox
     time = d.inside_calendar(i.c.event_time)
@@ -176,7 +177,7 @@ def count_received(
     keys: Sequence[str],
     since: datetime,
 ) -> Select[Any]:
-    """Select how many rows `received_after` selects with `since`, by topic and key."""
+    """Select how many rows `received_after` reads with `since`, by topic and key."""
     i = t.inbox
     return (
         select(i.c.topic, i.c.key, func.count().label("events"))
@@ -209,9 +210,9 @@ def _received_of(
 def business_keys(
     t: Tables, *, group: str, source: str, of: Sequence[tuple[str, str]]
 ) -> Select[Any]:
-    """Select which of these types and business keys a group has received an event of."""
+    """Select the types and business keys, among these, of which a group has received an event."""
     i = t.inbox
-    # Written out, so that the planner sees that the unique index of business keys will do.
+    # A literal, so that the planner can use the unique index of business keys.
     commit = literal(TxKind.COMMIT.value, literal_execute=True)
     return select(i.c.event_type, i.c.biz_key).where(
         i.c.consumer_group == group,

@@ -1,4 +1,4 @@
-"""The statements that move an inbox row: its attempts, and how they end."""
+"""The statements that change an inbox row: its attempts, and their outcomes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ COMPENSATED = "compensated"
 def start_attempt(t: Tables, d: Dialect) -> ReturningUpdate[Any]:
     """Count an attempt, if the row is due, first of its key and not locked.
 
-    One that died in a batch was counted and may not have run at all: it goes on under its number.
+    An attempt that died in a batch was counted, but may not have run at all: it keeps its number.
     Run for each event, with `attempt_parameters`.
     """
     w = t.inbox.alias("waiting")
@@ -98,13 +98,13 @@ def processed(t: Tables, d: Dialect) -> Update:
 
 @built_once
 def compensated(t: Tables, d: Dialect) -> Update:
-    """Settle a rollback, and note which event it took back; run as `processed`."""
+    """Settle a rollback, and record which event it took back; run like `processed`."""
     return processed(t, d).values(compensated_id=bindparam(COMPENSATED, type_=Uuid()))
 
 
 @built_once
 def all_processed(t: Tables, d: Dialect) -> Update:
-    """Settle the rows of a batch in the transaction of their effects; run as `processed`."""
+    """Settle the rows of a batch in the transaction of their effects; run like `processed`."""
     return _in_its_transaction(_write_back_all(t, d, InboxStatus.PROCESSED), d)
 
 
@@ -161,7 +161,7 @@ def postpone(
     delay: timedelta,
     reason: str,
 ) -> Update:
-    """Let a row wait for its next attempt."""
+    """Defer a row until its next attempt."""
     return _write_back(t, group, event_id, token, InboxStatus.PROCESSING).values(
         due_at=d.later(delay), last_error=storable(reason)
     )
@@ -187,7 +187,7 @@ def give_up(
 def replay(
     t: Tables, d: Dialect, *, group: str, event_id: UUID, source: str
 ) -> ReturningUpdate[Any]:
-    """Give a DEAD rollback all its attempts again."""
+    """Process a DEAD rollback again, with all its attempts."""
     i = t.inbox
     return (
         update(i)
@@ -203,7 +203,7 @@ def replay(
 
 
 def is_row(t: Tables, group: Any, event_id: Any, source: Any) -> ColumnElement[bool]:
-    """Whether a row is that of an event in a group."""
+    """Whether a row belongs to an event in a group."""
     i = t.inbox
     return and_(i.c.event_id == event_id, i.c.consumer_group == group, i.c.source == source)
 

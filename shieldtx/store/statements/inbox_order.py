@@ -17,9 +17,9 @@ def is_free(i: Any, d: Dialect) -> ColumnElement[bool]:
 
 
 def is_held_back(t: Tables, i: Any) -> ColumnElement[bool]:
-    """Whether an earlier row of its key is unfinished, or the event that it takes back is.
+    """Whether an earlier row of the key, or the event that this row takes back, is unfinished.
 
-    A rollback that waits for its event blocks no row: the two would wait for each other.
+    A rollback that waits for its event blocks no row: the two could wait for each other.
     """
     earlier = t.inbox.alias("earlier")
     same_key = exists().where(
@@ -42,6 +42,6 @@ def _waits_for_its_event(t: Tables, i: Any) -> ColumnElement[bool]:
         # Of two rollbacks that name each other, neither waits.
         event.c.tx_kind == TxKind.COMMIT.value,
         event.c.event_id == i.c.causation_id,
-        # A rollback that names no source means an event of its service's own.
+        # A rollback that names no source takes back an event of its own service.
         or_(i.c.causation_source.is_(None), event.c.source == i.c.causation_source),
     )

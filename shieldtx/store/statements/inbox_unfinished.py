@@ -34,10 +34,10 @@ _HANDLED = {TxKind.COMMIT: "handled_commits", TxKind.ROLLBACK: "handled_rollback
 
 @built_once
 def due(t: Tables, d: Dialect) -> Select[Any]:
-    """Select rows that may be processed, in the order of arrival; run with its limits.
+    """Select rows that may be processed, in the order of arrival; run with `group_parameters`.
 
-    The limits are one of rows and one of their payloads' bytes; one row is selected however large
-    it is. Rows that the worker has no handler for are left out: they would fill the limit for ever.
+    One limit counts rows, the other the bytes of their payloads; one row is selected whatever its
+    size. The statement omits rows that the worker has no handler for: they would fill the limit.
     """
     i = t.inbox.alias("waiting")
     columns = envelope_columns(i, "event_time")

@@ -1,4 +1,4 @@
-"""What migrations ask PostgreSQL about locks, and how they take them."""
+"""The statements by which migrations query and take locks of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ _TIMEOUTS = ("statement_timeout", "idle_in_transaction_session_timeout", "transa
 
 
 def without_timeouts() -> TextClause:
-    """Let the transaction take its time, whatever the server, the role or the URL set."""
+    """Disable the timeouts that the server, the role or the URL set, for the transaction."""
     return text(
         "SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN :timeouts"
     ).bindparams(bindparam("timeouts", _TIMEOUTS, expanding=True))
 
 
 def session_without_timeouts() -> TextClause:
-    """Do the same for a session whose statements are in no transaction."""
+    """Disable the timeouts for a session whose statements run outside of transactions."""
     return text(
         "SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN :timeouts"
     ).bindparams(bindparam("timeouts", _TIMEOUTS, expanding=True))
 
 
 def lock_timeout(patience: timedelta, *, in_session: bool = False) -> Select[tuple[str]]:
-    """Wait for each lock no longer than that, in the transaction or in the session."""
+    """Limit the wait for each lock, in the transaction or in the session."""
     milliseconds = max(1, int(patience.total_seconds() * 1000))
     return select(func.set_config("lock_timeout", f"{milliseconds}ms", not in_session))
 
 
 def nothing() -> TextClause:
-    """Have a transaction drop the snapshot that its last SELECT keeps; SHOW takes none."""
+    """Make a transaction drop the snapshot of its last SELECT; SHOW takes no snapshot."""
     return text("SHOW lock_timeout")
 
 
 def lock_for_changes(tables: Collection[str], schema: str | None) -> TextClause:
-    """Keep vacuum and other migrations from the tables; readers and writers go on.
+    """Lock vacuum and other migrations out of the tables; readers and writers continue.
 
     Only a wait for this lock ends an autovacuum; a short wait for an exclusive lock never does.
     """
@@ -45,7 +45,7 @@ def lock_for_changes(tables: Collection[str], schema: str | None) -> TextClause:
 
 
 def oldest_holder(tables: Collection[str], schema: str | None) -> TextClause:
-    """Return who has held a lock on one of the tables for longest: pid, table, name, state, age."""
+    """Select the oldest transaction that locks one of the tables: pid, table, name, state, age."""
     return text("""
         SELECT a.pid, c.relname, coalesce(nullif(a.application_name, ''), a.backend_type) AS name,
                coalesce(a.state, 'active') AS state,
@@ -64,7 +64,7 @@ def oldest_holder(tables: Collection[str], schema: str | None) -> TextClause:
 
 
 def validity_of_index(name: str, schema: str | None) -> TextClause:
-    """Return whether an index is valid; no row where there is none."""
+    """Select whether an index is valid; no row if there is no such index."""
     return text("""
         SELECT i.indisvalid FROM pg_index i
         JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -73,7 +73,7 @@ def validity_of_index(name: str, schema: str | None) -> TextClause:
 
 
 def validity_of_check(table: str, name: str, schema: str | None) -> TextClause:
-    """Return whether a constraint is known to hold for all rows; no row where there is none."""
+    """Select whether a constraint is validated for all rows; no row if there is no constraint."""
     return text("""
         SELECT k.convalidated FROM pg_constraint k
         JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -83,7 +83,7 @@ def validity_of_check(table: str, name: str, schema: str | None) -> TextClause:
 
 
 def replace_check(table: str, name: str, condition: str, schema: str | None) -> TextClause:
-    """Put a constraint in place of the one of that name; rows of before are not read."""
+    """Replace the constraint of that name, without a check of existing rows."""
     return text(
         f"ALTER TABLE {qualified(table, schema)} DROP CONSTRAINT IF EXISTS {name}, "
         f"ADD CONSTRAINT {name} CHECK ({condition}) NOT VALID"
@@ -91,10 +91,10 @@ def replace_check(table: str, name: str, condition: str, schema: str | None) -> 
 
 
 def validate(table: str, name: str, schema: str | None) -> TextClause:
-    """Read the rows of before; writers go on meanwhile."""
+    """Check the existing rows against a constraint; writers continue meanwhile."""
     return text(f"ALTER TABLE {qualified(table, schema)} VALIDATE CONSTRAINT {name}")
 
 
 def qualified(table: str, schema: str | None) -> str:
-    """Return the name of a table of shieldtx; names of schemas need no more than these quotes."""
+    """Return the qualified name of a shieldtx table; schema names need only these quotes."""
     return f'"{schema}".{table}' if schema else table

@@ -1,4 +1,4 @@
-"""The statements on the outbox table: new rows, and what becomes of those that are claimed."""
+"""The statements on the outbox table: new rows, and the outcomes of claimed rows."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _ADDRESSES = "at_addresses"
 
 @built_once
 def insert(t: Tables, d: Dialect) -> Insert:
-    """Store new events; `delay_seconds` and `at` of each choose when it is due."""
+    """Store new events; `delay_seconds` and `at` of each event set its due time."""
     return t.outbox.insert().values(_of_new_event(d))
 
 
 @built_once
 def insert_unknown(t: Tables, d: Dialect) -> ReturningInsert[Any]:
-    """Store a new event as `insert` does, unless any unique key knows it; return its id if not."""
+    """Store a new event like `insert` and return its id, unless a unique key has it already."""
     return d.insert_new(t.outbox).values(_of_new_event(d)).returning(t.outbox.c.event_id)
 
 
@@ -90,7 +90,7 @@ def processed_at_addresses(t: Tables, d: Dialect) -> Update:
 
 
 def address_parameters(token: UUID, addresses: Sequence[str]) -> dict[str, Any]:
-    """Return the parameters of statements that go by rows' addresses."""
+    """Return the parameters of statements that find rows by their addresses."""
     return {_TOKEN.key: token, _ADDRESSES: addresses}
 
 
@@ -103,12 +103,12 @@ def release(
 
 
 def unclaim(t: Tables, d: Dialect, token: UUID, ids: Sequence[UUID]) -> Update:
-    """Release rows as they were before their claim."""
+    """Release rows in the state before their claim."""
     return _write_back(t, d, token, ids, OutboxStatus.INIT).values(attempts=t.outbox.c.attempts - 1)
 
 
 def withdraw(t: Tables, d: Dialect, shards: Sequence[int]) -> Update:
-    """Release what is leased in these shards, as it was before its claim."""
+    """Release all leased rows of these shards, in the state before their claim."""
     o = t.outbox
     return (
         update(o)
@@ -130,7 +130,7 @@ def withdraw(t: Tables, d: Dialect, shards: Sequence[int]) -> Update:
 def retry(
     t: Tables, d: Dialect, token: UUID, event_id: UUID, *, delay: timedelta, reason: str
 ) -> Update:
-    """Let a row wait for its next attempt, at the head of its key unless its delay was chosen."""
+    """Defer a row until its next attempt; it holds its key unless its delay was chosen."""
     o = t.outbox
     return _write_back(t, d, token, [event_id], OutboxStatus.INIT).values(
         due_at=d.later(delay),
@@ -156,7 +156,7 @@ def failed(t: Tables, d: Dialect, token: UUID, event_id: UUID, *, reason: str) -
 
 
 def replay(t: Tables, d: Dialect, event_id: UUID) -> Update:
-    """Put a FAILED event back in line, with all its attempts before it."""
+    """Queue a FAILED event again, with all its attempts."""
     o = t.outbox
     return (
         update(o)
@@ -167,9 +167,9 @@ def replay(t: Tables, d: Dialect, event_id: UUID) -> Update:
 
 
 def in_line_again(d: Dialect) -> dict[str, Any]:
-    """Return the columns of a settled row that has all its attempts before it once more.
+    """Return the values that queue a settled row again, with all its attempts.
 
-    It blocks no row: later events of its key may have been published.
+    The row blocks no other row: later events of its key may have been published.
     """
     return {
         "status": OutboxStatus.INIT.value,

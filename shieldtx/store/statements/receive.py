@@ -1,4 +1,4 @@
-"""The statements that bring records into the inbox."""
+"""The statements that store records in the inbox."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shieldtx.store.statements.inbox import release
 from shieldtx.store.tables import Tables
 
 LEASE = "lease_seconds"
-"""Of an arrival: how long its first attempt may take in a batch; None: it is not started."""
+"""How long the first attempt of an arrival may take in a batch; None if it is not started."""
 
 TOKEN = "with_token"  # noqa: S105  the name of a parameter
 GROUP = "of_group"
@@ -26,12 +26,12 @@ ARRIVAL = (
     *("biz_key", "headers", "causation_id", "causation_source", "traceparent"),
     *("event_time", "record_partition", "record_offset"),
 )
-"""The columns that an arrival brings."""
+"""The columns of an arrival."""
 
 
 @built_once
 def open_keys(t: Tables, d: Dialect) -> Select[Any]:
-    """Select the keys, of those given, that have a row which is not settled.
+    """Select the given keys that have an unsettled row.
 
     Run with GROUP, `topics` and `keys`.
     """
@@ -47,10 +47,10 @@ def open_keys(t: Tables, d: Dialect) -> Select[Any]:
 
 @built_once
 def receive(t: Tables, d: Dialect) -> ReturningInsert[Any]:
-    """Store what no unique key knows yet, started where it has a lease, and return the ids of it.
+    """Store arrivals that no unique key has yet, and return their ids and sources.
 
-    Run with the dialect's `rows_parameters` of the columns ARRIVAL and LEASE, of GROUP
-    and TOKEN.
+    An arrival with a lease starts its first attempt. Run with the dialect's `rows_parameters` of
+    the columns ARRIVAL and LEASE, of GROUP and TOKEN.
     """
     columns = [t.inbox.c[name] for name in ARRIVAL]
     statement = d.insert_new_rows(
@@ -83,9 +83,10 @@ def known(t: Tables, d: Dialect, group: str, ids: Sequence[UUID]) -> Select[Any]
 
 @built_once
 def release_held_back(t: Tables, d: Dialect) -> ReturningUpdate[Any]:
-    """Take the start back of those, of a batch, that another one's open row of their key precedes.
+    """Undo the start of rows of a batch whose key has an earlier open row of another batch.
 
-    Its own statement sees what the INSERT may have waited for. Run with `batch_parameters`.
+    A separate statement sees the rows that the INSERT may have waited for. Run with
+    `batch_parameters`.
     """
     i, earlier = t.inbox, t.inbox.alias("earlier")
     token = bindparam(TOKEN, type_=Uuid())
@@ -101,5 +102,5 @@ def release_held_back(t: Tables, d: Dialect) -> ReturningUpdate[Any]:
 
 
 def park(t: Tables, d: Dialect) -> Insert:
-    """Keep records that cannot become inbox rows; one that is delivered again is kept once."""
+    """Store records that cannot become inbox rows; a redelivered record is stored once."""
     return d.insert_new(t.parked).values(parked_at=d.now())

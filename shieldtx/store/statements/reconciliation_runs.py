@@ -25,7 +25,7 @@ def begin(
     basis: str,
     lease: timedelta,
 ) -> ReturningInsert[Any]:
-    """Note that a run begins, unless another one of its scope runs."""
+    """Record the start of a run, unless another run of its scope is in progress."""
     return (
         d.insert_new(t.reconcile_run)
         .values(
@@ -43,9 +43,9 @@ def begin(
 
 
 def set_right(t: Tables, d: Dialect, *, scope: str) -> Update:
-    """Let the runs of a scope that are to begin yet have begun just now.
+    """Set the start of the runs of a scope that began in the future to just now.
 
-    The clock was ahead when they began. They would be the latest ones until their time comes.
+    The clock was ahead when they began. They would be the latest runs until that time.
     """
     r = t.reconcile_run
     just_now = d.later(-timedelta(milliseconds=1))
@@ -60,10 +60,10 @@ def set_right(t: Tables, d: Dialect, *, scope: str) -> Update:
 
 
 def shorten_leases(t: Tables, d: Dialect, *, scope: str, lease: timedelta) -> Update:
-    """Let the lease of a run end no later than one that begins now.
+    """Shorten a run's lease, so that it ends no later than a lease that begins now.
 
-    The clock was ahead when it was written. A run that lives extends it, and a dead one would block
-    all others until that time comes.
+    The clock was ahead when the lease was written. A live run extends its lease, but a dead run
+    would block all others until that time.
     """
     r = t.reconcile_run
     return (
@@ -94,7 +94,7 @@ def extend(t: Tables, d: Dialect, *, run_id: str, lease: timedelta) -> Update:
 
 
 def judge(t: Tables, *, run_id: str, mode: str, basis: str) -> Update:
-    """Record how much a run that has not ended looks at, and what it judges."""
+    """Record the mode and the basis of a run that has not ended."""
     r = t.reconcile_run
     return (
         update(r).where(r.c.run_id == run_id, r.c.outcome.is_(None)).values(mode=mode, basis=basis)
@@ -129,7 +129,7 @@ def finish(
 
 
 def old_good(t: Tables, d: Dialect, *, scope: str, older_than: timedelta) -> Select[Any]:
-    """Select the runs of a scope that are old and were good, the latest first."""
+    """Select the old good runs of a scope, the latest first."""
     r = t.reconcile_run
     return (
         select(r.c.run_id, r.c.basis)
@@ -139,7 +139,7 @@ def old_good(t: Tables, d: Dialect, *, scope: str, older_than: timedelta) -> Sel
 
 
 def runs(t: Tables, d: Dialect, *, scope: str) -> Select[Any]:
-    """Select the runs of a scope, the latest first; a running one may be dead."""
+    """Select the runs of a scope, the latest first; an unfinished run may be dead."""
     r = t.reconcile_run
     dead = r.c.outcome.is_(None) & (r.c.lease_until <= d.now())
     return (
@@ -150,7 +150,7 @@ def runs(t: Tables, d: Dialect, *, scope: str) -> Select[Any]:
 
 
 def scopes(t: Tables, *, without: str) -> Select[Any]:
-    """Select the scopes that have runs which ended, but for one; that of the latest run first."""
+    """Select the scopes with ended runs, except `without`; the scope of the latest run first."""
     r = t.reconcile_run
     return (
         select(r.c.scope)
@@ -163,7 +163,7 @@ def scopes(t: Tables, *, without: str) -> Select[Any]:
 def forget_old(
     t: Tables, d: Dialect, *, scope: str, older_than: timedelta, kept: Collection[str]
 ) -> Delete:
-    """Remove the ended runs of a scope that are old, but for those that a next one starts from."""
+    """Remove the old ended runs of a scope, except `kept`, from which a later run starts."""
     r = t.reconcile_run
     return delete(r).where(
         r.c.scope == scope,

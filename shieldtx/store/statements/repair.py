@@ -1,4 +1,4 @@
-"""The statements of a repair: each moves only rows that are still as they should be for it."""
+"""The statements of a repair: each changes only rows that still have the state it expects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ InboxKey = tuple[UUID, str, str]
 
 
 def outbox_rows(t: Tables, d: Dialect, ids: Sequence[UUID], *, lock: bool) -> Select[Any]:
-    """Select the present state of outbox rows; with `lock`, without those that are locked."""
+    """Select the present state of outbox rows; with `lock`, lock them and skip locked rows."""
     o = t.outbox
     columns = (o.c.event_id, *_standing(o, d))
     rows = select(*columns).where(d.is_in(o.c.event_id, ids, o.c.event_id.type))
@@ -41,10 +41,10 @@ def outbox_rows(t: Tables, d: Dialect, ids: Sequence[UUID], *, lock: bool) -> Se
 def events_to_hand_over(
     t: Tables, d: Dialect, ids: Sequence[UUID], *, payloads: bool
 ) -> Select[Any]:
-    """Select outbox events as they are now, with their envelopes; payloads only where asked for.
+    """Select the present state of outbox events, with envelopes, and payloads if `payloads`.
 
-    They are not locked: of two repairs at once, the later one would pass over events of a key that
-    the earlier one is handing over, and store those behind them first.
+    The rows are not locked. With locks, a second concurrent repair would skip the events that the
+    first is handing over, and store later events of their keys first.
     """
     o = t.outbox
     envelope = _envelope(o, d, "created_at")
@@ -53,7 +53,7 @@ def events_to_hand_over(
 
 
 def inbox_rows(t: Tables, d: Dialect, keys: Sequence[InboxKey], *, lock: bool) -> Select[Any]:
-    """Select how rows of the inbox stand, and their envelopes but for the payloads."""
+    """Select the state of inbox rows, and their envelopes without the payloads."""
     i = t.inbox
     # A payload may be a megabyte, and nothing here needs it.
     envelope = _without_payload(i, _envelope(i, d, "event_time"))
@@ -64,7 +64,7 @@ def inbox_rows(t: Tables, d: Dialect, keys: Sequence[InboxKey], *, lock: bool) -
 
 
 def received(t: Tables, d: Dialect, ids: Sequence[UUID], groups: Sequence[str]) -> Select[Any]:
-    """Select which rows of these events and groups are in the inbox, of whichever source."""
+    """Select which rows of these events and groups are in the inbox, of any source."""
     i = t.inbox
     # An array of ids: a list of thousands of keys takes longer to write than to look up.
     return select(*_key(i)).where(
@@ -75,7 +75,7 @@ def received(t: Tables, d: Dialect, ids: Sequence[UUID], groups: Sequence[str]) 
 def taken_back(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
     """Select which events, by id and source, have a rollback in the outbox."""
     o = t.outbox
-    # Written out, so that the planner sees that the index of the rollbacks will do.
+    # A literal, so that the planner can use the partial index of rollbacks.
     rollback = literal(TxKind.ROLLBACK.value, literal_execute=True)
     return select(o.c.causation_id, o.c.causation_source).where(
         o.c.tx_kind == rollback, d.is_in(o.c.causation_id, ids, o.c.event_id.type)
@@ -83,12 +83,15 @@ def taken_back(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
 
 
 def not_discarded_rollbacks(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
-    """Select which events, by id and source, a rollback takes back, if nobody has discarded it."""
+    """Select which events, by id and source, a rollback that is not discarded takes back."""
     return taken_back(t, d, ids).where(t.outbox.c.status != OutboxStatus.DISCARDED.value)
 
 
 def received_rollbacks(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
-    """Select which events, by id and source, a group has a rollback of, done or still to do."""
+    """Select the events, by id and source, of which a group has a rollback, settled or open.
+
+    Discarded rollbacks do not count.
+    """
     i = t.inbox
     rollback = literal(TxKind.ROLLBACK.value, literal_execute=True)
     return select(i.c.causation_id, i.c.causation_source).where(
@@ -104,9 +107,9 @@ def count_shards(t: Tables) -> Select[Any]:
 
 
 def publish_again(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Update:
-    """Put PROCESSED events back in line: the broker acknowledged them, and they are not there.
+    """Queue PROCESSED events again that the broker acknowledged and the topic does not contain.
 
-    Other groups may have them all the same, so that a local rollback is for an operator to decide.
+    Other groups may still have received them, so an operator decides about a local rollback.
     """
     return _let_in_line(t, d, ids, OutboxStatus.PROCESSED).values(
         in_line_again(d) | {"unconfirmed": True}
@@ -114,9 +117,9 @@ def publish_again(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Update:
 
 
 def release_events(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Update:
-    """Take events from a relay whose lease ran out; as in a claim, it may have sent them.
+    """Release the events of a relay whose lease ran out; as in a claim, it may have sent them.
 
-    They stay in their place in line: what they hold back waits on.
+    The events keep their positions, and the rows that they block keep waiting.
     """
     return (
         _let_in_line(t, d, ids, OutboxStatus.PROCESSING)
@@ -128,7 +131,7 @@ def release_events(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Update:
 
 
 def release_attempts(t: Tables, d: Dialect, keys: Sequence[InboxKey]) -> Update:
-    """Let events whose attempt was left by its worker have the next one at once."""
+    """Make events due at once whose worker has abandoned their attempt."""
     i = t.inbox
     sources = INBOX.sources_of(InboxStatus.PROCESSING, among=(InboxStatus.PROCESSING,))
     return (
@@ -148,7 +151,7 @@ def _let_in_line(t: Tables, d: Dialect, ids: Sequence[UUID], source: OutboxStatu
 
 
 def _envelope(table: Table, d: Dialect, time: str) -> list[ColumnElement[Any]]:
-    """Return the columns of an envelope; an operator may have set a time that no clock has."""
+    """Return the columns of an envelope; an operator may have set a time outside the calendar."""
     within = d.inside_calendar(table.c[time]).label(time)
     return [within if column.key == time else column for column in envelope_columns(table, time)]
 

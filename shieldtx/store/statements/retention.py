@@ -1,4 +1,4 @@
-"""The statements that take old rows away, along the primary key."""
+"""The statements that purge expired rows, along the primary key."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from shieldtx.store.tables import Tables
 
 
 def end_of_batch(table: Table, *, after: UUID, upto: UUID, limit: int) -> Select[Any]:
-    """Select the id of the last of the next `limit` rows; none where there are fewer."""
+    """Select the id of the last of the next `limit` rows; no row if there are fewer."""
     event_id = table.c.event_id
     return (
         select(event_id)
@@ -55,7 +55,7 @@ def purge(
     limit: int,
     needed: ColumnElement[bool],
 ) -> Delete:
-    """Remove those of a batch that are at rest, old and not needed, but for locked ones."""
+    """Remove the settled rows of a batch that are old and not needed, except locked rows."""
     event_id, key = table.c.event_id, list(table.primary_key.columns)
     old = (
         select(*key)
@@ -67,7 +67,7 @@ def purge(
             not_(needed),
         )
         .order_by(event_id)
-        # No more than are there, but the planner cannot know.
+        # There are no more rows, but the planner cannot know that.
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
@@ -75,10 +75,10 @@ def purge(
 
 
 def note_purged(t: Tables, d: Dialect, *, purged_table: str, older_than: timedelta) -> Insert:
-    """Note that rows which settled before `older_than` are gone, unless that is known.
+    """Record that rows settled before `older_than` are gone, unless this is already recorded.
 
-    The note is ahead by `NOTED_AHEAD`, so that most batches find it and lock nothing: a purge that
-    writes keeps others that have to write waiting until its commit.
+    The recorded time is ahead by `NOTED_AHEAD`, so that most batches find it and lock nothing. A
+    purge that writes the time blocks other purges that write it until its commit.
     """
     p, purged_until = t.purged, d.later(-older_than)
     is_known = exists().where(p.c.purged_table == purged_table, p.c.purged_until >= purged_until)
@@ -96,28 +96,29 @@ def note_purged(t: Tables, d: Dialect, *, purged_table: str, older_than: timedel
 
 
 def purged_until(t: Tables) -> Select[Any]:
-    """Select the later of the times up to which outbox and inbox were purged; NULL: neither was."""
+    """Select the later time up to which outbox or inbox was purged; NULL if neither was."""
     return select(func.max(t.purged.c.purged_until, type_=t.purged.c.purged_until.type))
 
 
-# In the words of partial indexes: the planner has to see the values in every plan.
+# Literals, as in the partial indexes: the planner has to see the values in every plan.
 _COMMIT = literal(TxKind.COMMIT.value, literal_execute=True)
 _ROLLBACK = literal(TxKind.ROLLBACK.value, literal_execute=True)
 
 
 def is_needed_in_outbox(t: Tables) -> ColumnElement[bool]:
-    """Whether a rollback that is open or DEAD takes the event back: with the payload kept here."""
+    """Whether an open or DEAD rollback takes the event back, for which it needs the payload."""
     return _may_be_taken_back(t, t.outbox.c.event_id)
 
 
 def is_needed_in_inbox(t: Tables) -> ColumnElement[bool]:
-    """Whether a compensation that may yet come asks for the row.
+    """Whether a later compensation may need the row, which is so in three cases.
 
-    - A rollback of its event that is open or DEAD: for the event, or for the note that another
+    - A rollback of its event is open or DEAD. It needs the event, or the record that another
       rollback has compensated the event already.
-    - An event in the outbox that this row's handler wrote: when that is taken back, an event is
-      taken back next, and with a rollback the chain ends. Without the row, neither is known.
-    - The event itself, where the row notes that it was compensated: another rollback may follow.
+    - The outbox has an event that this row's handler wrote. When that event is taken back, this
+      row's event is taken back next; if this row is a rollback, the chain ends. Without the row,
+      neither is known.
+    - The row records a compensation, and another rollback of the compensated event may follow.
     """
     i, o, received = t.inbox, t.outbox, t.inbox.alias("received")
     caused = _is_there(
@@ -160,8 +161,8 @@ def _may_be_taken_back(
 
 
 def _is_there(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Whether there is such a row; asked row by row, by an index.
+    """Whether a matching row exists, by an index probe for each row.
 
-    OFFSET keeps PostgreSQL from reading the whole table into a hash instead.
+    OFFSET prevents PostgreSQL from reading the whole table into a hash instead.
     """
     return exists(select(literal_column("1")).where(*conditions).offset(0))

@@ -1,4 +1,4 @@
-"""What is asked about the sequences of PostgreSQL's tables."""
+"""The queries on the sequences of PostgreSQL's tables."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from shieldtx.store.statements.locks import qualified
 from shieldtx.store.tables import in_line
 
 _LATEST = 1000
-"""How many of the latest rows are looked at, settled ones among them."""
+"""The number of latest rows that are read, settled rows included."""
 
 
 def highest(table: Table) -> Select[Any]:
-    """Return the highest number among the open rows and the latest rows: all that indexes find."""
+    """Select the highest number among the open rows and the latest rows, which indexes find."""
     seq = table.c.seq.label("seq")
     latest = select(seq).order_by(table.c.event_id.desc()).limit(_LATEST).subquery()
     parts = [select(func.max(seq).label("seq")).where(part) for part in open_parts(table)]
@@ -33,7 +33,7 @@ def highest(table: Table) -> Select[Any]:
 
 
 def open_parts(table: Table) -> list[ColumnElement[bool]]:
-    """Return conditions that all open rows are in, in the words of one partial index each."""
+    """Return the conditions of the partial indexes that together contain all open rows."""
     c = table.c
     open_ = c.settled_at.is_(None)
     if "holds_key" not in c:
@@ -42,7 +42,7 @@ def open_parts(table: Table) -> list[ColumnElement[bool]]:
 
 
 def sequence_of(table: Table) -> TextClause:
-    """Return the quoted name of a table's sequence; NULL where the role may not read it."""
+    """Select the quoted name of a table's sequence; NULL if the role may not read it."""
     return text("""
         SELECT CASE WHEN has_sequence_privilege(name, 'SELECT') THEN name END
         FROM pg_get_serial_sequence(:table, 'seq') AS name
@@ -50,5 +50,5 @@ def sequence_of(table: Table) -> TextClause:
 
 
 def next_value(sequence: str) -> TextClause:
-    """Return the number that a sequence gives next, without drawing it."""
+    """Select the next number of a sequence, without drawing it."""
     return text(f"SELECT last_value + is_called::int FROM {sequence}")  # noqa: S608  quoted by the server

@@ -26,7 +26,7 @@ from shieldtx.store.tables import Tables
 
 
 def announce(t: Tables, d: Dialect, *, relay: str, lease: timedelta) -> Insert:
-    """Say that the relay lives, for one lease more."""
+    """Record that the relay lives, for one more lease."""
     statement = d.upsert(t.relay).values(
         relay=relay, alive_until=d.later(lease), started_at=d.now()
     )
@@ -51,12 +51,12 @@ def count_shards(t: Tables) -> Select[Any]:
 
 
 def shard_count(t: Tables, d: Dialect) -> Executable:
-    """Select the number of shards that the tables were made for, as every role may read it."""
+    """Select the number of shards that the tables were made for; every role may read it."""
     return d.shard_count(t.outbox, t.shard)
 
 
 def extend(t: Tables, d: Dialect, *, relay: str, lease: timedelta) -> ReturningUpdate[Any]:
-    """Extend the relay's leases; one that has run out is not extended but has to be taken again."""
+    """Extend the relay's leases, except expired leases, which have to be taken again."""
     s = t.shard
     mine = _locked_in_order(t, s.c.owner == relay, s.c.lease_until > d.now())
     return (
@@ -67,7 +67,7 @@ def extend(t: Tables, d: Dialect, *, relay: str, lease: timedelta) -> ReturningU
 def take_free(
     t: Tables, d: Dialect, *, relay: str, lease: timedelta, limit: int
 ) -> ReturningUpdate[Any]:
-    """Take up to `limit` shards that no relay owns, passing over those that a claim has locked."""
+    """Take up to `limit` shards that no relay owns; skip shards that a claim has locked."""
     s = t.shard
     free = (
         select(s.c.shard)
@@ -85,13 +85,13 @@ def take_free(
 
 
 def owned(t: Tables, *, relay: str) -> Select[Any]:
-    """Select the relay's shards, and wait for the end of every claim of them."""
+    """Select and lock the relay's shards, after the end of every claim of them."""
     s = t.shard
     return select(s.c.shard).where(s.c.owner == relay).order_by(s.c.shard).with_for_update()
 
 
 def hand_over(t: Tables, *, relay: str, to: str) -> Update:
-    """Let another relay own the relay's shards."""
+    """Make another relay the owner of the relay's shards."""
     s = t.shard
     return update(s).where(s.c.owner == relay).values(owner=to, epoch=s.c.epoch + 1)
 
@@ -110,7 +110,7 @@ def forget(t: Tables, *, relay: str) -> Delete:
 
 
 def _locked_in_order(t: Tables, *conditions: ColumnElement[bool]) -> Select[Any]:
-    """Select shards, locking them in the order in which claims lock them too: no deadlock."""
+    """Select and lock shards in the same order as claims do, which prevents deadlocks."""
     s = t.shard
     locked = select(s.c.shard).where(*conditions).order_by(s.c.shard).with_for_update()
     return locked.cte("locked").select()

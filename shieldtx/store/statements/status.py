@@ -33,25 +33,25 @@ HALF = "half"
 
 
 def now(d: Dialect) -> Select[Any]:
-    """Ask for the database's time."""
+    """Select the time of the database."""
     return select(d.now())
 
 
 def open_events(t: Tables, d: Dialect, limit: int) -> Select[Any]:
-    """Count the outbox rows that are not settled, `limit` of each place at most."""
+    """Count the unsettled outbox rows, at most `limit` in each of four parts."""
     o = t.outbox
     open_ = o.c.settled_at.is_(None)
-    # Four parts, in the words and the order of one partial index each.
+    # Four parts, each with the condition and the order of one partial index.
     line = _events(t, IN_LINE, o.c.created_at).where(in_line(o))
-    # Behind a retry, the rows of its key are blocked.
+    # The later rows of the key of a retry are blocked.
     place = case((o.c.waiting, literal(RETRYING)), else_=literal(BLOCKED))
     holding = _events(t, place, o.c.created_at).where(open_, o.c.holds_key)
-    # Nobody waits for a delayed event before it is due.
+    # A delayed event is not late before it is due.
     since = case((o.c.due_at <= d.now(), o.c.due_at), else_=null())
     delayed = _events(t, DELAYED, since).where(
         open_, o.c.waiting, not_(o.c.holds_key), o.c.check_at.is_(None)
     )
-    # Whether a half message is to be sent is not known yet.
+    # A half message may never be sent: its outcome is unknown.
     half = _events(t, HALF, cast(null(), Timestamp())).where(o.c.check_at.is_not(None))
     parts = (
         line.order_by(o.c.shard, o.c.seq),
@@ -66,7 +66,7 @@ def open_events(t: Tables, d: Dialect, limit: int) -> Select[Any]:
 def oldest_events(t: Tables, d: Dialect, each: int) -> Select[Any]:
     """Find since when topics wait, from the first `each` rows of every shard.
 
-    Those of its line, and those that hold their keys: a backlog of one shard hides no other.
+    The rows are in its main queue, or hold their keys. A backlog of one shard hides no other.
     """
     o = t.outbox
     rows = _events(t, IN_LINE, o.c.created_at).add_columns(o.c.shard)
@@ -99,7 +99,7 @@ def oldest_unresolved(t: Tables, limit: int) -> Select[Any]:
 
 
 def open_arrivals(t: Tables, d: Dialect, limit: int) -> Select[Any]:
-    """Count the inbox rows that are not settled, the first `limit` of each group at most."""
+    """Count the unsettled inbox rows, at most the first `limit` of each group."""
     i = t.inbox
     waits = and_(i.c.attempts > 0, or_(i.c.lease_until.is_(None), i.c.lease_until <= d.now()))
     rows = (
@@ -119,7 +119,7 @@ def open_arrivals(t: Tables, d: Dialect, limit: int) -> Select[Any]:
 
 
 def waiting_for_operator(t: Tables, table: Table, status: str, limit: int) -> Select[Any]:
-    """Count the rows of a status that waits for an operator, the latest `limit` at most."""
+    """Count the rows of a status that waits for an operator, at most the latest `limit`."""
     rows = (
         select(*_dimensions(t, table), table.c.status)
         .where(needs_operator(table), table.c.status == status)
@@ -131,7 +131,7 @@ def waiting_for_operator(t: Tables, table: Table, status: str, limit: int) -> Se
 
 
 def settled_by(t: Tables, table: Table, limit: int) -> Select[Any]:
-    """Count settled rows, any `limit` of them at most."""
+    """Count settled rows, at most any `limit` of them."""
     rows = (
         select(*_dimensions(t, table), table.c.status)
         .where(table.c.settled_at.is_not(None))
@@ -142,7 +142,7 @@ def settled_by(t: Tables, table: Table, limit: int) -> Select[Any]:
 
 
 def parked_by_group(t: Tables, d: Dialect, limit: int) -> Select[Any]:
-    """Count the parked records of each group that wait, any `limit` of them at most."""
+    """Count the parked records of each group that wait, at most any `limit` of them."""
     p = t.parked
     groups = _groups(p.c.consumer_group)
     waiting = select(p.c.consumer_group).where(p.c.discarded_at.is_(None))
@@ -152,7 +152,7 @@ def parked_by_group(t: Tables, d: Dialect, limit: int) -> Select[Any]:
 
 
 def living_relays(t: Tables, d: Dialect) -> Select[Any]:
-    """Select the relays that live, with the number of shards that each holds."""
+    """Select the living relays, with the number of shards that each owns."""
     r, s = t.relay, t.shard
     holds = and_(s.c.owner == r.c.relay, s.c.lease_until > d.now())
     return (
@@ -165,7 +165,7 @@ def living_relays(t: Tables, d: Dialect) -> Select[Any]:
 
 
 def shards(t: Tables, d: Dialect) -> Select[Any]:
-    """Count the shards, and those that some relay holds."""
+    """Count the shards, and the shards that a relay owns."""
     s = t.shard
     held = case((s.c.lease_until > d.now(), 1), else_=0)
     return select(func.count().label("all"), func.coalesce(func.sum(held), 0).label("held"))
@@ -178,7 +178,7 @@ def _events(t: Tables, place: str | ColumnElement[str], since: ColumnElement[Any
 
 
 def _groups(column: ColumnElement[str], *conditions: ColumnElement[bool]) -> Any:
-    """Find the groups of a table by one look into an index for each."""
+    """Find the groups of a table by one index probe for each."""
     first = select(func.min(column)).where(*conditions)
     found = select(first.scalar_subquery().label("consumer_group")).cte("found", recursive=True)
     after = first.where(column > found.c.consumer_group).scalar_subquery()

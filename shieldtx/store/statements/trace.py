@@ -1,4 +1,4 @@
-"""The statements of the trace: its entries, and what the other tables know of an event."""
+"""The statements of the trace: its entries, and the rows of an event in the other tables."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ ENTRY = (
     *("event_id", "consumer_group", "attempt", "outcome", "at", "waited", "took"),
     *("record_partition", "record_offset", "reason"),
 )
-"""The columns that an entry brings."""
+"""The columns of an entry."""
 
 _OF_EVENT = (
     *("event_id", "event_type", "source", "topic", "tx_kind", "operation", "key", "biz_key"),
     *("causation_id", "causation_source", "traceparent"),
     *("status", "attempts", "due_at", "lease_until", "settled_at", "last_error"),
 )
-"""What is read of outbox and inbox rows: never the payload, nor headers."""
+"""The columns that are read of outbox and inbox rows: never the payload, nor headers."""
 
 
 @built_once
 def insert_entries(t: Tables, d: Dialect) -> Insert:
-    """Keep entries; run with the dialect's `unnumbered_rows_parameters` of ENTRY."""
+    """Store entries; run with the dialect's `unnumbered_rows_parameters` of ENTRY."""
     return d.insert_new_rows(t.trace, [t.trace.c[name] for name in ENTRY], {}, lambda _: {})
 
 
@@ -43,7 +43,7 @@ def written(t: Tables, event_id: UUID) -> Select[Any]:
 
 
 def received(t: Tables, event_id: UUID) -> Select[Any]:
-    """Select an event as each group has received it."""
+    """Select the inbox rows of an event, one per group."""
     i = t.inbox.c
     own = (i.consumer_group, i.received_at, i.record_partition, i.record_offset, i.compensated_id)
     return (
@@ -72,7 +72,7 @@ def rollbacks(t: Tables, event_id: UUID) -> CompoundSelect[Any]:
 
 
 def follow_ups(t: Tables, event_id: UUID, *, after: UUID, before: UUID, limit: int) -> Select[Any]:
-    """Select the ids of the events that handlers wrote because of one, among those ids."""
+    """Select the ids, between two ids, of the events that handlers wrote because of an event."""
     o = t.outbox.c
     return (
         select(o.event_id)
@@ -84,7 +84,7 @@ def follow_ups(t: Tables, event_id: UUID, *, after: UUID, before: UUID, limit: i
 
 
 def purge(t: Tables, d: Dialect, *, older_than: timedelta, keep: int, limit: int) -> Delete:
-    """Remove, of the oldest entries, those that are too old or more than are kept."""
+    """Remove the oldest entries that are too old or exceed the number that is kept."""
     c = t.trace.c
     oldest = select(c.id).order_by(c.id).limit(limit).with_for_update(skip_locked=True)
     newest = select(func.max(c.id)).scalar_subquery()

@@ -470,7 +470,7 @@ def test_after_the_last_check_it_waits_for_an_operator(stores: Stores) -> None:
     assert [e.id for e in stores.half.park(limit=10)] == [event_id]
     after = row(stores, event_id)
     assert after["status"] == "UNRESOLVED"
-    assert after["last_error"] == "15 checks are used up; the last one said: nobody home"
+    assert after["last_error"] == "15 checks are used up; the last one returned: nobody home"
     assert after["settled_at"] is not None
     assert claimed(stores) == []
 

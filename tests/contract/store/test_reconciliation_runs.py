@@ -70,7 +70,7 @@ def test_a_run_is_found_while_it_is_at_work_and_when_it_has_ended(runs: SqlRecon
 def test_a_second_run_gets_the_owner_and_start_of_the_first(runs: SqlReconciliationRuns):
     begin(runs, "one")
 
-    with pytest.raises(AlreadyRunning, match=r"run one .* ann@desk began it at \d{4}-"):
+    with pytest.raises(AlreadyRunning, match=r"run one .* ann@desk started it at \d{4}-"):
         begin(runs, "two")
 
     assert [run.run_id for run in runs.latest(limit=9)] == ["one"]
@@ -177,7 +177,7 @@ def test_a_dead_run_is_taken_over_and_its_late_end_counts_for_nothing(
     dead = runs.find("dead")
     assert dead is not None
     assert (dead.outcome, dead.good, dead.dead) == (ABANDONED, False, False)
-    assert "not heard of" in dead.problem
+    assert "did not renew its lease" in dead.problem
     for late in (
         lambda: runs.extend("dead"),
         lambda: runs.finish("dead", outcome="CLEAN", good=True, watermarks=MARKS),

@@ -421,7 +421,7 @@ def test_a_rollback_without_an_age_waits_for_an_operator(
     assert undoing.work(event) is AttemptOutcome.APPLIED
     undoing.purge()
     assert undoing.work(rollback_of(event)) is AttemptOutcome.DEAD
-    assert "no UUIDv7" in undoing.reason()
+    assert "not a UUIDv7" in undoing.reason()
     assert undoing.service.effects() == ["a"]
 
 

@@ -11,6 +11,7 @@ import pytest
 from shieldtx import Event, RetryPolicy
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.consumer.unhandled import LOOK_EVERY, UnhandledEvents
+from tests.support.log_records import logged
 from tests.support.service import Service, drain, effect, make_topics
 
 Make = Callable[..., Service]
@@ -66,8 +67,11 @@ def test_a_removed_handlers_events_starve_no_retry(
     with caplog.at_level(logging.WARNING):
         drain(now)
     assert sorted(service.effects("applied")) == ["n0", "n1", "n2"]
-    [line] = {r.getMessage() for r in caplog.records if r.name == "shieldtx.consumer.unhandled"}
-    assert line.startswith("no handler for COMMIT of old in group stock: 15 received events wait")
+    unhandled = logged(caplog.records, "events_unhandled")
+    assert unhandled
+    for each in unhandled:
+        assert (each["group"], each["event_type"], each["kind"]) == ("stock", "old", "COMMIT")
+        assert (each["count"], each["at_least"]) == (15, False)
 
 
 def test_they_are_logged_once_a_minute(
@@ -87,4 +91,4 @@ def test_they_are_logged_once_a_minute(
         now[0] = moment
         events.look()
     assert store.looks == 2
-    assert len([r for r in caplog.records if r.name == "shieldtx.consumer.unhandled"]) == 2
+    assert len(logged(caplog.records, "events_unhandled")) == 2

@@ -37,6 +37,7 @@ from shieldtx.half_messages import messages
 from shieldtx.half_messages.check_back import CheckBack, CheckBackResult
 from shieldtx.store import half_message_admin
 from tests.support import child_process
+from tests.support.log_records import fields_of, logged
 from tests.support.service import Service, Wire, drain, make_topics
 
 COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN
@@ -318,7 +319,8 @@ def test_after_all_checks_an_alarm_leaves_it_to_an_operator(orders, wire, caplog
         orders.app.half_messages.parking().run_once()
     assert len(asked) == 15
     assert status(orders, event_id) == "UNRESOLVED"
-    assert any(r.levelname == "ERROR" and str(event_id) in r.message for r in caplog.records)
+    [alarm] = logged(caplog.records, "half_message_unresolved")
+    assert alarm["event_id"] == str(event_id)
     assert published(orders, wire) == []
 
 
@@ -1150,8 +1152,9 @@ def test_an_error_that_means_rollback_does_not_discard_what_has_committed(orders
             enter(local)
         raise ValueError("no mail")
     assert status(orders, tx.id) == "INIT"
-    [told] = [r.message for r in caplog.records if r.levelname == "ERROR"]
-    assert f"half message {tx.id} committed, so that the message is sent" in told
+    [told] = [fields_of(r) for r in caplog.records if r.levelname == "ERROR"]
+    assert told["action"] == "barrier_contradiction"
+    assert f"half message {tx.id} committed, so that the message is sent" in str(told["reason"])
 
 
 @pytest.mark.parametrize("is_guarded", [True, False])
@@ -1186,7 +1189,7 @@ def test_a_rollback_that_is_said_of_an_open_transaction_is_left_to_a_check(order
             tx.guard(local)
             tx.rollback()
         assert status(orders, tx.id) == "HALF"
-    assert any("is unknown for now" in r.message for r in caplog.records)
+    assert logged(caplog.records, "outcome_unknown") == [{"event_ids": [str(tx.id)]}]
     assert check(orders).committed == 1
 
 
@@ -1278,7 +1281,8 @@ def test_an_operator_decides_about_what_the_barrier_has_forgotten(
     monkeypatch.setattr(half_message_admin, "unix_time", lambda: later)
     decide(orders, event_id, outcome)
     assert status(orders, event_id) == ("INIT" if outcome is COMMIT else "DISCARDED")
-    assert f"knows nothing of half message {event_id} any more" in caplog.text
+    forgotten = logged(caplog.records, "barrier_forgotten")
+    assert [each["event_id"] for each in forgotten] == [str(event_id)]
 
 
 @pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])

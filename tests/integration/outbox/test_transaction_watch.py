@@ -856,7 +856,7 @@ def test_an_asynchronous_session_takes_no_event_in_a_block_of_the_driver(shop: S
 
 
 def test_on_sqlite_nothing_is_asked_and_nothing_refused(tmp_path: Path) -> None:
-    """Its driver tells nothing of its transactions, and it keeps no mark (docs/guarantees.md)."""
+    """The SQLite driver does not report transactions, and no mark is set."""
     url = migrated_sqlite(tmp_path / "shop.db", shards=4)
     engine = create_engine(url)
     settings = Settings(source="shop", database_url=url, shards=4)

@@ -25,6 +25,7 @@ from shieldtx.store import transactions
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.tables import tables
 from tests.support.encodings import of_another_encoding
+from tests.support.log_records import logged
 from tests.support.repair_scenarios import (
     BOTH,
     Pair,
@@ -222,7 +223,7 @@ def test_a_deadlock_with_a_consumer_is_gone_the_next_time(
         report = pair.repair(pair.missing("stock"), policy=PLAIN)
     consuming.join(timeout=30)
 
-    assert caplog.messages.count("transaction is tried again") == deadlocks
+    assert len(logged(caplog.records, "transaction_retried")) == deadlocks
     assert committed == [False] * (deadlocks - 1) + [True]
     assert report.repaired == {HANDED_OVER: Repaired(needless=2)}
     assert len(pair.received("stock")) == 2
@@ -432,7 +433,8 @@ def test_an_event_that_the_database_refuses_holds_up_no_other(
 
     assert report.refused == {(MISSING, NOT_STORED): 1}
     assert report.repaired == {HANDED_OVER: Repaired(done=4)}
-    assert str(pair.sent()[2]["event_id"]) in caplog.text
+    [refused] = logged(caplog.records, "hand_over_refused")
+    assert refused["event_id"] == str(pair.sent()[2]["event_id"])
     assert "hunter2" not in caplog.text
     assert len(audited(pair.stock)) == 4
 

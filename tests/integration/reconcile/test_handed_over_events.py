@@ -19,6 +19,7 @@ from shieldtx.reconcile.repair.limits import PART_BYTES
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.tracing.timeline import trace
+from tests.support.log_records import logged
 from tests.support.repair_scenarios import BOTH, Pair
 from tests.support.service import QUICK, Service, drain, effect, make_topics
 
@@ -121,7 +122,9 @@ def test_a_type_without_a_handler_waits_and_is_never_given_up(
     with caplog.at_level(logging.WARNING):
         look.look()
 
-    assert "no handler for COMMIT of orders.placed in group stock: 2 received events" in caplog.text
+    *_, waiting = logged(caplog.records, "events_unhandled")
+    assert (waiting["event_type"], waiting["kind"]) == ("orders.placed", "COMMIT")
+    assert (waiting["group"], waiting["count"]) == ("stock", 2)
     handed = pair.received("stock")
     assert [(row["status"], row["attempts"]) for row in handed] == [("INIT", 0), ("INIT", 0)]
     assert pair.stock.outbox() == {}

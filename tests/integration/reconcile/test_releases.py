@@ -23,7 +23,7 @@ from tests.support.service import Service, drain
 STUCK = Verdict.STUCK
 RELEASED = (STUCK, RepairAction.RELEASE_EVENT)
 RELEASED_ATTEMPT = (STUCK, RepairAction.RELEASE_ATTEMPT)
-DOCS = Path(__file__).parents[3] / "docs" / "reconciliation.md"
+DOCS = Path(__file__).parents[3] / "docs" / "explanation" / "reconciliation.md"
 PLACEHOLDER = "01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de"
 CAREFUL = Policy(services=BOTH)
 
@@ -215,7 +215,7 @@ def test_an_event_that_is_gone_or_settled_has_changed(pair: Pair):
 
 
 def statement_of_the_docs() -> str:
-    """The statement that docs/reconciliation.md gives an operator, with its placeholders."""
+    """The statement that the page gives an operator, with its placeholders."""
     section = DOCS.read_text().partition("### An event that is not released")[2]
     return section.partition("```sql\n")[2].partition("```")[0]
 

@@ -223,7 +223,7 @@ def test_events_out_of_order_are_handed_over_by_their_own_flag_and_counted(opera
     (tried,) = operator.answers("repair", "last", "--dry-run", "--out-of-order")["repaired"]
     assert (tried["done"], tried["out_of_order"]) == (2, 2)
     no = operator.says("repair", "last", "--out-of-order", answer="n\n")
-    assert "hand over: 2 rows, MISSING_DOWNSTREAM, 2 of them behind later events" in no.stderr
+    assert "hand over: 2 rows, MISSING_DOWNSTREAM, 2 of them after later events" in no.stderr
     (done,) = operator.answers("repair", "last", "--yes", "--out-of-order")["repaired"]
 
     assert (done["done"], done["out_of_order"]) == (2, 2)
@@ -337,7 +337,7 @@ def test_rows_that_any_service_may_have_purged_are_not_published_again(
 def test_a_run_that_left_nothing_to_repair_by_says_so(operator: Operator, missing: list[ListedRow]):
     assert "no run 'last'" in operator.says("repair", "last").stderr
     operator.runs.begin("r0", mode="full", who="night@host")
-    assert "r0 is still at work" in operator.says("repair", "r0").stderr
+    assert "r0 is still running" in operator.says("repair", "r0").stderr
     operator.runs.finish("r0", outcome="ERROR", problem="no Java")
 
     result = operator.says("repair", "last")

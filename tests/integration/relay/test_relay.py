@@ -19,6 +19,7 @@ from shieldtx.ports.broker import DeliveryOutcome, Record
 from shieldtx.ports.relay import Claim, RelayStore
 from shieldtx.relay.relay import Relay
 from tests.conftest import Eventually, threads_named
+from tests.support.log_records import logged
 from tests.support.service import QUICK, Service, Wire, answer, drain, effect, make_topics
 
 Make = Callable[..., Service]
@@ -323,9 +324,10 @@ def test_refusals_are_one_line_of_the_log_a_batch_however_many(
         assert relay.run_once().retried == 3
         logging.getLogger("kafka.cluster").warning("another client looks for its broker")
         assert relay.run_once().claimed == 0
-    [line] = own_log.messages
-    assert line.startswith("3 events refused for now")
-    assert line.count("nobody may write b'") == 1
+    [record] = own_log.records
+    [refused] = logged([record], "events_refused")
+    assert refused["count"] == 3
+    assert str(refused["reason"]).count("nobody may write b'") == 1
 
 
 def test_a_waiting_row_holds_back_the_later_rows_of_its_key_and_no_others(

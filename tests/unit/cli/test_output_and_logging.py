@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import NoSuchModuleError, OperationalError, ProgrammingError
 
-from shieldtx.cli import reconcile
+from shieldtx.cli import reconcile_views
 from shieldtx.cli.errors import FAILED, MISCONFIGURED, Failure, failure_of
 from shieldtx.cli.logging import LogFormat, LogLevel, set_up
 from shieldtx.cli.output import age, print_fields, print_table, printable
@@ -120,7 +120,7 @@ class TestLog:
         set_up(LogLevel.INFO, LogFormat.PLAIN)
         self.log(BrokerUnavailable("nobody\nanswers"))
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.endswith("ERROR   shieldtx.x: poll failed: nobody answers")
+        assert line.endswith('ERROR   shieldtx.x: poll failed error="nobody answers"')
 
     def test_a_defect_has_its_traceback(self, capsys: pytest.CaptureFixture[str]) -> None:
         set_up(LogLevel.INFO, LogFormat.PLAIN)
@@ -139,7 +139,7 @@ class TestLog:
         self.log(BrokerUnavailable("away"))
         self.log(ZeroDivisionError("oh"))
         expected, defect = map(json.loads, capsys.readouterr().err.splitlines())
-        assert expected["message"] == "poll failed: away"
+        assert (expected["message"], expected["error"]) == ("poll failed", "away")
         assert "traceback" not in expected
         assert (defect["message"], defect["level"]) == ("poll failed", "error")
         assert "ZeroDivisionError: oh" in defect["traceback"]
@@ -192,7 +192,7 @@ def test_the_report_shows_the_findings_of_a_reconciliation(
         folder=OutputFolder(path=tmp_path),
     )
 
-    reconcile._show(result)
+    reconcile_views.show(result)
 
     output = capsys.readouterr().out
     assert ["orders", "→", "stock,", "events", "stock", "3", "missing", "downstream", "0"] in [

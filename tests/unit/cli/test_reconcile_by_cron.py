@@ -115,14 +115,20 @@ def test_each_night_has_a_folder_and_one_that_is_left_to_others_has_none(nights:
 
 
 @pytest.mark.parametrize(
-    ("error", "level"), [(AlreadyRunning, "INFO"), (NameTaken, "ERROR")], ids=["same", "namesake"]
+    ("error", "level", "action"),
+    [
+        (AlreadyRunning, "INFO", "reconciliation_elsewhere"),
+        (NameTaken, "ERROR", "reconciliation_refused"),
+    ],
+    ids=["same", "namesake"],
 )
 def test_a_night_that_nobody_judges_is_an_error_in_the_log(
-    nights: Nights, error: type[AlreadyRunning], level: str
+    nights: Nights, error: type[AlreadyRunning], level: str, action: str
 ):
     nights.error = error("run r1 of ann@host is at work")
 
     (said,) = nights.start(lambda run: run()).splitlines()
 
-    assert level in said
+    assert f" {level} " in said
+    assert f" action={action} " in said
     assert "run r1 of ann@host" in said

@@ -17,6 +17,7 @@ from shieldtx.consumer.backpressure import (
 )
 from shieldtx.domain.sampler import SHARE
 from shieldtx.ports.broker import ReceivedRecord, TopicPartition
+from tests.support.log_records import fields_of
 
 LIMIT = 10
 A: TopicPartition = ("orders.commit", 0)
@@ -124,9 +125,15 @@ def test_a_held_partition_is_polled_again_when_half_of_its_limit_is_left(
     assert inbox.paused() == {A}, "not before the next look"
     inbox.now += SAMPLE_EVERY
     assert not inbox.paused()
-    assert own_log.messages == [
-        "orders.commit[0] is paused: 10 of its events are unfinished in the inbox, the limit is 10",
-        "orders.commit[0] is polled again",
+    assert [fields_of(record) for record in own_log.records] == [
+        {
+            "action": "partition_paused",
+            "topic": "orders.commit",
+            "partition": 0,
+            "count": 10,
+            "limit": 10,
+        },
+        {"action": "partition_resumed", "topic": "orders.commit", "partition": 0},
     ]
 
 

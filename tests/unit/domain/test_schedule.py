@@ -80,7 +80,7 @@ def test_any_delay_of_a_century_can_be(delay: timedelta) -> None:
     assert due(delay=delay) == Due(delay=delay)
 
 
-PAGE = (ROOT / "docs" / "delays.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "delayed-events.md").read_text()
 
 
 def test_the_page_has_the_levels_that_there_are() -> None:

@@ -7,11 +7,8 @@ import re
 
 import pytest
 
-from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, Lifecycle, OutboxStatus
+from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus
 from shieldtx.errors import IllegalTransition
-from tests.support.project import ROOT
-
-README = ROOT / "README.md"
 
 OUTBOX_ARROWS = {
     (None, "INIT"),
@@ -114,13 +111,3 @@ def test_the_diagram_has_one_line_for_each_arrow_with_its_cause(lifecycle, arrow
     assert all(drawn)
     assert {(m[1].replace("[*]", "") or None, m[2]) for m in drawn} == arrows
     assert all(m[3] and ":" not in m[3] for m in drawn), "a colon would end the label"
-
-
-@pytest.mark.parametrize("lifecycle", [OUTBOX, INBOX], ids=["outbox", "inbox"])
-def test_the_readme_draws_the_lifecycle_as_the_code_has_it(lifecycle: Lifecycle):
-    name = f"{lifecycle.name}-states"
-    marked = re.search(
-        f"<!-- {name} -->\n(.*?)<!-- /{name} -->", README.read_text("utf-8"), re.DOTALL
-    )
-    assert marked, f"README.md has no diagram between the markers {name}"
-    assert marked[1].strip() == f"```mermaid\n{lifecycle.mermaid()}\n```"

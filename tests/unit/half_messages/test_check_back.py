@@ -17,6 +17,7 @@ from shieldtx.domain.events import Envelope
 from shieldtx.half_messages.check_back import CheckBack, CheckBackResult, Parking
 from shieldtx.ports.half_messages import CheckClaim, CheckResult, CheckSchedule, DueCheck
 from tests.conftest import Eventually
+from tests.support.log_records import logged
 
 COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN
 SECOND = timedelta(seconds=1)
@@ -96,7 +97,8 @@ def test_of_an_answer_that_is_no_outcome_only_the_type_is_told(answer, caplog):
     assert check_back(store, lambda _: answer).run_once().unknown == 1
     reason = store.answers[0].reason
     assert f"a value of type {type(answer).__name__}, not a LocalOutcome: COMMIT, " in reason
-    assert reason in caplog.text
+    [unknown] = logged(caplog.records, "check_inconclusive")
+    assert unknown["reason"] == reason
     assert "DE8937" not in reason + caplog.text
 
 
@@ -243,5 +245,5 @@ def test_parking_raises_the_alarm_for_each(own_log):
         (2, True),
         (1, False),
     ]
-    alarms = [r.message for r in own_log.records if r.levelname == "ERROR"]
-    assert all(known in alarm for known, alarm in zip(ids, alarms, strict=True))
+    alarms = logged(own_log.records, "half_message_unresolved")
+    assert [alarm["event_id"] for alarm in alarms] == ids

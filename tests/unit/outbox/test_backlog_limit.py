@@ -13,6 +13,7 @@ from shieldtx.domain.log_throttle import LOG_EVERY
 from shieldtx.domain.sampler import SHARE
 from shieldtx.errors import BacklogExceeded, ConfigurationError
 from shieldtx.outbox.backlog_limit import SAMPLE_EVERY, BacklogLimiter
+from tests.support.log_records import fields_of
 
 CONNECTION = cast("Connection", object())
 LIMIT = 5
@@ -109,7 +110,13 @@ def test_a_warning_comes_once_in_a_while_and_the_event_is_let_in(
     for _ in range(3):
         outbox.admit("paid")
     assert [record.levelno for record in own_log.records] == [logging.WARNING]
-    assert "topic paid: 5 events or more wait to be sent" in own_log.text
+    assert fields_of(own_log.records[0]) == {
+        "action": "backlog_at_limit",
+        "topic": "paid",
+        "count": LIMIT,
+        "limit": LIMIT,
+        "on_backlog": "warn",
+    }
     outbox.now += LOG_EVERY
     outbox.admit("paid")
     assert len(own_log.records) == 2

@@ -16,6 +16,7 @@ from shieldtx.ports.broker import Backpressure
 from shieldtx.ports.relay import Settlement
 from shieldtx.relay.outcome import BatchOutcome
 from shieldtx.relay.throttle import STEPS, AdaptiveBatchSize, CircuitBreaker, next_size
+from tests.support.log_records import fields_of
 
 MOST = 1000
 SIZES = st.integers(min_value=1, max_value=10_000)
@@ -105,14 +106,16 @@ def test_the_log_says_when_a_relay_is_slowed_once_in_a_while_and_when_no_more(
     own_log.set_level(logging.INFO)
     for _ in range(3):
         batch_size.record(THROTTLED, sent=batch_size.size)
-    assert len(own_log.messages) == 1
-    assert "the broker throttles it, for 2 s now" in own_log.text
+    [slowed] = map(fields_of, own_log.records)
+    assert (slowed["action"], slowed["reason"]) == ("relay_slowed", "throttled by the broker")
+    assert slowed["delay_s"] == 2.0
     clock.now += LOG_EVERY
     batch_size.record(FULL, sent=batch_size.size)
     assert len(own_log.messages) == 2
     for _ in range(STEPS + 1):
         batch_size.record(CALM, sent=batch_size.size)
-    assert own_log.messages[2:] == ["the relay is at its full speed again, after 3 pauses"]
+    full_speed = {"action": "relay_at_full_speed", "count": 3}
+    assert [fields_of(record) for record in own_log.records[2:]] == [full_speed]
 
 
 def test_a_relay_that_is_slowed_again_logs_it_at_once(

@@ -20,11 +20,13 @@ import pytest
 from apscheduler.schedulers.base import BaseScheduler
 
 import shieldtx.scheduling.worker
+import shieldtx.scheduling.worker_log
 from shieldtx.scheduling import process_state
 from shieldtx.scheduling.exit_status import EXIT_HUNG, EXIT_NOT_GRACEFUL, EXIT_STOPPED
 from shieldtx.scheduling.periodic_job import PeriodicJob
 from shieldtx.scheduling.worker import Worker
 from tests.support import child_process
+from tests.support.log_records import logged
 
 NEVER = timedelta(hours=1)
 SOON = timedelta(milliseconds=10)
@@ -153,10 +155,10 @@ def test_an_error_in_a_tick_is_logged_and_the_tick_runs_again(bench: Bench, capl
         raise LookupError("the database is away")
 
     bench.job("poll", run, SOON)
-    with caplog.at_level(logging.ERROR, logger="shieldtx.scheduling.worker"):
+    with caplog.at_level(logging.ERROR, logger="shieldtx.scheduling.worker_log"):
         assert bench.run() == EXIT_STOPPED
     assert len(runs) == 3
-    assert "bench: poll failed, it runs again later" in caplog.text
+    assert logged(caplog.records, "job_failed") == [{"worker": "bench", "job": "poll"}] * 3
     assert "LookupError: the database is away" in caplog.text
 
 
@@ -188,12 +190,16 @@ def test_what_is_no_error_ends_the_process(bench: Bench, caplog, error, status, 
     assert bench.run() == (status if where == "pass" else EXIT_NOT_GRACEFUL)
     assert bench.closed == 1
     assert type(error).__name__ in caplog.text
+    ended = logged(caplog.records, "job_ended_process")
+    assert [(each["job"], each["error_type"], each["exit_status"]) for each in ended] == (
+        [("poll", type(error).__name__, status)] if where == "pass" else []
+    )
 
 
 def test_what_an_error_keeps_in_circles_is_freed_before_the_next_run(bench: Bench, monkeypatch):
     """A worker's garbage collector runs seldom, and an outage brings an error each second."""
     # Pytest keeps what is logged.
-    monkeypatch.setattr(shieldtx.scheduling.worker.log, "disabled", True)
+    monkeypatch.setattr(shieldtx.scheduling.worker_log.log, "disabled", True)
     kept: list[weakref.ref[Circle]] = []
     freed: list[bool] = []
 
@@ -377,7 +383,7 @@ def test_an_error_about_the_next_time_leaves_the_tick_to_its_interval(bench: Ben
 
     bench.jobs.append(PeriodicJob(name="poll", run=run, every=SOON, until_next=until_next))
     assert bench.run() == EXIT_STOPPED
-    assert "bench: poll failed, it runs again later" in caplog.text
+    assert {"worker": "bench", "job": "poll"} in logged(caplog.records, "job_failed")
 
 
 def test_no_tick_runs_twice_at_a_time(bench: Bench):
@@ -423,7 +429,7 @@ def test_a_close_that_fails_is_no_graceful_end(bench: Bench, caplog):
     bench.close = fail
     bench.job("poll", bench.stop)
     assert bench.run() == EXIT_NOT_GRACEFUL
-    assert "could not release everything" in caplog.text
+    assert logged(caplog.records, "worker_close_failed") == [{"worker": "bench"}]
 
 
 def test_a_tick_that_comes_after_the_end_neither_runs_nor_waits(bench: Bench):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from shieldtx.scheduling.exit_status import EXIT_FAILING, EXIT_STOPPED
 from shieldtx.scheduling.periodic_job import PeriodicJob
 from shieldtx.scheduling.worker import Worker
 from tests.support import child_process
+from tests.support.log_records import fields_of
 
 HOUR = timedelta(hours=1)
 SOON = timedelta(milliseconds=10)
@@ -61,9 +63,10 @@ def test_a_worker_without_one_good_pass_ends_itself(caplog: pytest.LogCaptureFix
     made = Made(failing(LookupError("the password is refused")))
     assert made.worker.run() == EXIT_FAILING
     assert made.closed == 1
-    [message] = [r.getMessage() for r in caplog.records if r.levelno == logging.CRITICAL]
-    assert "poll has failed for" in message
-    assert "SHIELDTX_FAILURE_LIMIT" in message
+    [critical] = [fields_of(r) for r in caplog.records if r.levelno == logging.CRITICAL]
+    assert (critical["action"], critical["job"]) == ("job_failing", "poll")
+    assert critical["exit_status"] == EXIT_FAILING
+    assert "SHIELDTX_FAILURE_LIMIT" in str(critical["advice"])
 
 
 @pytest.mark.parametrize(
@@ -110,10 +113,13 @@ import threading
 import time
 from datetime import timedelta
 
+from shieldtx.cli.logging import PlainFormatter
 from shieldtx.scheduling.periodic_job import PeriodicJob
 from shieldtx.scheduling.worker import Worker
 
-logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
+handler = logging.StreamHandler(sys.stdout)
+handler.setFormatter(PlainFormatter(tracebacks=True))
+logging.basicConfig(level=logging.INFO, handlers=[handler])
 passed = threading.Event()
 
 
@@ -145,6 +151,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, ShieldTx
+from shieldtx.cli.logging import PlainFormatter
 from shieldtx.testing.memory_broker import MemoryBroker
 from shieldtx.settings.settings import Settings
 from shieldtx.app.workers import consumer_process, relay_process
@@ -162,7 +169,9 @@ def handle(session, event):
     handled.set()
 
 
-logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
+handler = logging.StreamHandler(sys.stdout)
+handler.setFormatter(PlainFormatter(tracebacks=True))
+logging.basicConfig(level=logging.INFO, handlers=[handler])
 for worker in (relay_process(app), consumer_process(app, "stock")):
     threading.Thread(target=lambda worker=worker: print("status", worker.run())).start()
 with Session(app.engine) as session:
@@ -176,14 +185,23 @@ handled.wait(20)
 @pytest.mark.parametrize("more", [False, True], ids=["idle", "busy"])
 def test_a_worker_in_a_thread_ends_when_its_hosts_main_thread_returns(more: bool) -> None:
     lines = output_of(RETURNING_HOST.format(more=more))
-    assert "bench: the main thread has returned, the worker ends with it" in lines
-    assert lines[-3:] == ["closed", "bench has stopped", "status 0"]
+    assert "action=main_thread_returned worker=bench" in fields_in(lines)
+    assert fields_in(lines)[-3:] == ["closed", "action=worker_stopped worker=bench", "status 0"]
 
 
 def test_a_relay_and_a_consumer_in_threads_end_gracefully_with_their_host(tmp_path: Path) -> None:
     lines = output_of(HOST_OF_A_SERVICE, f"sqlite:///{tmp_path / 'stock.db'}")
     assert lines.count("status 0") == 2, lines
-    assert {"relay has stopped", "consumer stock has stopped"} <= set(lines)
+    stopped = [
+        "action=worker_stopped worker=relay",
+        'action=worker_stopped worker="consumer stock"',
+    ]
+    assert set(stopped) <= set(fields_in(lines))
+
+
+def fields_in(lines: list[str]) -> list[str]:
+    """What log lines say from their actions on; other lines as they are."""
+    return [re.sub(r".* (?=action=)", "", line) for line in lines]
 
 
 def output_of(script: str, *arguments: str) -> list[str]:

@@ -18,6 +18,7 @@ from shieldtx.ports.broker import DeliveryOutcome
 from shieldtx.ports.inbox import AttemptOutcome
 from shieldtx.ports.tracing import TraceEntry
 from shieldtx.tracing.recorder import TraceRecorder
+from tests.support.log_records import fields_of, logged
 
 NEVER = timedelta(days=1)
 
@@ -208,7 +209,7 @@ def test_beyond_its_room_the_latest_are_lost_and_that_is_said_once_a_minute(
         after_send(hooks)(sent(key))
     made.flush()
     assert len(kept.entries) == 3
-    assert [r.getMessage() for r in own_log.records] == ["2 entries of the trace are lost"]
+    assert [fields_of(r) for r in own_log.records] == [{"action": "trace_entries_lost", "count": 2}]
     for key in "abcde":
         after_send(hooks)(sent(key))
     made.flush()
@@ -226,7 +227,8 @@ def test_what_the_database_refuses_is_lost_and_the_next_is_tried(
     kept.error = ConnectionError("the database is away")
     after_send(hooks)(sent())
     made.flush()
-    assert "the trace cannot be written, which harms nothing else" in own_log.text
+    [failed] = logged(own_log.records, "trace_not_written")
+    assert failed == {"error": "ConnectionError: the database is away"}
     kept.error = None
     later = sent()
     after_send(hooks)(later)

@@ -271,7 +271,7 @@ def names_of(harness: Harness) -> Iterator[str]:
 
 
 def as_markdown() -> str:
-    """Return the table of docs/guarantees.md."""
+    """Return the table of docs/explanation/guarantees.md."""
     lines = ["| defect | put back, it is found by |", "|---|---|"]
     for defect in DEFECTS:
         found_by = "; ".join(map(str, defect.caught))

@@ -1,4 +1,4 @@
-"""The figures of `build/faults.json` as docs/guarantees.md shows them."""
+"""The figures of `build/faults.json` as docs/explanation/guarantees.md shows them."""
 
 from __future__ import annotations
 

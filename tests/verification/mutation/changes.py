@@ -235,8 +235,7 @@ def _is_log(statement: ast.stmt) -> bool:
     """Return whether a statement only writes to the log, which is not part of the promise."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     func = call.func if isinstance(call, ast.Call) else None
-    is_method = isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name)
-    return is_method and func.value.id == "log"  # type: ignore[union-attr]
+    return isinstance(func, ast.Attribute) and ast.unparse(func.value) in {"log", "self._log"}
 
 
 def _other(func: ast.expr) -> tuple[str, ast.expr] | None:

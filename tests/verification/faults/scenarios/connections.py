@@ -31,7 +31,7 @@ NO_CONFLICTS: Final = "no transaction fails because of another one"
 FORKS: Final = 3
 OWN_SESSIONS: Final = "each process has sessions of its own"
 REFUSED: Final = "password authentication failed"
-PREPARED: Final = 'prepared statement "_pg3_'
+PREPARED: Final = r'prepared statement \\?"_pg3_'
 """Part of the errors of statements that lie in the session of another client."""
 NOT_PREPARED: Final = "no statement is prepared through a pooler"
 PORT: Final = "BANK_POOLER_PORT"

@@ -217,7 +217,7 @@ def _while_reported(
                 client.end()
                 clients.banks.expect(loss.struck, f"{name}: its call is lost")
             clients.banks.expect(
-                client.worker.has_logged("check-back will resolve it"), f"{name} notices"
+                client.worker.has_logged("outcome not recorded"), f"{name} notices"
             )
             clients.expect_ends({name: status})
 
@@ -258,7 +258,8 @@ def _while_checked(
 
 def _failed_passes(relay: Worker) -> int:
     """Return how often a pass of the relay's checks has failed."""
-    return relay.log.read_text(errors="replace").count(f"checks of {TRANSFERRED} failed")
+    failed = f'action=job_failed worker=relay job="checks of {TRANSFERRED}"'
+    return relay.log.read_text(errors="replace").count(failed)
 
 
 def unresolved(banks: Banks) -> None:
@@ -275,7 +276,7 @@ def unresolved(banks: Banks) -> None:
     for account in accounts:
         checks = clients.checks(account)
         banks.expect(checks == CHECKS, f"{account} is parked after {checks} checks")
-        alarm = f"{clients.message(account)} is UNRESOLVED"
+        alarm = f"action=half_message_unresolved event_id={clients.message(account)}"
         banks.expect(relay.has_logged(alarm), "an alarm is raised")
     others.finish()
     clients.expect_unpublished(accounts)

@@ -54,7 +54,7 @@ def _expect_an_end(
     banks.struck(side)
     ended = worker.join(20) and worker.exit_status == INTERRUPTED
     banks.expect(ended, f"the process ends with the status of its interruption {point}")
-    banks.expect(worker.has_logged("raised SystemExit"), f"it logs its interruption {point}")
+    banks.expect(worker.has_logged("error_type=SystemExit"), f"it logs its interruption {point}")
 
 
 def _stop(banks: Banks, side: Side) -> None:

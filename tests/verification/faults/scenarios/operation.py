@@ -59,7 +59,7 @@ def poison(banks: Banks) -> None:
     failed = up.rows("SELECT event_id FROM shield_outbox WHERE status = 'FAILED'")
     banks.expect(undone == {row.event_id for row in failed}, "each is rolled back where it began")
     banks.expect(up.one(_ATTEMPTS) == 1, "the others go out at their first attempt")
-    banks.expect(not relay.has_logged("broker unavailable"), "poison is not an outage")
+    banks.expect(not relay.has_logged("action=broker_unavailable"), "poison is not an outage")
 
 
 _FAILURES = """
@@ -97,7 +97,7 @@ def _stop_twice(banks: Banks) -> None:
         banks.write(20)
         banks.until(lambda: "PROCESSING" in up.outbox(), "the relay waits for an acknowledgement")
         relay.send(SIGTERM)
-        banks.until(partial(relay.has_logged, "relay is stopping"), "it reports the request")
+        banks.until(partial(relay.has_logged, "action=worker_stopping"), "it reports the request")
         banks.expect(relay.is_running, "it lets its pass end")
         began = time.monotonic()
         relay.send(SIGTERM)

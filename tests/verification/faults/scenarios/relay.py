@@ -75,7 +75,7 @@ def zombies(banks: Banks) -> None:
     banks.drain()
     records = len(banks.records())
     up.wake.touch()
-    too_late = r"taken over by another relay before they were settled"
+    too_late = "action=events_taken_over"
     for zombie in stopped:
         banks.until(partial(zombie.has_logged, too_late), "the zombie is fenced")
     banks.until(lambda: len(banks.records()) > records, "a zombie publishes once more")
@@ -156,7 +156,8 @@ def _set_back(banks: Banks) -> None:
     banks.write(10)
     banks.until(lambda: not up.unsettled(), "it publishes")
     clocks.set_off(clock, -HOUR)
-    banks.until(partial(relay.has_logged, r"the clock was set back by 7[12]\d\d"), "it notices")
+    set_back = r"action=clock_set_back .*step_s=7[12]\d\d"
+    banks.until(partial(relay.has_logged, set_back), "it notices")
     banks.write(10)
     banks.until(lambda: not up.unsettled(), "it goes on")
     relay.terminate()
@@ -166,7 +167,7 @@ def _too_far_ahead(banks: Banks) -> None:
     """Set a relay's clock further ahead than brokers accept the times of records."""
     relay = banks.upstream.relay(**clocks.environment(3 * HOUR))
     banks.write(10)
-    refused = "broker unavailable.*InvalidTimestamp"
+    refused = "action=broker_unavailable .*InvalidTimestamp"
     banks.until(partial(relay.has_logged, refused), "the broker refuses its clock")
     relay.terminate()
 
@@ -226,7 +227,8 @@ def _freeze_alone(banks: Banks) -> None:
     banks.until(lambda: not owners(up), "the lease runs out")
     up.wake.touch()
     banks.until(lambda: not up.unsettled(), "the relay settles what it has sent")
-    banks.expect(not relay.has_logged("taken over"), "no other relay has taken it over")
+    taken_over = relay.has_logged("action=events_taken_over")
+    banks.expect(not taken_over, "no other relay has taken it over")
 
 
 def epochs(side: Side) -> int:

@@ -119,7 +119,9 @@ def too_few_replicas(banks: Banks) -> None:
         banks.until(lambda: banks.logged(TOO_FEW), "the log shows what is wrong", PATIENCE_S)
         load.finish(PATIENCE_S)
         banks.until(
-            lambda: banks.logged("broker unavailable"), "the relay logs an outage", PATIENCE_S
+            lambda: banks.logged("action=broker_unavailable"),
+            "the relay logs an outage",
+            PATIENCE_S,
         )
         banks.expect(banks.upstream.unsettled() > 20, "what is written waits")
         ask_for(first, topic, 1)
