@@ -68,7 +68,7 @@ def _is_worth_it(record: logging.LogRecord) -> bool:
 
 
 class PlainFormatter(logging.Formatter):
-    """One line per record, with fields as `key=value`; a traceback only for a defect or on request."""
+    """One line per record, with `key=value` fields; a traceback only for a defect or on request."""
 
     def __init__(self, *, tracebacks: bool) -> None:
         super().__init__(_PLAIN)
