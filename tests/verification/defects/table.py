@@ -1,4 +1,4 @@
-"""The defects that three independent reviews found, and what finds each if it is put back."""
+"""The defects that three independent reviews found, and the harness that finds each one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Catch:
     name: str
 
     def __str__(self) -> str:
-        """Return a short form; a test by its file."""
+        """Name the harness and the mutant; a property test by its file."""
         if self.harness is Harness.PROPERTY:
             file, _, _ = self.name.partition("::")
             return f"{self.harness} `{file.rpartition('/')[2]}`"
@@ -76,7 +76,7 @@ def _property(*tests: str) -> tuple[Catch, ...]:
 DEFECTS = (
     Defect(
         id="C1",
-        what="a compensation runs before the effect of its event, which is then never undone",
+        what="a compensation runs before its event, whose effect then stays",
         caught=_model("COMPENSATES_UNFINISHED") + _property(_RACE),
     ),
     Defect(
@@ -86,12 +86,12 @@ DEFECTS = (
     ),
     Defect(
         id="C3",
-        what="writers go by another number of shards than the tables: events are never sent",
+        what="writers use another number of shards than the tables: events are never sent",
         caught=_simulated("writes-by-its-own-number", "writes-by-a-smaller-number"),
     ),
     Defect(
         id="C4",
-        what="rows without a handler starve every retry of their group",
+        what="rows without a handler block every retry of their group",
         caught=_faults("M39"),
     ),
     Defect(
@@ -106,7 +106,7 @@ DEFECTS = (
     ),
     Defect(
         id="C7",
-        what="events added while a commit in two phases begins are lost",
+        what="events added at the start of a two-phase commit are lost",
         caught=_property(f"{_CALLERS}[leaves_late_events_out_of_prepared_transactions]")
         + _faults("M47"),
     ),
@@ -122,12 +122,12 @@ DEFECTS = (
     ),
     Defect(
         id="C10",
-        what="rows' contents are in logs, errors and on the rollback topic",
+        what="contents of rows appear in logs, in errors and on the rollback topic",
         caught=_faults("M52"),
     ),
     Defect(
         id="C11",
-        what="a poll of large records makes a statement that the server refuses, for ever",
+        what="a poll of large records makes a statement that the server always refuses",
         caught=_faults("M50", "M51"),
     ),
     Defect(
@@ -137,22 +137,22 @@ DEFECTS = (
     ),
     Defect(
         id="C13",
-        what="rollbacks that come after the purge, or after a change of the source, end silently",
+        what="rollbacks after a purge or a change of the source have no effect and no error",
         caught=_faults("M41", "M61"),
     ),
     Defect(
         id="C14",
-        what="another release fails an event without its local rollback",
+        what="an old release fails an event of a new type without its local rollback",
         caught=_simulated("old-release-fails-new-events"),
     ),
     Defect(
         id="C15",
-        what="the watchdog ends a handler within its lease, at each attempt",
+        what="the watchdog ends a process within the lease of its handler, at each attempt",
         caught=_faults("M55"),
     ),
     Defect(
         id="C16",
-        what="an upgrade of the tables waits for a reader and blocks all writers",
+        what="an upgrade of the tables waits for a reader, and blocks all writers meanwhile",
         caught=_faults("M56"),
     ),
     Defect(
@@ -162,32 +162,32 @@ DEFECTS = (
     ),
     Defect(
         id="C18",
-        what="a session with two databases leaves ghosts",
+        what="a session with two databases publishes events of rolled-back transactions",
         caught=_property(f"{_CALLERS}[commits_one_database_after_the_other]"),
     ),
     Defect(
         id="C19",
-        what="an operator's rollback of a half message leaves its barrier open",
+        what="an operator's rollback of a half message lets the local transaction commit later",
         caught=_property(f"{_HALF}_decision_that_leaves_the_barrier_open"),
     ),
     Defect(
         id="C20",
-        what="records of a recreated topic are parked nowhere",
+        what="bad records of a recreated topic are not parked",
         caught=_faults("M57"),
     ),
     Defect(
         id="C21",
-        what="the isolation level of the server holds for workers",
+        what="workers use the server's default isolation level",
         caught=_faults("M43"),
     ),
     Defect(
         id="C22",
-        what="a publisher takes the first of several sessions",
+        what="a publishing function with several sessions uses the first one",
         caught=_property(_PUBLISHERS),
     ),
     Defect(
         id="C23",
-        what="sequences that start again after a switch-over turn the order of a key round",
+        what="sequences that restart after a switch-over reverse the order of a key",
         caught=_faults("M53"),
     ),
     Defect(
@@ -197,7 +197,7 @@ DEFECTS = (
     ),
     Defect(
         id="S1",
-        what="a topic that is refused stops all others",
+        what="a refused topic stops all other topics",
         caught=_faults("M58"),
     ),
     Defect(
@@ -212,7 +212,7 @@ DEFECTS = (
     ),
     Defect(
         id="S4",
-        what="SystemExit in a pass forgets a claim, and the order of its keys is lost",
+        what="SystemExit during a pass loses the claim, and the order of its keys",
         caught=_simulated("interrupted-batch-is-forgotten") + _faults("M26"),
     ),
     Defect(
@@ -222,17 +222,17 @@ DEFECTS = (
     ),
     Defect(
         id="S6",
-        what="refusals hide DEAD rollbacks in the status",
+        what="refused events hide DEAD rollbacks in the status",
         caught=_property(_STATUS),
     ),
     Defect(
         id="S7",
-        what="a downgrade and upgrade of the tables orphans half messages",
+        what="a downgrade and upgrade of the tables loses half messages",
         caught=_property(_DOWNGRADES),
     ),
     Defect(
         id="S8",
-        what="checks of half messages take all connections of a relay",
+        what="check-backs take all connections of a relay",
         own_test=f"{_CHECKS}::test_checks_that_wait_leave_the_relays_connections_alone",
     ),
     Defect(
@@ -242,25 +242,25 @@ DEFECTS = (
     ),
     Defect(
         id="S10",
-        what="as the first process of a container, a worker misses an early SIGTERM",
+        what="a worker that is the first process of a container ignores an early SIGTERM",
         own_test="tests/acceptance/test_worker_life.py"
         "::test_signal_ends_the_first_process_of_a_container_at_start",
     ),
     Defect(
         id="S11",
-        what="SIGHUP ends a worker at once, with its leases",
+        what="SIGHUP ends a worker at once, before it releases its leases",
         caught=_faults("M60"),
     ),
     Defect(
         id="S12",
-        what="each attempt to reach an unreachable Kafka leaves descriptors open",
+        what="each failed connection to Kafka leaves descriptors open",
         caught=_faults("M59"),
     ),
 )
 
 
 def names_of(harness: Harness) -> Iterator[str]:
-    """Yield the names that a harness has to find."""
+    """Yield the names of the defects that a harness has to find."""
     for defect in DEFECTS:
         for catch in defect.caught:
             if catch.harness is harness:
@@ -268,12 +268,12 @@ def names_of(harness: Harness) -> Iterator[str]:
 
 
 def as_markdown() -> str:
-    """Return the table of docs/explanation/guarantees.md."""
-    lines = ["| defect | put back, it is found by |", "|---|---|"]
+    """Return the table of docs/explanation/proof.md."""
+    lines = ["| defect | found by |", "|---|---|"]
     for defect in DEFECTS:
         found_by = "; ".join(map(str, defect.caught))
         if not found_by:
             file, _, _ = defect.own_test.partition("::")
-            found_by = f"its own test alone: `{file.rpartition('/')[2]}`"
+            found_by = f"only its own test: `{file.rpartition('/')[2]}`"
         lines.append(f"| {defect.id} {defect.what} | {found_by} |")
     return "\n".join(lines)

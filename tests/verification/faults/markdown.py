@@ -1,4 +1,4 @@
-"""The figures of `build/faults.json` as docs/explanation/guarantees.md shows them."""
+"""The figures of `build/faults.json` as docs/explanation/proof.md shows them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 _COUNTS: Final = {
-    "attempted": "tried",
-    "info": "info",
+    "attempted": "attempted",
+    "info": "ambiguous",
     "fail": "failed",
     "records": "records",
     "duplicate_records": "duplicates",
     "effects": "effects",
-    "compensations": "taken back",
+    "compensations": "compensated",
     "parked": "parked",
 }
 
@@ -20,7 +20,7 @@ _COUNTS: Final = {
 def figures_of(report: Mapping[str, Any]) -> str:
     """Return the table of the faults, with their reconciliations, and the sums of the rest.
 
-    Parts that were not run are omitted.
+    A part that did not run has no figures.
     """
     faults = report.get("faults", ())
     parts = (_faults(faults), _reconciliations(faults), _sums(report))
@@ -100,23 +100,23 @@ def _caught(report: Mapping[str, Any], part: str) -> list[str]:
 
 
 def _histories(report: Mapping[str, Any]) -> list[str]:
-    """Return lines about the histories of the reconciliation: by the rules, on Spark, repaired."""
+    """Return the sums of the histories: by the rules, on Spark, and repaired."""
     lines = []
     for part, how in (("histories", "by the rules in Python"), ("nights", "on Spark")):
         if (of := report.get(part)) is not None:
             lines.append(
                 f"Histories {how}: {of['histories']:,}, {of['nights']:,} nights, "
-                f"{of['further']:,} of them from where an earlier one had ended; planted "
+                f"{of['further']:,} of them continue an earlier night; planted "
                 f"{of['planted']:,}, reported {of['reported']:,}, precision "
                 f"{_share(of['right'], of['reported'])}, recall "
-                f"{_share(of['right'], of['planted'])}; {of['wrong']} with something wrong."
+                f"{_share(of['right'], of['planted'])}; {of['wrong']} wrong."
             )
         lines += _caught(report, part)
     if (of := report.get("repairs")) is not None:
         lines.append(
-            f"Repaired nights: {of['repairs']:,}, ended at {of['deaths']:,} steps and begun again; "
-            f"of {of['found']:,} mismatches {of['left']:,} left to an operator; {of['wrong']} with "
-            "something wrong."
+            f"Repairs: {of['repairs']:,}, interrupted at {of['deaths']:,} steps and restarted; "
+            f"of {of['found']:,} mismatches {of['left']:,} left to an operator; "
+            f"{of['wrong']} wrong."
         )
     return lines + _caught(report, "repairs")
 

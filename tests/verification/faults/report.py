@@ -11,9 +11,9 @@ from tests.verification.faults.matrix import Row
 from tests.verification.faults.mutant_runs import MutantRunResult
 
 COLUMNS = {
-    "attempted": "tried",
+    "attempted": "attempt",
     "ok": "ok",
-    "info": "info",
+    "info": "ambig",
     "fail": "fail",
     "committed": "commit",
     "records": "rec",
@@ -25,7 +25,7 @@ COLUMNS = {
     "ghost": "ghost",
     "double": "dbl",
     "inversions": "inv",
-    "both": "both",
+    "both": "eff+comp",
     "neither": "neith",
     "illegal": "illeg",
     "money": "money",
@@ -33,7 +33,7 @@ COLUMNS = {
 
 
 def line_of(row: Row) -> Text:
-    """Return the line of a fault, with all its problems below."""
+    """Return the line of a fault: passed or failed, and each problem below it."""
     verdict = Text("passed", style="green") if row.passed else Text("FAILED", style="bold red")
     line = Text.assemble(
         f"{row.fault.id:>4}  ",

@@ -91,7 +91,7 @@ OF_CONSUMERS = named(
     ("M38", "an error while decoding skips the batch", _undecoded_records_are_skipped),
     ("M39", "rows without a handler fill the batch of due ones", _all_types_are_due),
     ("M40", "a purge deletes what a rollback still needs", _nothing_is_needed),
-    ("M41", "whose event it is comes from a setting", _own_events_bear_the_name_of_now),
+    ("M41", "the owner of an event is taken from a setting", _own_events_bear_the_name_of_now),
     ("M48", "an event is settled by a commit of its handler", _a_handlers_commit_settles),
     ("M52", "reasons quote rows and payloads from errors", _errors_are_quoted_whole),
 )

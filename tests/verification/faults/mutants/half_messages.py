@@ -60,7 +60,7 @@ def _every_commit_is_believed(breaker: Breaker) -> None:
 OF_HALF_MESSAGES = named(
     "BANK_MUTANT",
     ("M23", "committed by default after the last check", _committed_after_the_last_check),
-    ("M24", "a check that looks, and does not enter the barrier", _a_check_that_only_looks),
-    ("M25", "checked in spite of immunity", _nobody_is_immune),
-    ("M36", "a commit believed although the barrier has none", _every_commit_is_believed),
+    ("M24", "a check reads the barrier and does not enter it", _a_check_that_only_looks),
+    ("M25", "checked during immunity", _nobody_is_immune),
+    ("M36", "a commit accepted although the barrier has none", _every_commit_is_believed),
 )

@@ -119,7 +119,7 @@ IN_RECONCILIATION = named(
     ("M20", "reconciled by digests without payloads", _digests_without_payloads),
     ("M21", "repaired although the row has moved since the run", _repaired_however_it_stands_now),
     ("M22", "published again by a repair under a new id", _published_again_under_a_new_id),
-    ("M62", "handed over by a repair although taken back", _delivered_although_taken_back),
+    ("M62", "handed over by a repair although compensated", _delivered_although_taken_back),
     ("M63", "replayed by a repair although undone locally", _replayed_although_undone),
 )
 _OF_THE_JOB = {"M19", "M20"}

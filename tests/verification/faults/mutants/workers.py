@@ -49,10 +49,18 @@ def _late_rollbacks_count_as_early(breaker: Breaker) -> None:
 OF_WORKERS = named(
     "BANK_MUTANT",
     ("M55", "the watchdog ends handlers within their leases", _the_watchdog_knows_no_leases),
-    ("M56", "an upgrade's locks are in front of writers", _an_upgrade_waits_in_front_of_writers),
-    ("M57", "parked records are known by their place", _parked_records_are_known_by_their_place),
-    ("M58", "rows after held keys stay queued", _rows_after_held_keys_stay_in_line),
-    ("M59", "clients that failed to connect stay open", _failed_clients_stay_open),
+    (
+        "M56",
+        "an upgrade blocks writers while it waits for locks",
+        _an_upgrade_waits_in_front_of_writers,
+    ),
+    (
+        "M57",
+        "parked records are identified by position alone",
+        _parked_records_are_known_by_their_place,
+    ),
+    ("M58", "rows after blocked keys stay in the main queue", _rows_after_held_keys_stay_in_line),
+    ("M59", "clients that failed to connect are not closed", _failed_clients_stay_open),
     ("M60", "SIGHUP ends a process at once", _hangups_end_a_process_at_once),
     ("M61", "rollbacks of purged events count as early", _late_rollbacks_count_as_early),
 )

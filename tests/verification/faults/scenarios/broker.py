@@ -132,7 +132,7 @@ FAULTS = (
     ),
     Fault(
         id="F21",
-        name="broker back without its data",
+        name="broker restarted without its data",
         run=back_without_its_data,
         after=_nothing_came_twice,
         setting=own_kafka,

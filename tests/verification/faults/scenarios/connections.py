@@ -228,7 +228,7 @@ FAULTS = (
     ),
     Fault(
         id="F52",
-        name="failover by way of a server that takes no writes",
+        name="failover through a server that accepts no writes",
         run=failed_over,
         after=expect_all_to_end_in_order,
     ),

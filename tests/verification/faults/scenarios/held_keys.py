@@ -98,7 +98,7 @@ _place = attrgetter("key", "partition", "offset")
 FAULTS = (
     Fault(
         id="F51",
-        name="a refused topic with rows after held keys",
+        name="a refused topic with rows after blocked keys",
         run=refused_beside_healthy,
         after=_all_in_order,
         setting=own_kafka,

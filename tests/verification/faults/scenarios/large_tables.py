@@ -83,7 +83,7 @@ def _as_usual(banks: Banks) -> None:
 FAULTS = (
     Fault(
         id="F45",
-        name="schema upgrade of large tables under load, during a long read",
+        name="schema upgrade of large tables under load, with a long reader",
         run=upgraded_under_load,
         after=_as_usual,
     ),

@@ -93,14 +93,14 @@ def _back_by_themselves(banks: Banks) -> None:
 FAULTS = (
     Fault(
         id="F56a",
-        name="Kafka away for long, few descriptors",
+        name="Kafka unreachable for long, few descriptors",
         run=kafka_away,
         after=_back_by_themselves,
         setting=own_kafka,
     ),
     Fault(
         id="F56b",
-        name="PostgreSQL away for long, few descriptors",
+        name="PostgreSQL unreachable for long, few descriptors",
         run=postgres_away,
         after=_back_by_themselves,
         setting=own_postgres,

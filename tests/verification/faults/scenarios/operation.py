@@ -163,7 +163,7 @@ def _limit_messages(banks: Banks, size: int) -> None:
 
 
 FAULTS = (
-    Fault(id="F14", name="poison among good events", run=poison),
+    Fault(id="F14", name="rejected events among good events", run=poison),
     Fault(
         id="F15",
         name="SIGTERM under load, once and twice",

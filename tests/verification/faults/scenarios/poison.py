@@ -186,7 +186,7 @@ def many_in_a_batch(world: World, open_: ExitStack) -> Mapping[str, Any]:
 FAULTS = (
     Fault(
         id="F27",
-        name="poison among good records",
+        name="bad records among good records",
         run=poison_among_good_ones,
         setting=large_records,
     ),

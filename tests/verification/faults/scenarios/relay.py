@@ -259,10 +259,10 @@ def _broken(banks: Banks, point: Failpoint, **environment: str) -> Worker:
 
 FAULTS = (
     Fault(id="F9", name="relay killed at each step of its pass", run=killed_at_each_step),
-    Fault(id="F10", name="relay stopped past its lease, taken over, back again", run=zombies),
+    Fault(id="F10", name="relay suspended past its lease, taken over, resumed", run=zombies),
     Fault(id="F11", name="four relays race while relays come and go", run=race),
     Fault(id="F12", name="wrong clocks of relays", run=wrong_clocks, why_not=clocks.why_not),
     Fault(
-        id="F13", name="late ticks of a relay, and sends that block", run=late, setting=own_kafka
+        id="F13", name="late passes of a relay, and sends that block", run=late, setting=own_kafka
     ),
 )

@@ -47,7 +47,7 @@ _LEFT = f"SELECT count(*) FROM shield_outbox WHERE waiting AND last_error LIKE '
 FAULTS = (
     Fault(
         id="F37",
-        name="a release next to one that does not know its events",
+        name="two releases at once, one without the new event types",
         run=rolling_deployment,
     ),
 )

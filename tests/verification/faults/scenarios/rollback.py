@@ -285,12 +285,12 @@ FAULTS = (
     ),
     Fault(
         id="F30",
-        name="rollbacks early, late, twice, against success",
+        name="rollbacks early, late, twice, racing a success",
         run=success_races_rollback,
     ),
     Fault(
         id="F31",
-        name="a compensation that fails for ever",
+        name="a compensation that always fails",
         run=compensation_that_fails_for_ever,
     ),
     Fault(
@@ -300,7 +300,7 @@ FAULTS = (
     ),
     Fault(
         id="F43a",
-        name="a purge during rollbacks that are tried again, dead, replayed",
+        name="a purge while rollbacks are retried, DEAD, replayed",
         run=purged_beside_rollbacks,
     ),
     Fault(
