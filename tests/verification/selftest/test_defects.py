@@ -46,4 +46,4 @@ def test_each_test_of_the_table_exists(test: str) -> None:
 
 
 def test_the_documentation_has_the_table() -> None:
-    assert as_markdown() in (ROOT / "docs" / "explanation" / "guarantees.md").read_text()
+    assert as_markdown() in (ROOT / "docs" / "explanation" / "proof.md").read_text()

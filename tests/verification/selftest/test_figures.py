@@ -1,4 +1,4 @@
-"""Tests of the figures that the faults' command prints for docs/explanation/guarantees.md."""
+"""Tests of the figures that the faults' command prints for docs/explanation/proof.md."""
 
 from __future__ import annotations
 

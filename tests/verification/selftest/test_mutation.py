@@ -190,6 +190,6 @@ sys.exit(status)
 
 
 def test_the_reasons_of_survivors_stand_in_the_documentation() -> None:
-    documented = (ROOT / "docs/explanation/guarantees.md").read_text()
+    documented = (ROOT / "docs/explanation/proof.md").read_text()
     missing = [line for line in report.markdown_of_reasons() if line not in documented]
     assert not missing, "python -m tests.verification.mutation --markdown"
