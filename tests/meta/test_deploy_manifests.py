@@ -150,3 +150,11 @@ def test_every_file_is_linked_from_the_page() -> None:
         if f"(../../{path.relative_to(ROOT)})" not in page
     ]
     assert not missing
+
+
+def test_what_the_page_shows_of_the_files_is_in_them() -> None:
+    page = (DOCS / "how-to" / "deploy.md").read_text()
+    shown = re.findall(r"^```(?:ini|yaml|sql)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    files = {path.read_text() for path in [*UNITS, *MANIFESTS, DEPLOY / "grants.sql"]}
+    assert len(shown) == 3
+    assert set(shown) <= files
