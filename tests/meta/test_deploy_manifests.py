@@ -157,4 +157,4 @@ def test_what_the_page_shows_of_the_files_is_in_them() -> None:
     shown = re.findall(r"^```(?:ini|yaml|sql)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     files = {path.read_text() for path in [*UNITS, *MANIFESTS, DEPLOY / "grants.sql"]}
     assert len(shown) == 3
-    assert set(shown) <= files
+    assert all(any(block in text for text in files) for block in shown)
