@@ -120,7 +120,7 @@ def test_workers_have_more_time_to_stop_than_the_stop_timeout() -> None:
     )
 
 
-def test_settings_of_manifests_load_an_application_with_its_group() -> None:
+def test_settings_of_manifests_load_application_with_its_group() -> None:
     [settings] = documents(DEPLOY / "kubernetes" / "settings.yaml")
     [consumer] = containers(DEPLOY / "kubernetes" / "consumer.yaml")
     application = settings["data"]["SHIELDTX_APP"]
