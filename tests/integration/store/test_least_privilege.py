@@ -1,16 +1,23 @@
-"""A service that only writes events needs one privilege: INSERT on the outbox."""
+"""What roles may do that write, run workers or read: examples/deploy/grants.sql is enough."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session
 
-from shieldtx import Event
-from tests.support.service import Service, drain, make_topics
+from shieldtx import Event, Refused, ShieldTx
+from tests.support.project import ROOT
+from tests.support.service import QUICK, Service, drain, effect, make_topics
+
+GRANTS = ROOT / "examples" / "deploy" / "grants.sql"
+MOMENT = timedelta(milliseconds=1)
+ROLES = ("shop_web", "shop_worker", "shop_reader")
 
 
 def test_a_role_that_may_only_insert_can_write_events(
@@ -38,3 +45,94 @@ def test_a_role_that_may_only_insert_can_write_events(
         engine.dispose()
         service.execute("DROP OWNED BY shop")
         service.execute("DROP ROLE shop")
+
+
+@pytest.fixture
+def service(make_service: Callable[..., Service]) -> Iterator[Service]:
+    """A service whose tables are granted as the how-to page does."""
+    made = make_service("orders")
+    for role in ROLES:
+        made.execute(f"DROP ROLE IF EXISTS {role}")
+        made.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'shop'")
+    made.execute(GRANTS.read_text())
+    made.execute("GRANT INSERT ON effects TO shop_worker")
+    yield made
+    for role in ROLES:
+        made.execute(f"DROP OWNED BY {role}")
+        made.execute(f"DROP ROLE {role}")
+
+
+@contextmanager
+def as_role(service: Service, role: str) -> Iterator[Engine]:
+    """Connect as a role."""
+    engine = create_engine(service.engine.url.set(username=role, password="shop"))
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def application(service: Service, role: str) -> Iterator[ShieldTx]:
+    """The application of the service, whose workers connect as a role."""
+    with as_role(service, role) as engine:
+        changes = {"trace": True, "retention_outbox": MOMENT, "retention_inbox": MOMENT}
+        settings = service.app.settings.model_copy(update=changes)
+        app = ShieldTx(settings, engine=engine, broker=service.app.broker)
+        app.declare("orders.placed")
+        app.barrier("orders.placed")
+        app.consumer("stock").handles("orders.placed", retry=QUICK)(reserve)
+        app.consumer("refunds").compensates("orders.placed")(effect("compensated"))
+        yield app
+        app.close()
+
+
+def reserve(session: Session, event: Event) -> None:
+    if event.payload == "refused":
+        raise Refused("sold out")
+    if event.payload == "failing":
+        raise ValueError("fails each time")
+    effect("reserved")(session, event)
+
+
+def test_granted_roles_write_publish_handle_compensate_and_purge(service: Service) -> None:
+    with ExitStack() as roles:
+        writer = roles.enter_context(as_role(service, "shop_web"))
+        app = roles.enter_context(application(service, "shop_worker"))
+        service.app.declare("orders.placed")
+        with Session(writer) as session, session.begin():
+            for payload in ("good", "refused", "failing"):
+                event = Event(type="orders.placed", key=payload, payload=payload)
+                service.app.outbox.add(session, event)
+        app.schema.check()
+        app.schema.check_sequences()
+        app.broker.topics().create(app.topics(), partitions=1, replication=1)
+        with app.half("orders.placed", "good", key="half") as half, Session(app.engine) as session:
+            half.guard(session)
+            session.commit()
+        relay = app.build_relay()
+        relay.renew()
+        workers = [app.build_consumer(group) for group in ("stock", "refunds")]
+        drain(relay, *workers)
+        for check_back in app.half_messages.check_backs(stopping=lambda: False):
+            check_back.run_once()
+        app.half_messages.parking().run_once()
+        retention = app.build_retention()
+        while retention.run_once().more:
+            continue
+        for worker in (relay, *workers):
+            worker.close()
+    assert sorted(service.effects("reserved")) == ["good", "half"]
+    assert sorted(service.effects("compensated")) == ["failing", "refused"]
+    assert service.outbox() == {}
+    assert service.rows("SELECT count(*) FROM shield_purged") != [(0,)]
+
+
+def test_a_granted_reader_reads_and_changes_nothing(service: Service) -> None:
+    with application(service, "shop_reader") as app:
+        app.schema.check()
+        assert app.stores.status().read().outbox.states["INIT"].rows == 0
+        with app.engine.connect() as connection:
+            assert connection.scalar(text("SELECT pg_has_role('pg_read_all_stats', 'USAGE')"))
+            with pytest.raises(ProgrammingError, match="permission denied"):
+                connection.execute(text("DELETE FROM shield_outbox"))
