@@ -91,7 +91,7 @@ def main() -> int:
             return 1
     report.write(BUILD)
     plots = [str(peer_env.python()), "-m", "benchmarks.output.plots", str(BUILD)]
-    subprocess.run(plots, check=True, cwd=ROOT)  # noqa: S603  our own module
+    subprocess.run(plots, check=True, cwd=ROOT)  # noqa: S603  a module of this package
     quick = ", quick run" if arguments.quick else ""
     report.show(console, f"shieldtx and its peers{quick}")
     for problem in failures:
@@ -106,7 +106,7 @@ def _measure(
     progress: Progress,
     say: Callable[[str], None],
 ) -> tuple[Report, list[str]]:
-    """Run experiments one after the other; the failure of one leaves the others alone."""
+    """Run experiments one after the other; a failure does not affect the other experiments."""
     failures: list[str] = []
     say("starting PostgreSQL and Kafka")
     with Servers() as servers:
@@ -117,7 +117,7 @@ def _measure(
         for name in names:
             try:
                 report.add(EXPERIMENTS[name].run(bench))
-            except Exception as failure:  # noqa: BLE001  the others' figures are worth showing
+            except Exception as failure:  # noqa: BLE001  the other figures are still valid
                 failures.append(f"{name}: {_told(failure)}")
             progress.advance(progress.task_ids[0])
     return report, failures

@@ -1,8 +1,8 @@
 """`python -m benchmarks.indexes`: what indexes for the reconciliation would save and cost.
 
 Each variant of the outbox takes the same events: written by the server, sent by a relay into
-memory. What differs from the outbox as it is, is what the variant costs every event; what it saves
-is the time by which a nightly scan of settled rows is shorter.
+memory. The difference from the present outbox is the cost of the variant for every event; its gain
+is the shorter nightly scan of settled rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from shieldtx.testing.memory_broker import MemoryBroker
 
 KEYS: Final = 1_000
 WARM_UP: Final = 5_000
-"""Events, before each measurement."""
+"""Events before each measurement."""
 
 _SCAN: Final = """
     SELECT bit_xor(uuid_hash_extended(event_id, hashtextextended(payload, 0)))
@@ -51,7 +51,7 @@ _COVERING: Final = """
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variant:
-    """An outbox with something more."""
+    """An outbox with other indexes or columns."""
 
     title: str
     changes: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class Outbox:
         self._connection.close()
 
     def rest(self, rows: int) -> None:
-        """Fill it with rows at rest, and do what autovacuum does."""
+        """Fill the outbox with settled rows, and vacuum as autovacuum does."""
         fill_terminal(self._connection, rows, keys=KEYS)
         self._connection.execute("VACUUM (FREEZE, ANALYZE) shield_outbox")
 
@@ -111,7 +111,7 @@ class Outbox:
         return _seconds(lambda: self._connection.execute(self.variant.scan.encode()))
 
     def work(self, events: int) -> tuple[float, float]:
-        """Return what writing an event and sending one take, in microseconds."""
+        """Return the times to write and to send an event, in microseconds."""
         app = ShieldTx(self._settings, broker=MemoryBroker())
         app.declare(EVENT_TYPE)
         app.broker.topics().create(app.topics(), partitions=8, replication=1)
@@ -146,7 +146,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Measure all variants by turns, and print the medians."""
+    """Measure all variants, alternating, and print the medians."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.indexes")
     parser.add_argument("--rows", type=int, default=1_000_000, help="at rest, of each variant")
     parser.add_argument("--events", type=int, default=50_000, help="of each measurement")

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.profile`: where the time of a relay or a consumer goes, by py-spy."""
+"""`python -m benchmarks.profile`: where a relay or a consumer spends its time, by py-spy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from benchmarks.harness.servers import RunEnvironment, Servers
 
 KEYS: Final = 1_000
 RATE: Final = 400
-"""Looks a second, at the threads that hold Python's lock: so at work, not at waiting."""
+"""Samples per second of the threads that hold Python's lock: of work, not of waiting."""
 
 Parts = Sequence[tuple[str, Sequence[str]]]
 
@@ -83,7 +83,7 @@ def _prepare(place: RunEnvironment, module: str, events: int) -> None:
 def _run(
     place: RunEnvironment, module: str, job: Mapping[str, Any], events: int, stacks: Path
 ) -> Run:
-    """Measure the subject over four fifths of the events while py-spy looks at it."""
+    """Measure the subject over four fifths of the events while py-spy samples it."""
     py_spy = peer_env.python().with_name("py-spy")
     look = [str(py_spy), "record", "--gil", "--format", "raw", "--rate", str(RATE)]
     with ExitStack() as running:
@@ -105,7 +105,7 @@ def _run(
 
 
 def _shares(stacks: Iterable[str], parts: Parts) -> dict[str, float]:
-    """Return how much of the looks each part has; a stack belongs to the first that it names."""
+    """Return the share of samples of each part; a stack belongs to the first part that it names."""
     counts: Counter[str] = Counter()
     for line in stacks:
         stack, _, looks = line.rpartition(" ")

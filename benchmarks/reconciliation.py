@@ -1,4 +1,4 @@
-"""`python -m benchmarks.reconciliation`: the reconciliation beside a plain Spark JDBC join."""
+"""`python -m benchmarks.reconciliation`: the reconciliation and a plain Spark JDBC join."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from shieldtx.reconcile.verdicts import Verdict
 Say = Callable[[str], None]
 
 BYTES_A_ROW: Final = 2_500
-"""Of outbox and inbox together, with their indexes."""
+"""Bytes of outbox and inbox together, with their indexes."""
 LOG_WIDTH: Final = 140
 
 
 @dataclass(kw_only=True, slots=True)
 class Stage:
-    """Where runs are measured, and what was found so far."""
+    """The environment of the measured runs, and their results so far."""
 
     server: EmbeddedPostgres
     folder: Path
@@ -51,7 +51,7 @@ class Stage:
     say: Say
 
     def open(self, name: str, rows: int) -> ReconcileDatabases:
-        """Make the books of so many events."""
+        """Create the databases of the given events."""
         books = ReconcileDatabases(self.server, name=name, rows=rows)
         began = time.monotonic()
         books.create(self.say)
@@ -75,12 +75,12 @@ class Stage:
         return self._told(name, "reconciliation", run)
 
     def scan(self, books: ReconcileDatabases, name: str) -> float:
-        """Read the tables once for nothing: no comparison of them all takes less."""
+        """Read the tables once without comparing them: the lower bound of a full comparison."""
         self.say(f"{name}: bare scan")
         return books.scan()
 
     def join(self, books: ReconcileDatabases, name: str) -> Timed:
-        """Run the plain join once, and see that it has found what it can find."""
+        """Run the plain join once, and check that it has found all differences that it can find."""
         self.say(f"{name}: plain join")
         request = books.request(self.folder / "join", jdbc_jar=self.jdbc_jar)
         return self._told(name, "plain join", join(request, without=self.server.pid))
@@ -98,7 +98,7 @@ class Stage:
 
 @dataclass(kw_only=True, slots=True)
 class Rounds:
-    """What the rounds over the same books took."""
+    """The results of the rounds over the same databases."""
 
     ours: list[Timed] = field(default_factory=list)
     theirs: list[Timed] = field(default_factory=list)
@@ -106,22 +106,22 @@ class Rounds:
 
     @property
     def start(self) -> float:
-        """What Spark's start and end take by themselves, in the middle."""
+        """The median duration of Spark's start and end."""
         return statistics.median(run.wall - run.seconds for run in self.theirs)
 
     @property
     def seconds(self) -> float:
-        """What the reconciliation takes beside Spark's start, in the middle."""
+        """The median duration of the reconciliation without Spark's start."""
         return _wall(self.ours) - self.start
 
     @property
     def join_seconds(self) -> float:
-        """What the join takes beside it."""
+        """The median duration of the join without Spark's start."""
         return _wall(self.theirs) - self.start
 
 
 def settle() -> None:
-    """Let what was written reach the disk, lest whatever is measured next wait for it."""
+    """Flush the written data to disk, so that the next measurement does not wait for it."""
     os.sync()
 
 
@@ -171,7 +171,7 @@ def measure(stage: Stage) -> dict[str, float | str]:
 
 
 def _rounds(stage: Stage, books: ReconcileDatabases) -> Rounds:
-    """Run all by turns."""
+    """Run all subjects, alternating."""
     rounds = Rounds()
     turns: list[Callable[[str], None]] = [
         lambda name: rounds.scans.append(stage.scan(books, name)),
@@ -185,7 +185,7 @@ def _rounds(stage: Stage, books: ReconcileDatabases) -> Rounds:
 
 
 def _small(stage: Stage) -> Rounds:
-    """Measure a part of the rows alone, for what a row costs there."""
+    """Measure only a part of the rows, for the cost of a row there."""
     rows = stage.sizes.small_rows
     books = stage.open("small", rows)
     try:
@@ -199,7 +199,7 @@ def _small(stage: Stage) -> Rounds:
 
 
 def _incremental(stage: Stage, books: ReconcileDatabases) -> tuple[Timed, dict[str, float | str]]:
-    """Add a day's events, and reconcile these only."""
+    """Add a day's events, and reconcile only these."""
     old, new = books.rows, stage.sizes.incremental_rows
     stage.say(f"writing {new:,} further events")
     books.extend(new)
@@ -231,7 +231,7 @@ def _differences(found: set[Said], truth: set[Said]) -> str:
 
 
 def main() -> int:
-    """Measure; the exit status is 1 where what was found is not what was planted."""
+    """Measure; the exit status is 1 if the results differ from the planted mistakes."""
     sizes = asked_sizes()
     began = time.monotonic()
     console = Console()

@@ -1,7 +1,7 @@
 """`python -m benchmarks.upgrade`: how long writers wait while tables in use are upgraded.
 
-The tables of the oldest revision are filled; a reader keeps its transaction open, writers go on
-writing, and the tables are upgraded to the latest revision. Printed is the longest wait of a write.
+The tables of the oldest revision are filled. A reader keeps its transaction open, writers continue,
+and the tables are upgraded to the latest revision. The output is the longest wait of a write.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shieldtx.store.schema import Schema
 OLDEST: Final = "0001"
 WRITERS: Final = 2
 LONGEST_WAIT_S: Final = 1.0
-"""What a write may wait at most."""
+"""Maximum wait of a write."""
 
 _OUTBOX: Final = """
     INSERT INTO shield_outbox (event_id, shard, source, topic, event_type, tx_kind, operation, key,
@@ -39,7 +39,7 @@ _INBOX: Final = """
 
 
 class Writers:
-    """Threads that write an event into both tables again and again, and time each write."""
+    """Threads that write an event into both tables repeatedly, and time each write."""
 
     def __init__(self, engine: Engine, count: int) -> None:
         self._engine = engine
@@ -49,12 +49,12 @@ class Writers:
         """Seconds of each write."""
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start writing."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Write no more; what failed in a thread shows as too few writes."""
+        """Stop writing; an error in a thread shows as too few writes."""
         self._stopped.set()
         for thread in self._threads:
             thread.join()
@@ -70,7 +70,7 @@ class Writers:
 
 
 def measure(server: EmbeddedPostgres, rows: int, reading_s: float) -> None:
-    """Upgrade tables with so many rows beside a reader of so many seconds, and print the waits."""
+    """Upgrade tables with `rows` rows during a read of `reading_s` seconds, and print the waits."""
     name = f"upgrade_{uuid.uuid4().hex[:8]}"
     server.create_database(name)
     engine = create_engine(server.url(name), poolclass=NullPool)
@@ -99,7 +99,7 @@ def measure(server: EmbeddedPostgres, rows: int, reading_s: float) -> None:
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.upgrade")
     parser.add_argument("--rows", type=int, default=1_000_000, help="of each table")
     parser.add_argument("--reading", type=float, default=10.0, help="seconds of the reader")

@@ -1,8 +1,8 @@
 """`python -m benchmarks.wide_reconciliation`: runs with very many mismatches, or very wide rows.
 
 Three pairs of an outbox and an inbox: all payloads differ; payloads of a megabyte, of which some
-differ and are shown; events that the outbox has purged and the inbox still has. Printed are time,
-memory, and what the run leaves: a page that a browser can open, and all the rows in Parquet.
+differ and are shown; events that the outbox has purged and the inbox still has. The output is time,
+memory, and the result of the run: a page that a browser can open, and all the rows in Parquet.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.schema import Schema
 
 LARGEST_PAGE: Final = 5_000_000
-"""Bytes of report.html and of summary.json."""
+"""Maximum bytes of report.html and of summary.json."""
 MOST_MEMORY_MB: Final = 2_048
-"""Of the job, its Java and its Python, as in the benchmark of the reconciliation."""
+"""Maximum memory of the job, its Java and its Python, as in the benchmark of the reconciliation."""
 CHUNK: Final = 50_000
 OUTBOX_KEPT, INBOX_KEPT = timedelta(days=7), timedelta(days=14)
 
-# Ids that sort by the time of their writing, as those of the library do; equal on both sides.
+# Ids that sort by the time of their writing, like the library's; equal on both sides.
 _ID: Final = """(lpad(to_hex(%(begin_ms)s::bigint + n), 12, '0') || '7' ||
     lpad(to_hex(n %% 4096), 3, '0') || '8' || lpad(to_hex(n), 15, '0'))::uuid"""
 _AGE: Final = "now() - %(days)s * interval '1 day'"
@@ -69,12 +69,12 @@ class Rows:
     end: int
     payload: str
     days: float = 1.0
-    """Of age."""
+    """Age of the rows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """What is written, and how often a run must come to one verdict."""
+    """The written rows, and the expected count of one verdict."""
 
     title: str
     rows: Sequence[Rows]
@@ -124,7 +124,7 @@ def cases(asked: argparse.Namespace) -> list[Case]:
 
 
 def measure(server: EmbeddedPostgres, case: Case, number: int, jar: Path) -> tuple[str, ...]:
-    """Write a case, run, and return what is to be printed of it."""
+    """Write a case, run, and return the cells to print."""
     urls = {service: _database(server, f"{service}_{number}") for service in ("orders", "stock")}
     for rows in case.rows:
         _write(urls["orders" if rows.table is _OUTBOX else "stock"], rows)
@@ -151,7 +151,7 @@ def _request(urls: dict[str, str], folder: Path, jar: Path) -> ReconcileRequest:
 
 
 def _checked(case: Case, run: Timed, out: OutputFolder) -> tuple[str, ...]:
-    """Raise BenchmarkFailed where a run says something else, or leaves or takes too much."""
+    """Raise BenchmarkFailed if the verdicts are wrong, or files or memory are too large."""
     totals = from_json(out.findings.read_bytes()).totals
     if totals.get(case.verdict) != case.number:
         raise BenchmarkFailed(f"{case.title}: of {case.number:,} {case.verdict} {totals}")
@@ -191,7 +191,7 @@ def _write(url: str, rows: Rows) -> None:
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(
         description=__doc__, prog="python -m benchmarks.wide_reconciliation"
     )

@@ -1,7 +1,7 @@
-"""The smallest whole system: a shop sells, a warehouse reserves or refuses. Run it: it is one file.
+"""The smallest complete system: a shop sells, a warehouse reserves or refuses. Run this one file.
 
-SQLite and a broker in memory stand in for PostgreSQL and Apache Kafka. In production the settings
-come from the environment, and `shieldtx relay` and `shieldtx consume` do what `deliver` does here.
+SQLite and a broker in memory replace PostgreSQL and Apache Kafka. In production, the settings come
+from the environment, and `shieldtx relay` and `shieldtx consume` do the work of `deliver`.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ shop, warehouse = (
 
 @dataclass
 class Order:
-    """What a customer wants."""
+    """An order of a customer."""
 
     id: int
     customer: str
@@ -33,16 +33,16 @@ class Order:
 
 @shop.publishes("orders.placed", key="customer", biz_key="id")
 def place(session: Session, order: Order) -> Order:
-    """Store an order; what is returned becomes an event of the same transaction."""
+    """Store an order; the returned value becomes an event of the same transaction."""
     session.execute(text("INSERT INTO orders VALUES (:id, :item)"), vars(order))
     print(f"shop:      {order.customer} orders a {order.item} (order {order.id})")
     return order
 
 
-# It prints, which no rollback undoes: so it shares its transactions with no other event.
+# The handler prints, which no rollback undoes: so it shares its transaction with no other event.
 @warehouse.consumer("stock").handles("orders.placed", payload=Order, alone=True)
 def reserve(session: Session, event: Event) -> None:
-    """Take the item off the shelf. After any other error than Refused it would be tried again."""
+    """Take the item off the shelf. After any error except Refused, the event is tried again."""
     wanted = {"item": event.payload.item}
     if not session.scalar(text("SELECT pieces FROM shelf WHERE item = :item"), wanted):
         raise Refused(f"no {event.payload.item} left")
@@ -52,13 +52,13 @@ def reserve(session: Session, event: Event) -> None:
 
 @shop.consumer("refunds").compensates("orders.placed")
 def cancel(session: Session, event: Event) -> None:
-    """Take an order back that the warehouse has refused."""
+    """Cancel an order that the warehouse has refused."""
     session.execute(text("DELETE FROM orders WHERE id = :id"), vars(event.payload))
     print(f"shop:      order {event.payload.id} came back and is cancelled")
 
 
 def deliver() -> None:
-    """Run relays and consumers until none of them has anything left to do."""
+    """Run relays and consumers until nothing is left to do."""
     relays = shop.build_relay(), warehouse.build_relay()
     consumers = warehouse.build_consumer("stock"), shop.build_consumer("refunds")
     while any(w.run_once().more for w in relays) or any(w.run_once().more for w in consumers):

@@ -1,4 +1,4 @@
-"""Alembic's environment for those who write the next migration; all others use `shieldtx db`.
+"""Alembic's environment for developers who write a migration; operators use `shieldtx db`.
 
 alembic -x url=postgresql+psycopg://... revision --autogenerate --rev-id 0099 -m "what changes"
 """
@@ -23,12 +23,12 @@ def is_ours(
     reflected: bool,  # noqa: ARG001, FBT001  Alembic's signature
     compare_to: SchemaItem | None,  # noqa: ARG001  Alembic's signature
 ) -> bool:
-    """Look at shieldtx's tables alone: the schema may be shared with the service's own."""
+    """Return whether an item is shieldtx's: the schema may contain the service's own tables."""
     return type_ != "table" or name in OWN_TABLES
 
 
 def migrate() -> None:
-    """Run what the command asks for, over the database that `-x url=` names."""
+    """Run the command on the database that `-x url=` names."""
     given = context.get_x_argument(as_dictionary=True)
     if context.is_offline_mode() or not given.get("url"):
         raise CommandError("name a database: alembic -x url=postgresql+psycopg://... COMMAND")

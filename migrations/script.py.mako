@@ -16,16 +16,16 @@ depends_on = ${repr(depends_on)}
 
 
 # `upgrade` is one transaction, which waits for each lock for a fraction of a second: indexes of the
-# outbox and the inbox, and checks of their rows, go into `ONLINE = (...)` (shieldtx/store/online.py).
-# Autogenerate writes no CHECK constraints, index predicates or storage parameters, and no `schema=schema`:
+# outbox and the inbox, and checks of their rows, belong into `ONLINE = (...)` (shieldtx/store/online.py).
+# Autogenerate creates no CHECK constraints, index predicates or storage parameters, and no `schema=schema`:
 # add them by hand. tests/migrations compares the result with shieldtx/store/tables.py.
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:
-    """Say what changes."""
+    """Describe the change."""
     ${upgrades if upgrades else 'raise NotImplementedError'}
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:
-    """Take it back."""
+    """Describe the reversal."""
     ${downgrades if downgrades else 'raise NotImplementedError'}

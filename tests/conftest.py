@@ -1,4 +1,4 @@
-"""Fixtures of all tests: the real servers, once a run, and a fresh database for each test."""
+"""Fixtures of all tests: the real servers, once per run, and a fresh database for each test."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ pytest_plugins = [
 Eventually = Callable[..., None]
 
 KAFKA_THREADS = "kafka-io-"
-"""How the names of the threads of kafka-python's clients begin, one each."""
+"""The name prefix of kafka-python's client threads; each client has one thread."""
 OWN_THREADS = (KAFKA_THREADS, "shieldtx-")
-"""Likewise of all that end with what has started them; the servers' threads stay for a run."""
+"""Name prefixes of all threads that end with their owner; the servers' threads stay for a run."""
 
 LOGGERS = (None, "shieldtx", "kafka", "apscheduler", "alembic")
-"""Whose levels the command line or a worker changes; None is the root."""
+"""Loggers whose levels the command line or a worker changes; None is the root."""
 
-# A busy machine is no defect.
+# No deadline: on a busy machine a slow example is not a defect.
 settings.register_profile("shieldtx", deadline=None)
 settings.load_profile("shieldtx")
 
@@ -49,7 +49,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True, wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect without looking for garbage, of which there is none: it takes half as long."""
+    """Collect tests without garbage collection, which finds nothing and doubles the time."""
     gc.disable()
     try:
         return (yield)
@@ -60,7 +60,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.fixture(autouse=True)
 def own_logging() -> Iterator[None]:
-    """Put the log back as it was: the command line sets up that of a whole process."""
+    """Restore the logging configuration: the command line changes that of the whole process."""
     root = logging.getLogger()
     handlers = root.handlers[:]
     levels = {logger: logger.level for logger in map(logging.getLogger, LOGGERS)}
@@ -72,7 +72,7 @@ def own_logging() -> Iterator[None]:
 
 @pytest.fixture
 def own_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """The lines of shieldtx alone, to be counted: a client's thread may write one at any time."""
+    """Capture shieldtx's lines alone, so that tests can count them: clients log at any time."""
     own = logging.Filter("shieldtx")
     caplog.handler.addFilter(own)
     yield caplog
@@ -83,12 +83,12 @@ def own_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtu
 def threads_end(request: pytest.FixtureRequest) -> Iterator[None]:
     """No thread of a Kafka client or of shieldtx outlives its module.
 
-    Such a client would look for its broker, and such a thread for its database, for ever.
+    A leaked client would look for its broker forever, and a leaked thread for its database.
     """
     before = threads_named(*OWN_THREADS)
     yield
     if not threads_named(*OWN_THREADS) <= before:
-        # The thread of a worker that no test has closed ends with the worker.
+        # The thread of a worker that no test has closed ends with the worker object.
         gc.collect()
     wait(
         lambda: threads_named(*OWN_THREADS) <= before,
@@ -100,19 +100,19 @@ def threads_end(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def threads_named(*beginnings: str) -> set[threading.Thread]:
-    """The threads that run, of those whose names begin so."""
+    """Return the running threads whose names begin so."""
     return {each for each in threading.enumerate() if each.name.startswith(beginnings)}
 
 
 @pytest.fixture(scope="session")
 def databases(postgres: EmbeddedPostgres) -> MigratedDatabases:
-    """Makes databases with shieldtx's tables, where a test needs several."""
+    """Creates databases with shieldtx's tables, for tests that need several."""
     return MigratedDatabases(postgres)
 
 
 @pytest.fixture
 def database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
-    """The SQLAlchemy URL of an empty database that nobody else uses; dropped afterwards."""
+    """The SQLAlchemy URL of an empty database that only this test uses; dropped afterwards."""
     name = f"test_{uuid.uuid4().hex}"
     postgres.create_database(name)
     yield postgres.url(name)
@@ -121,7 +121,7 @@ def database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
 
 @pytest.fixture
 def migrated_url(databases: MigratedDatabases) -> Iterator[str]:
-    """The SQLAlchemy URL of a migrated database of a test's own, with the tables of four shards."""
+    """The SQLAlchemy URL of a migrated database of the test's own, with four shards."""
     with databases.database(shards=4) as url:
         yield url
 
@@ -134,7 +134,7 @@ def undisturbed_databases(undisturbed_postgres: EmbeddedPostgres) -> MigratedDat
 
 @pytest.fixture
 def undisturbed_url(undisturbed_databases: MigratedDatabases) -> Iterator[str]:
-    """As `migrated_url`, where a transaction of another test's database would be in the way."""
+    """As `migrated_url`, for tests that a transaction in another test's database would disturb."""
     with undisturbed_databases.database(shards=4) as url:
         yield url
 
@@ -148,7 +148,7 @@ def eventually() -> Eventually:
 def wait(
     condition: Callable[[], bool], description: str | Callable[[], str], within: float = 15.0
 ) -> None:
-    """Wait until a condition holds, and fail with its description when it does not in time."""
+    """Wait until a condition holds; fail with its description when it does not hold in time."""
     deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""The events of all benchmarks, and the check of what became of them."""
+"""The events of all benchmarks, and the check of their delivery."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def payload_text(position: KeyPosition) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """What a check found."""
+    """The result of a check."""
 
     records: int
     missing: int
     foreign: int
-    """Never written."""
+    """Events that were never written."""
     doubled: int
     inversions: int
-    """Records that came after a later one of their key."""
+    """Records that came after a later record of their key."""
 
     def require_whole(self, what: str, *, ordered: bool = True) -> None:
         """Raise BenchmarkFailed unless each event is there once, and in order."""
@@ -67,7 +67,7 @@ class Reading:
 
 
 def check(found: Iterable[KeyPosition], expected: Iterable[KeyPosition]) -> Reading:
-    """Compare the positions, in the order in which they were found, with the expected ones."""
+    """Compare the positions, in the order of their reading, with the expected positions."""
     last: dict[str, int] = {}
     counts: Counter[KeyPosition] = Counter()
     inversions = 0
@@ -88,7 +88,7 @@ def check(found: Iterable[KeyPosition], expected: Iterable[KeyPosition]) -> Read
 def check_beginning(found: Sequence[KeyPosition], events: int) -> Reading:
     """Compare the positions with the first events of each key.
 
-    `events` is the number of events in all; the counts of the keys give the expected ones.
+    `events` is the total number of events; the counts of the keys give the expected positions.
     """
     counts = Counter(position.key for position in dict.fromkeys(found))
     expected = (
@@ -104,7 +104,7 @@ def written(events: int, keys: int) -> Iterator[KeyPosition]:
 
 
 def read_topic(bootstrap: str, topic: str) -> list[KeyPosition]:
-    """Read a whole topic, with a client that shieldtx does not use to consume."""
+    """Read a whole topic, with a client that shieldtx does not use for consuming."""
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench-check"})
     try:
         partitions = reader.list_topics(topic, timeout=10).topics[topic].partitions

@@ -1,4 +1,4 @@
-"""Outboxes full of events: written by the server itself, with the rows that `outbox.add` makes."""
+"""Outboxes full of events: written by the server, with the rows that `outbox.add` makes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLUMNS: Final = """
     event_id, shard, source, topic, event_type, tx_kind, operation, key, payload, status, attempts,
     waiting, holds_key, due_at, unconfirmed, created_at
 """
-# crc32 and uuidv7 are PostgreSQL 18's; shards are those of `shieldtx.domain.events.shard_of`.
+# crc32 and uuidv7 are functions of PostgreSQL 18; shards as in `shieldtx.domain.events.shard_of`.
 _FRESH: Final = f"""
 INSERT INTO shield_outbox ({_COLUMNS})
 SELECT uuidv7(), crc32(convert_to(key, 'UTF8')) %% 64, %(source)s, %(type)s, %(type)s, 'COMMIT',
@@ -29,7 +29,7 @@ SELECT uuidv7(), crc32(convert_to(key, 'UTF8')) %% 64, %(source)s, %(type)s, %(t
 FROM (SELECT 'key-' || i %% %(keys)s AS key, i / %(keys)s + 1 AS n
       FROM generate_series(%(begin)s::bigint, %(end)s::bigint - 1) AS i)
 """  # noqa: S608  no values in it
-# Every other one behind a retry, whose key it holds back; the others with a delay of their own.
+# Every other row waits for a retry and blocks its key; the others have their own delay.
 _WAITING: Final = f"""
 INSERT INTO shield_outbox ({_COLUMNS}, last_error)
 SELECT uuidv7(), crc32(convert_to(key, 'UTF8')) %% 64, %(source)s, %(type)s, %(type)s, 'COMMIT',
@@ -39,7 +39,7 @@ SELECT uuidv7(), crc32(convert_to(key, 'UTF8')) %% 64, %(source)s, %(type)s, %(t
 FROM (SELECT 'waiting-' || i / 4 AS key, i %% 2 = 0 AS retried, i
       FROM generate_series(%(begin)s::bigint, %(end)s::bigint - 1) AS i)
 """  # noqa: S608
-# The first row of each key waits for its retry, and holds back all others.
+# The first row of each key waits for its retry, and blocks all others.
 _BEHIND: Final = f"""
 INSERT INTO shield_outbox ({_COLUMNS}, last_error)
 SELECT uuidv7(), crc32(convert_to(key, 'UTF8')) %% 64, %(source)s, %(type)s, %(type)s, 'COMMIT',
@@ -49,7 +49,7 @@ SELECT uuidv7(), crc32(convert_to(key, 'UTF8')) %% 64, %(source)s, %(type)s, %(t
 FROM (SELECT 'held-' || i %% %(keys)s AS key, i < %(keys)s AS retried
       FROM generate_series(%(begin)s::bigint, %(end)s::bigint - 1) AS i)
 """  # noqa: S608
-# Due one after the other from an hour to 30 days from now, whatever their number.
+# Due one after the other from an hour to 30 days from now, for any number of rows.
 _DELAYED: Final = f"""
 INSERT INTO shield_outbox ({_COLUMNS})
 SELECT uuidv7(), crc32(convert_to(key, 'UTF8')) %% 64, %(source)s, %(type)s, %(type)s, 'COMMIT',
@@ -87,7 +87,7 @@ def fill(
     note: str = NOTE,
     chunk: int = CHUNK,
 ) -> None:
-    """Write the events from one place of the line to another."""
+    """Write the events from one index of the sequence to another."""
     _insert(connection, _FRESH, begin=begin, end=end, keys=keys, note=note, chunk=chunk)
 
 
@@ -97,7 +97,7 @@ def fill_waiting(connection: Connection, rows: int) -> None:
 
 
 def fill_behind(connection: Connection, rows: int, *, keys: int) -> None:
-    """Write rows of other keys, each of which is held by a row that is retried in an hour."""
+    """Write rows of other keys, each blocked by a row that is retried in an hour."""
     _insert(connection, _BEHIND, begin=0, end=keys + rows, keys=keys)
 
 
@@ -107,7 +107,7 @@ def fill_delayed(connection: Connection, rows: int) -> None:
 
 
 def fill_half(connection: Connection, rows: int, *, is_due: bool) -> None:
-    """Write half messages, whose first check is due now or in an hour."""
+    """Write half messages, whose first check-back is due now or in an hour."""
     _insert(connection, _HALF, begin=0, end=rows, keys=0 if is_due else 1)
 
 
@@ -141,11 +141,11 @@ def _insert(
 
 
 class Feeder:
-    """Keeps the backlog of a working relay as long as it was: writes an event for each one done."""
+    """Keeps the backlog of a running relay constant: writes an event for each event sent."""
 
     def __init__(self, place: RunEnvironment, *, begin: int, keys: int, chunk: int = 5_000) -> None:
         self.reached = begin
-        """Events that were ever written."""
+        """Number of events written so far."""
         self._keys = keys
         self._chunk = chunk
         self._done = 0
@@ -166,7 +166,7 @@ class Feeder:
             self._news.notify()
 
     def close(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         with self._news:
             self._closed = True
             self._news.notify()

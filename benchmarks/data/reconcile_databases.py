@@ -37,11 +37,11 @@ SAMPLE: Final = 100
 
 LOADING: Final[Mapping[str, str]] = MappingProxyType(
     {
-        # A table that is emptied and filled in one transaction then needs no log.
+        # Then a table that is truncated and filled in one transaction needs no write-ahead log.
         "wal_level": "minimal",
         "max_wal_senders": "0",
         "max_wal_size": "4GB",
-        # What it would do by chance in the middle of a measurement is done before.
+        # Its work is done before, so that it cannot disturb a measurement.
         "autovacuum": "off",
     }
 )
@@ -49,7 +49,7 @@ LOADING: Final[Mapping[str, str]] = MappingProxyType(
 
 
 class ReconcileDatabases:
-    """The two databases of a number of events."""
+    """The two databases of a given number of events."""
 
     def __init__(self, server: EmbeddedPostgres, *, name: str, rows: int) -> None:
         self.rows = rows
@@ -59,7 +59,7 @@ class ReconcileDatabases:
         self.line = Line(begin_ms=ended - rows * STEP_MS)
 
     def create(self, say: Callable[[str], None]) -> None:
-        """Make and fill both databases, each by a process of the server, and put them in order."""
+        """Create, fill and vacuum both databases, each by a process of the server."""
         for name in self._names.values():
             self._server.create_database(name)
             engine = create_engine(self._server.url(name), poolclass=NullPool)
@@ -67,18 +67,18 @@ class ReconcileDatabases:
         self._on_both(lambda service: self._fill(service, say))
 
     def extend(self, rows: int) -> None:
-        """Write as many further events, as relays and consumers would have over the next day."""
+        """Write further events, as relays and consumers would have over the next day."""
         begin, end = self.rows, self.rows + rows
         self._on_both(lambda service: self._add(service, begin, end))
         self.rows = end
 
     def drop(self) -> None:
-        """Give the space back."""
+        """Drop both databases to free their space."""
         for name in self._names.values():
             self._server.drop_database(name)
 
     def request(self, folder: Path, **changes: Any) -> ReconcileRequest:
-        """Ask for the reconciliation of the two."""
+        """Return the request that reconciles the two databases."""
         groups = {
             "orders": ExpectedGroup(name=COMPENSATOR, kind=TxKind.ROLLBACK),
             "stock": ExpectedGroup(name=GROUP, topics=TYPES, max_attempts=LIMIT),
@@ -90,7 +90,7 @@ class ReconcileDatabases:
         return ReconcileRequest(services=services, folder=folder, **changes)
 
     def bytes(self) -> int:
-        """Return how much space the two tables take, without their indexes."""
+        """Return the size of the two tables, without their indexes."""
         total = 0
         for service, (table, _) in ABSENT.items():
             with self.connect(service) as connection:
@@ -98,7 +98,7 @@ class ReconcileDatabases:
         return total
 
     def scan(self) -> float:
-        """Read both tables whole, at once and for nothing, and return how many seconds it took."""
+        """Read both tables completely, concurrently, and return the seconds it took."""
         began = time.monotonic()
         self._on_both(self._scan)
         return time.monotonic() - began
@@ -106,7 +106,7 @@ class ReconcileDatabases:
     def _scan(self, service: str) -> None:
         table, _ = ABSENT[service]
         with self.connect(service) as connection:
-            # No index has this column, so that the rows themselves are looked at.
+            # No index has this column, so that the server reads the rows themselves.
             query = f"SELECT count(*) FROM {table} WHERE attempts < 0"  # noqa: S608
             _one(connection, query)
 
@@ -117,7 +117,7 @@ class ReconcileDatabases:
 
     @contextmanager
     def connect(self, service: str) -> Iterator[Connection]:
-        """Connect to the database of a service, each statement a transaction of its own."""
+        """Connect to the database of a service, each statement a separate transaction."""
         dsn = self._server.url(self._names[service]).replace("+psycopg", "")
         with psycopg.connect(dsn, autocommit=True) as connection:
             yield connection
@@ -168,7 +168,7 @@ def _one(connection: Connection, query: str, *parameters: Any) -> int:
 
 
 def _drop_indexes(connection: Connection) -> list[sql.Composed]:
-    """Drop the indexes of outbox and inbox, and return what makes them again."""
+    """Drop the indexes of outbox and inbox, and return the statements that create them."""
     keys = connection.execute(_KEYS).fetchall()
     for table, name, _ in keys:
         connection.execute(

@@ -1,9 +1,9 @@
 """The events of the reconciliation's benchmark: one after the other, with known mistakes.
 
 `orders` has written an event every 432 ms, which is 200,000 a day, and the group `reserve` of
-`stock` has received them. Each thousandth is refused and compensated, as it should be; of each
-10,000 one is wrong, in ten ways by turns. Which event a number stands for, this module and both
-databases work out alike: nothing has to be copied from one to the other.
+`stock` has received them. Each thousandth event is refused and compensated, correctly; of each
+10,000 events one is wrong, in ten alternating ways. This module and both databases compute the
+event of a number in the same way, so that nothing has to be copied between them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from shieldtx.reconcile.verdicts import Verdict
 
 STEP_MS: Final = 432
 PERIOD: Final = 10_000
-"""Events among which one is wrong: 0.01 %."""
+"""One event of this number is wrong: 0.01 %."""
 _PLACE: Final = 4_999
 _REFUSED: Final = (1_000, 250)
 LIMIT: Final = 10
-"""Attempts that the group may make."""
+"""Maximum attempts of the group."""
 TYPES: Final = ("orders.placed", "orders.paid", "orders.shipped")
 GROUP: Final = "reserve"
 COMPENSATOR: Final = "refund"
@@ -43,13 +43,13 @@ FLAWS: Final[Mapping[str, Verdict]] = MappingProxyType(
         "SKIPPED": Verdict.ROLLBACK_NOT_COMPENSATED,
     }
 )
-"""What is wrong, by turns, and what is to be said of it."""
+"""The alternating mistakes, and the verdict of each."""
 _NAMES: Final = tuple(FLAWS)
 NOTE: Final = "x" * 165
 """Makes a payload of about 300 bytes."""
 
 Said = tuple[str, Verdict]
-"""An event's id, and the verdict that it deserves or got."""
+"""An event's id, and its expected or reported verdict."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +57,7 @@ class Line:
     """The events by their numbers, from 0 on."""
 
     begin_ms: int
-    """When the first was written, in milliseconds since 1970."""
+    """Time of the first event, in milliseconds since 1970."""
 
     def written_at(self, number: int) -> datetime:
         """Return when an event was written."""
@@ -72,16 +72,16 @@ class Line:
         return _uuid7(self._ms(number) + 100, f"rollback {number}")
 
     def flaw_of(self, number: int) -> str | None:
-        """Return what is wrong with an event, None for nearly all."""
+        """Return what is wrong with an event, None for nearly all events."""
         return _NAMES[number // PERIOD % len(_NAMES)] if number % PERIOD == _PLACE else None
 
     def flawed(self, begin: int, end: int) -> range:
-        """Return the events from one number to another with which something is wrong."""
+        """Return the wrong events from one number to another."""
         first = begin - begin % PERIOD + _PLACE
         return range(first if first >= begin else first + PERIOD, end, PERIOD)
 
     def truth(self, begin: int, end: int) -> set[Said]:
-        """Return what is to be said of the events from one number to another."""
+        """Return the expected verdicts of the events from one number to another."""
         said = set()
         for number in self.flawed(begin, end):
             flaw = _NAMES[number // PERIOD % len(_NAMES)]
@@ -102,7 +102,7 @@ def _array(words: tuple[str, ...]) -> str:
     return "ARRAY[" + ", ".join(f"'{word}'" for word in words) + "]"
 
 
-# OFFSET 0: otherwise each use of a column works it out again.
+# OFFSET 0: otherwise each use of a column would compute it again.
 _LINE: Final = f"""
 FROM (
     SELECT i, written, written_ms, fate, digest, kind,
@@ -189,4 +189,4 @@ ABSENT: Final = {
     "orders": ("shield_outbox", {"INVENTED"}),
     "stock": ("shield_inbox", {"LOST", "UNSENT", "FAILED"}),
 }
-"""The table of a service that holds the events, and the flaws of those that are not there."""
+"""The table of a service with the events, and the flaws whose events are missing there."""

@@ -1,1 +1,1 @@
-"""The experiments: each measures a few figures that belong together."""
+"""The experiments: each measures a few related figures."""

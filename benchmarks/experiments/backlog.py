@@ -1,4 +1,4 @@
-"""A relay by the size of its backlog."""
+"""The rate of a relay by the size of its backlog."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIGURES: Final = ("backlog_flatness",)
 
 
 def run(bench: Bench) -> ExperimentResult:
-    """Measure beside each of three backlogs, by turns."""
+    """Measure with three sizes of the backlog, alternating."""
     with ExitStack() as open_:
         outboxes: dict[int, SteadyBacklog] = {}
         for size in bench.sizes.backlogs:
@@ -27,8 +27,8 @@ def run(bench: Bench) -> ExperimentResult:
                 bench.say(f"backlog, round {number + 1} of {bench.sizes.rounds}: {size:,} rows")
                 runs[size].append(outboxes[size].measure(bench.sizes.window))
         bench.say("backlog: checking what was sent")
-    # The slowest of three runs is slower than the fastest where all sizes are alike, too: which is
-    # which say the medians, and each round compares these two.
+    # The slowest of three runs is slower than the fastest even if all sizes are alike. So the
+    # medians select the two sizes, and each round compares these.
     by_rate = sorted(runs.values(), key=lambda of: measured(run.rate for run in of).median)
     flat = [slow.rate / fast.rate for slow, fast in zip(by_rate[0], by_rate[-1], strict=True)]
     largest = runs[max(runs)]

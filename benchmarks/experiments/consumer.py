@@ -1,4 +1,4 @@
-"""The consumer on a topic full of records, beside an inbox in plain SQLAlchemy."""
+"""The consumer on a topic full of records, compared with an inbox in plain SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ FIGURES: Final = {
 }
 WARM: Final = 500
 LIST_TIMES: Final = 5
-"""So many times the records for the handler of lists, which would be done in a moment."""
+"""Factor of the records for the handler of lists, which would be too fast otherwise."""
 
 
 def run(bench: Bench) -> ExperimentResult:
-    """Consume the same topics with each of them."""
+    """Consume the same topics with each subject."""
     records, keys = bench.sizes.consumed, bench.sizes.keys
     with bench.servers.place() as plain, bench.servers.place() as doubled:
         produce(plain, records * LIST_TIMES + WARM, keys=keys)
@@ -52,7 +52,7 @@ def run(bench: Bench) -> ExperimentResult:
 
 
 def produce(place: RunEnvironment, events: int, *, keys: int, copies: int = 1) -> None:
-    """Fill the topic with the records of so many events, each with its copies right behind it."""
+    """Fill the topic with the records of the events, each followed by its copies."""
     failures: list[Any] = []
     producer = Producer(
         {
@@ -90,7 +90,7 @@ def _consume(
     copies: int = 1,
     times: int = 1,
 ) -> Run:
-    """Consume into a database of its own and count the effects."""
+    """Consume into a separate database and count the effects."""
     group = f"bench-{uuid4()}"
     with bench.servers.place() as own:
         place = replace(own, prefix=topic.prefix)

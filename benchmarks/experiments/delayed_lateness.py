@@ -1,4 +1,4 @@
-"""How late delayed events are, beside many others that wait for their time."""
+"""The lateness of delayed events, next to many other events that wait for their due time."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from shieldtx import Event, Settings, ShieldTx
 
 FIGURES: Final = ("delay_late_p99_ms",)
 RATE: Final = 20
-"""Events that become due in a second, at irregular moments: a relay has to wake for most."""
+"""Events that become due in a second, at irregular times: a relay has to wake for most of them."""
 KEYS: Final = 50
 LEAD_S: Final = 4.0
-"""From the writing of all of them to the first due time."""
+"""Seconds from the writing of all events to the first due time."""
 IDLE_S: Final = 5.0
 
 
@@ -73,8 +73,8 @@ def run(bench: Bench) -> ExperimentResult:
 
 
 def _schedule(events: int) -> dict[KeyPosition, float]:
-    """Return in how many seconds each event is due, the later ones first: so they are written."""
-    spread = random.Random(1)  # noqa: S311  the same moments each time
+    """Return the seconds until each event is due, the later ones first: they are written so."""
+    spread = random.Random(1)  # noqa: S311  the same times in each run
     moments = sorted(spread.uniform(0, events / RATE) for _ in range(events))
     positions = [position_of(index, KEYS) for index in range(events)]
     return dict(reversed([(m, LEAD_S + at) for m, at in zip(positions, moments, strict=True)]))
@@ -99,13 +99,13 @@ def _lateness(
     with place.connect() as connection:
         rows = connection.execute(statement).fetchall()
     due = {KeyPosition(key=key, number=number): at for key, number, at in rows}
-    # Of each key in the order of the due times, which is not that of the writing.
+    # Each key is in the order of the due times, which is not the order of writing.
     check(found, due).require_whole("the delayed events")
     return {position: (found[position] - at) * 1e3 for position, at in due.items()}
 
 
 def _idle(relay: psutil.Process) -> Measured:
-    """Return the processor time that a relay takes a second while everything waits."""
+    """Return a relay's processor time per second while all events wait."""
     began, used = time.monotonic(), _cpu(relay)
     time.sleep(IDLE_S)
     return measured([(_cpu(relay) - used) / (time.monotonic() - began) * 1e6])

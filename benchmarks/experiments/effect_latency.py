@@ -1,4 +1,4 @@
-"""How long it takes from a commit to the committed effect downstream."""
+"""The time from a commit to the committed effect downstream."""
 
 from __future__ import annotations
 

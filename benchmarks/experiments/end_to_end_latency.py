@@ -1,4 +1,4 @@
-"""The times from a commit to the record in Kafka, and to the effect of it downstream."""
+"""The times from a commit to the record in Kafka, and to its effect downstream."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from benchmarks.subjects.application import GROUP
 WARM_S: Final = 2.0
 """The first events of a run, which connect everything, do not count."""
 SLICES: Final = 3
-"""The spread of a percentile is that of the parts of the time."""
+"""Parts of the time, whose percentiles give the spread of a percentile."""
 SILENCE_S: Final = 15.0
 KEPT_PACE: Final = 0.97
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delays:
-    """How long each event took, in the order of the commits."""
+    """The delays of the events, in the order of the commits."""
 
     milliseconds: Mapping[KeyPosition, float]
     cpu_us: float
-    """Of the worker process, per event."""
+    """Processor time of the worker process per event."""
     wal_per_event: float
     rate: int
-    """Events per second that the writer was to write."""
+    """Intended rate of the writer, in events per second."""
     load: float
-    """Events per second that it managed to write."""
+    """Actual rate of the writer, in events per second."""
     warm_longest_ms: float = 0.0
-    """Of the events that do not count."""
+    """The longest delay of the events that do not count."""
 
     def result(self, name: str, title: str) -> ExperimentResult:
-        """Return the two percentiles as figures, and all of it for the plots."""
+        """Return the two percentiles as figures, and all delays for the plots."""
         return ExperimentResult(
             figures={
                 f"{name}_p50_ms": self.percentile(0.50),
@@ -62,7 +62,7 @@ class Delays:
         }
 
     def percentile(self, part: float) -> Measured:
-        """Return a percentile of all of it, the spread being that of its thirds."""
+        """Return a percentile of all delays; the spread is that of their thirds."""
         values = list(self.milliseconds.values())
         size = max(1, len(values) // SLICES)
         slices = [values[begin : begin + size] for begin in range(0, size * SLICES, size)]
@@ -82,7 +82,7 @@ def to_record(
     warm: float = WARM_S,
     prepare: Callable[[RunEnvironment], None] = lambda _: None,
 ) -> Delays:
-    """Measure from the commit to the moment at which a waiting consumer has the record.
+    """Measure from the commit to the time at which a waiting consumer has the record.
 
     The events of the first `warm` seconds do not count. `prepare` fills the outbox before.
     """
@@ -114,7 +114,7 @@ def to_record(
 
 
 def to_effect(bench: Bench, *, rate: int, seconds: float) -> Delays:
-    """Measure from the commit to the commit of what the handler wrote."""
+    """Measure from the commit to the commit of the handler's effect."""
     events = int(rate * (seconds + WARM_S))
     with bench.servers.place() as place, ExitStack() as running:
         running.enter_context(worker(place, "relay"))

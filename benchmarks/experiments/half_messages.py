@@ -1,4 +1,4 @@
-"""Half messages: what they cost beside plain events, and how fast they are checked."""
+"""Half messages: their cost compared with plain events, and the rate of their check-backs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BACKLOG: Final = 20_000
 
 
 def run(bench: Bench) -> ExperimentResult:
-    """Measure each by itself."""
+    """Measure each figure separately."""
     plain: list[Run] = []
     half: list[Run] = []
     checks: list[Run] = []
@@ -39,7 +39,7 @@ def run(bench: Bench) -> ExperimentResult:
 
 
 def _checks(bench: Bench) -> Run:
-    """Check messages that are all due, each of which has committed."""
+    """Check back messages that are all due, and whose transactions have all committed."""
     rows = bench.sizes.half_messages
     with bench.servers.place() as place:
         with place.connect() as connection:
@@ -59,7 +59,7 @@ def _checks(bench: Bench) -> Run:
 
 
 def _beside(bench: Bench) -> dict[str, list[Run]]:
-    """Relay fresh events with and without open half messages beside them, by turns."""
+    """Relay new events with and without open half messages in the table, alternating."""
     with (
         bench.servers.place() as plain,
         bench.servers.place() as crowded,

@@ -1,4 +1,4 @@
-"""How soon fresh events are readable in Kafka, beside many rows behind held keys."""
+"""The delay of new events until they are readable in Kafka, next to many rows of blocked keys."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ RATE: Final = 100
 
 
 def run(bench: Bench) -> ExperimentResult:
-    """Write the rows at once, start a relay, and write fresh events at a steady pace.
+    """Write the rows at once, start a relay, and write new events at a steady pace.
 
-    The rows are in the line then, so that the first claims walk over them: a table of its own shows
-    the longest time of the first events.
+    The rows are queued then, so that the first claims read them: a separate table shows the longest
+    time of the first events.
     """
     sizes = bench.sizes
 

@@ -1,4 +1,4 @@
-"""A key with half of the events: what the other keys feel of it."""
+"""A key with half of the events, and its influence on the other keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RATE: Final = 1_000
 
 
 def run(bench: Bench) -> ExperimentResult:
-    """Measure commit to record with and without the hot key, by turns."""
+    """Measure commit to record with and without the hot key, alternating."""
     hot: list[float] = []
     even: list[float] = []
     cost: Delays | None = None

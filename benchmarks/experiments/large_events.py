@@ -1,4 +1,4 @@
-"""The memory of a relay and of a consumer that deal with large events."""
+"""The memory of a relay and of a consumer that process large events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIGURES: Final = ("relay_rss_large_mb", "consumer_rss_large_mb")
 SIZE: Final = 900_000
 """Bytes of a payload."""
 CHUNK: Final = 100
-"""Events that are written by a statement."""
+"""Events per writing statement."""
 SILENCE_S: Final = 60.0
 EVERY_S: Final = 0.02
 _MB: Final = 1_000_000
@@ -28,7 +28,7 @@ _EFFECTS: Final = "SELECT count(*) FROM bench_effect"
 
 
 def run(bench: Bench) -> ExperimentResult:
-    """Publish all of them, then consume them, each with the command that an operator starts."""
+    """Publish all events, then consume them, each with the command that an operator starts."""
     events = bench.sizes.large_events
     bench.say(f"large events: writing {events:,}")
     with bench.servers.place() as place:
@@ -45,7 +45,7 @@ def run(bench: Bench) -> ExperimentResult:
 
 
 def _highest(place: RunEnvironment, count: str, events: int, *command: str) -> Measured:
-    """Return the highest memory of a worker until a query counts so many events, in MB."""
+    """Return the highest memory of a worker in MB until a query counts the given events."""
     highest = done = 0
     moved = time.monotonic()
     with worker(place, *command) as started, place.connect() as connection:

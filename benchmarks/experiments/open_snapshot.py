@@ -18,7 +18,7 @@ BACKLOG: Final = 20_000
 
 
 def run(bench: Bench) -> ExperimentResult:
-    """Send the same number of events with and without it, written while the relay works."""
+    """Send the same number of events with and without it, written while the relay runs."""
     events = bench.sizes.snapshot_events
     runs = bench.by_turns(
         f"held snapshot, {events:,} events",
@@ -41,7 +41,7 @@ def _run(bench: Bench, events: int, *, held: bool) -> Run:
 
 @contextmanager
 def _snapshot(place: RunEnvironment) -> Iterator[None]:
-    """Hold a snapshot in a session of its own."""
+    """Hold a snapshot in a separate session."""
     with psycopg.connect(place.dsn) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.execute("SELECT count(*) FROM shield_outbox")

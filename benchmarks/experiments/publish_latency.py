@@ -1,4 +1,4 @@
-"""How long it takes from a commit to the record in Kafka, beside a relay with its wake-up."""
+"""The time from a commit to the record in Kafka, with a relay that is woken by notifications."""
 
 from __future__ import annotations
 

@@ -15,11 +15,11 @@ from benchmarks.harness.servers import RunEnvironment
 FIGURES: Final = ("purge_rows_per_s", "purge_cost")
 BACKLOG: Final = 20_000
 LONGEST: Final = 10
-"""So many times as many events may be sent before the last row is gone."""
+"""Factor by which more events may be sent before the last row is purged."""
 
 
 def run(bench: Bench) -> ExperimentResult:
-    """Measure the relay beside the terminal rows, and while they are purged, by turns."""
+    """Measure the relay next to the terminal rows, and while they are purged, alternating."""
     rows, window = bench.sizes.purged_rows, bench.sizes.window
     speeds: list[float] = []
     with bench.servers.place() as place, SteadyBacklog(bench, place, backlog=BACKLOG) as steady:
@@ -48,14 +48,14 @@ def run(bench: Bench) -> ExperimentResult:
 
 
 def _fill_up(bench: Bench, place: RunEnvironment, rows: int) -> None:
-    """Have so many terminal rows there, as before the first round."""
+    """Refill the terminal rows up to `rows`, as before the first round."""
     with place.connect() as connection:
         fill_terminal(connection, rows - _terminal(connection), keys=bench.sizes.keys)
     place.tidy()
 
 
 def _purged(steady: SteadyBacklog, place: RunEnvironment, rows: int) -> tuple[Run, float]:
-    """Measure the relay until all terminal rows are gone, and the rows per second that go."""
+    """Measure the relay until all terminal rows are purged; return the purged rows per second."""
     course: list[Sample] = []
 
     def is_over(sample: Sample) -> bool:
@@ -63,7 +63,7 @@ def _purged(steady: SteadyBacklog, place: RunEnvironment, rows: int) -> tuple[Ru
         return sample.purged >= rows
 
     run = steady.measure(LONGEST * rows, is_over=is_over, purge=True)
-    # Counted by oneself, whatever the purge says to have done.
+    # Counted independently of the purge's own report.
     with place.connect() as connection:
         if left := _terminal(connection):
             raise BenchmarkFailed(f"rows whose retention is over are still there: {left}")

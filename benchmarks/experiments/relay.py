@@ -1,4 +1,4 @@
-"""The relay on a backlog, beside the peers and the bare clients, in one run."""
+"""The relay on a backlog, compared with the peers and the bare clients, in one run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FASTSTREAM_WORKERS: Final = 16
 
 
 def run(bench: Bench) -> ExperimentResult:
-    """Drain the same line of events with each of them."""
+    """Drain the same sequence of events with each subject."""
     runs = bench.by_turns(
         "relay",
         {
@@ -47,7 +47,7 @@ def run(bench: Bench) -> ExperimentResult:
     )
     remarks = {}
     if bench.sizes.with_slow_peer:
-        # Apart and once: a round of it takes longer than one of all the others.
+        # Separately and once: its round takes longer than a round of all the others.
         once = replace(bench, sizes=replace(bench.sizes, rounds=1))
         runs |= once.by_turns("relay", {"faststream_outbox": lambda: faststream_outbox(bench)})
     else:
@@ -71,7 +71,7 @@ def ours(bench: Bench, client: str, *, relays: int) -> Run:
 
 
 def baseline(bench: Bench, name: str) -> Run:
-    """Send the same records with a client alone."""
+    """Send the same records with a bare client."""
     events, keys = bench.sizes.events, bench.sizes.keys
     with bench.servers.place() as place:
         job = {

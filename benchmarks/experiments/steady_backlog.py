@@ -1,4 +1,4 @@
-"""A relay with a backlog of constant length: an event is written for each one sent."""
+"""A relay with a backlog of constant length: an event is written for each event sent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SteadyBacklog:
     def measure(
         self, events: int, *, is_over: Callable[[Sample], bool] = lambda _: False, **job: Any
     ) -> Run:
-        """Measure a fresh relay process over so many events; `is_over` may end it before."""
+        """Measure a new relay process over the given events; `is_over` may end it earlier."""
         self._top_up()
         feeder = Feeder(self.place, begin=self._reached, keys=self._bench.sizes.keys)
         try:
@@ -73,6 +73,6 @@ class SteadyBacklog:
         self._reached += missing
 
     def require_order(self) -> None:
-        """Raise BenchmarkFailed unless all that was sent is in the topic, once and in order."""
+        """Raise BenchmarkFailed unless all sent events are in the topic, once and in order."""
         found = read_topic(self.place.bootstrap, self.place.topic)
         check_beginning(found, self._sent).require_whole("the relay with a backlog")

@@ -1,4 +1,4 @@
-"""A relay beside many rows that wait for their time: in retry back-off, or delayed by choice."""
+"""A relay next to many rows that wait for their time: in retry back-off, or delayed by choice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BACKLOG: Final = 20_000
 
 
 def run(bench: Bench) -> ExperimentResult:
-    """Measure with and without the waiting rows, by turns."""
+    """Measure with and without the waiting rows, alternating."""
     rows = bench.sizes.delayed_rows
     with (
         bench.servers.place() as plain,

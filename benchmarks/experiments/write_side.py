@@ -1,4 +1,4 @@
-"""What an event costs the business transaction that writes it."""
+"""The cost of an event in the business transaction that writes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIGURES: Final = ("add_cost",)
 
 
 def run(bench: Bench) -> ExperimentResult:
-    """Run transactions with and without an event by turns, and compare their rates."""
+    """Run transactions with and without an event, alternating, and compare their rates."""
     plain: list[Run] = []
     with_event: list[Run] = []
     for number in range(bench.sizes.rounds):
@@ -34,6 +34,6 @@ def _require_rows(place: RunEnvironment, transactions: int) -> None:
     with place.connect() as connection:
         events = connection.execute("SELECT count(*) FROM shield_outbox").fetchone()
         orders = connection.execute("SELECT count(*) FROM bench_order").fetchone()
-    # One block more, for warming up.
+    # One block more, for the warm-up.
     if events != (transactions,) or orders != (2 * transactions + BLOCK,):
         raise BenchmarkFailed(f"{events} events and {orders} rows for {transactions} transactions")

@@ -1,1 +1,1 @@
-"""What every experiment uses: servers, measured processes, samples."""
+"""The common parts of the experiments: servers, measured processes, samples."""

@@ -28,8 +28,8 @@ END_S: Final = 30.0
 class Subject:
     """A measured process: `python -m benchmarks.subjects.<name>`.
 
-    It is ready when it has connected; it begins on command, reports its progress after each
-    step, and ends by itself or when its input is closed.
+    It is ready when it has connected. It begins on command, reports its progress after each step,
+    and ends by itself or when its input is closed.
     """
 
     def __init__(self, name: str, job: Mapping[str, Any], *, python: Path | None = None) -> None:
@@ -40,7 +40,7 @@ class Subject:
         self._said: queue.Queue[dict[str, Any] | None] = queue.Queue()
         paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603  our own module
+            self._process = subprocess.Popen(  # noqa: S603  a module of this package
                 [python or sys.executable, "-m", f"benchmarks.subjects.{name}"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -74,7 +74,7 @@ class Subject:
         return self._process.pid
 
     def await_ready(self) -> None:
-        """Wait until it has made its preparations."""
+        """Wait until the process is prepared."""
         if self._is_ready:
             return
         if "ready" not in (said := self.hear(READY_S)):
@@ -82,11 +82,11 @@ class Subject:
         self._is_ready = True
 
     def begin(self) -> None:
-        """Let it begin."""
+        """Make the process begin."""
         self._tell("go")
 
     def hear(self, within: float = SILENCE_S) -> dict[str, Any]:
-        """Return what it says next; raises BenchmarkFailed when it says nothing more."""
+        """Return its next report; raises BenchmarkFailed when there are no more reports."""
         try:
             said = self._said.get(timeout=within)
         except queue.Empty:
@@ -99,7 +99,7 @@ class Subject:
         return said
 
     def end(self) -> None:
-        """Have it end in good order; raises BenchmarkFailed if it does not."""
+        """Have the process end gracefully; raises BenchmarkFailed if it does not."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()
@@ -125,14 +125,14 @@ class Subject:
 
 
 def sample_in(said: Mapping[str, Any]) -> Sample:
-    """Return the sample in what a subject said."""
+    """Return the sample in a subject's report."""
     return Sample(**said)
 
 
 def follow(subjects: Sequence[Subject], until: Callable[[Sample], bool]) -> Sample:
-    """Let subjects begin together; return the first sample that fits, of what they did together.
+    """Start subjects together; return the first matching sample of their common progress.
 
-    Its counts are sums, its time is that of the latest word of any.
+    Its counts are sums, its time is that of the latest report of any subject.
     """
     latest: list[Sample | None] = [None] * len(subjects)
     for subject in subjects:
@@ -160,7 +160,7 @@ def follow(subjects: Sequence[Subject], until: Callable[[Sample], bool]) -> Samp
 
 
 def _next_speaker(latest: Sequence[Sample | None]) -> int:
-    """Return whose words to hear next: those of the one heard of longest ago."""
+    """Return the subject to read next: the one whose latest report is the oldest."""
     return min(
         range(len(latest)), key=lambda place: -1.0 if (known := latest[place]) is None else known.at
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class ProgressReporter:
-    """The measured process's side of the conversation: a job, "ready", "go", samples."""
+    """The measured process's side of the protocol: a job, "ready", "go", samples."""
 
     def __init__(self) -> None:
         self.job: dict[str, Any] = json.loads(sys.stdin.readline())
@@ -18,21 +18,21 @@ class ProgressReporter:
 
     @property
     def is_over(self) -> bool:
-        """Whether the harness has heard enough."""
+        """Whether the harness has ended the run."""
         return self._stopped.is_set()
 
     def ready(self) -> None:
-        """Say that all is prepared, and wait for the word to begin."""
+        """Report that the process is prepared, and wait for the command to begin."""
         print(json.dumps({"ready": True}), flush=True)
         sys.stdin.readline()
         threading.Thread(target=self._await_end, daemon=True).start()
 
     def sample(self, count: int, **more: Any) -> None:
-        """Say how many events are done by now."""
+        """Report how many events are done so far."""
         print(json.dumps(stamp() | {"count": count} | more), flush=True)
 
     def await_end(self) -> None:
-        """Wait until the harness has heard enough."""
+        """Wait until the harness ends the run."""
         self._stopped.wait()
 
     def _await_end(self) -> None:

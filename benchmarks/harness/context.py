@@ -28,7 +28,7 @@ class ExperimentResult:
     distributions: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Single values, for the plots."""
     remarks: Mapping[str, str] = field(default_factory=dict)
-    """Experiments that were left out and other notes, by name of the figure."""
+    """Notes by name of the figure, for example about experiments that were left out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,14 +38,14 @@ class Bench:
     servers: Servers
     sizes: Sizes
     say: Callable[[str], None]
-    """Shows the progress."""
+    """Prints the progress."""
     subjects: frozenset[str] = frozenset()
     """The subjects to run, where an experiment has several; all if empty."""
 
     def by_turns(
         self, title: str, subjects: Mapping[str, Callable[[], Run]]
     ) -> dict[str, list[Run]]:
-        """Run each subject once a round, in an order that changes from round to round."""
+        """Run each subject once per round, in an order that changes from round to round."""
         wanted = [name for name in subjects if not self.subjects or name in self.subjects]
         runs: dict[str, list[Run]] = {name: [] for name in wanted}
         rounds = self.sizes.rounds
@@ -67,7 +67,7 @@ def rates(runs: Mapping[str, Sequence[Run]]) -> dict[str, Measured]:
 def compared(
     runs: Mapping[str, Sequence[Run]], figures: Mapping[str, tuple[str, str]]
 ) -> dict[str, Measured]:
-    """Return the figures that are the rate of one subject against that of another."""
+    """Return the ratios of the rates of two subjects as figures."""
     return {
         figure: ratios(runs[ours], runs[theirs])
         for figure, (ours, theirs) in figures.items()
@@ -93,7 +93,7 @@ def measure(
     feeder: Feeder | None = None,
     is_over: Callable[[Sample], bool] = lambda _: False,
 ) -> Run:
-    """Let subjects begin and measure them over so many events after the warm-up.
+    """Start subjects and measure them over the given events after the warm-up.
 
     `is_over` gets every sample, and may end the run early.
     """

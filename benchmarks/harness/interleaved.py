@@ -1,4 +1,4 @@
-"""Two kinds of work by turns in one process, in blocks; begun and measured by the parent."""
+"""Two kinds of work in one process, in alternating blocks; started and measured by the parent."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from benchmarks.subjects.application import application
 from shieldtx import ShieldTx
 
 BLOCK: Final = 100
-"""Transactions before it is the other kind's turn."""
+"""Transactions of a block of one kind."""
 KEYS: Final = 1_000
 
 Kind = Callable[[ShieldTx, sessionmaker[Session], KeyPosition], None]
 
 
 def by_turns(first: Kind, second: Kind, *, warm_up: Kind) -> None:
-    """Do blocks of `first` and of `second` by turns; a sample before and after each."""
+    """Alternate blocks of `first` and of `second`; a sample before and after each."""
     reporter = ProgressReporter()
     job = reporter.job
     app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])

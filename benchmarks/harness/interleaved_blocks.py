@@ -1,4 +1,4 @@
-"""Two kinds of work by turns in one process, in blocks: what else the machine does hits both."""
+"""Two kinds of work in one process, in alternating blocks: other load affects both alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When events become readable in Kafka: a consumer that waits for them."""
+"""The times at which events become readable in Kafka, by a consumer that waits for them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SILENCE_S: Final = 15.0
 
 
 class Arrivals:
-    """Reads a topic from its present end on, and notes the time of each record.
+    """Reads a topic from its present end on, and records the time of each record.
 
-    The time is that of this machine's clock, which PostgreSQL's commits are timed with too.
+    The time is that of this machine's clock, which also times PostgreSQL's commits.
     """
 
     def __init__(self, place: RunEnvironment) -> None:
@@ -32,7 +32,7 @@ class Arrivals:
             }
         )
         self._reader.assign([TopicPartition(place.topic, n, 0) for n in range(PARTITIONS)])
-        # Nothing is there yet: by the end of this it waits.
+        # The topic is still empty: after this poll, the consumer waits at its end.
         self._reader.poll(0.5)
 
     def __enter__(self) -> Self:
@@ -47,7 +47,7 @@ class Arrivals:
         self._reader.close()
 
     def read(self, events: int) -> dict[KeyPosition, float]:
-        """Read so many records; raises BenchmarkFailed for one that comes twice, or not at all."""
+        """Read the given number of records; raises BenchmarkFailed if one is doubled or missing."""
         found: dict[KeyPosition, float] = {}
         while len(found) < events:
             record = self._reader.poll(SILENCE_S)

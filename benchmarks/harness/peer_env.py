@@ -1,4 +1,4 @@
-"""The environment of the peers and of the plots: packages that shieldtx itself has no use for."""
+"""The environment of the peers and of the plots: packages that shieldtx itself does not need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.harness.samples import BenchmarkFailed
 LOCK: Final = ROOT / "benchmarks" / "requirements.txt"
 _FOLDER: Final = BUILD / "bench-venv"
 _READY: Final = _FOLDER / ".ready"
-"""Says of which lock it was made."""
+"""Contains the digest of the lock from which the environment was made."""
 
 _LINE: Final = """
 FROM (SELECT 'key-' || i % {keys} AS key,
@@ -35,12 +35,12 @@ FASTSTREAM_FILL: Final = (
 
 
 def fill_of(statement: str, *, topic: str, events: int, keys: int) -> str:
-    """Return the statement that fills a peer's own table with the line of events."""
+    """Return the statement that fills a peer's own table with the sequence of events."""
     return statement.format(topic=topic, events=events, keys=keys, note=NOTE)
 
 
 def python() -> Path:
-    """Return the Python of the environment, which is made the first time."""
+    """Return the Python of the environment, which is created the first time."""
     interpreter = _FOLDER / "bin" / "python"
     lock = LOCK.read_text()
     if _READY.exists() and _READY.read_text() == lock:
@@ -48,7 +48,7 @@ def python() -> Path:
     shutil.rmtree(_FOLDER, ignore_errors=True)
     venv.create(_FOLDER, with_pip=True)
     pip = [str(interpreter), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    done = subprocess.run(  # noqa: S603  our own environment
+    done = subprocess.run(  # noqa: S603  the environment of this package
         [*pip, "--quiet", "--require-hashes", "-r", str(LOCK)],
         check=False,
         stdout=subprocess.PIPE,

@@ -1,7 +1,7 @@
-"""Runs of the reconciliation and of the plain join, each in a Spark of its own, with their costs.
+"""Runs of the reconciliation and of the plain join, each in its own Spark, with their costs.
 
-The wall time of a run is measured from outside; the run reports how long its Spark existed. The
-join shows the start of Spark alone: the reconciliation queries the databases meanwhile.
+The wall time of a run is measured from outside; the run reports how long its Spark existed. Only
+the join shows the start of Spark: the reconciliation queries the databases meanwhile.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _EVERY_S: Final = 0.2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timed:
-    """What a run cost."""
+    """The cost of a run."""
 
     wall: float
     """Seconds, with Spark's start and end."""
     seconds: float
-    """Of these, those in which there was a Spark; what was done before is not in them."""
+    """Seconds of these in which Spark existed, without the time before."""
     rss_mb: float
-    """At the most, of its Python and its Java together."""
+    """Maximum memory of its Python and its Java together."""
 
 
 class Memory:
-    """The highest memory of the processes that this one has started meanwhile."""
+    """The highest memory of the processes that this process has started meanwhile."""
 
     def __init__(self) -> None:
         self.highest_mb = 0.0
 
     @contextmanager
     def watched(self, *, without: int | None) -> Iterator[None]:
-        """Look again and again until the block ends; `without`: a process that does not count."""
+        """Sample repeatedly until the block ends; `without`: a process that does not count."""
         over = threading.Event()
 
         def watch() -> None:
@@ -65,7 +65,7 @@ class Memory:
 
 
 def reconcile(request: ReconcileRequest, *, without: int | None) -> Timed:
-    """Run the reconciliation; raises BenchmarkFailed where it broke off."""
+    """Run the reconciliation; raises BenchmarkFailed if it failed."""
     memory, began = Memory(), time.monotonic()
     with memory.watched(without=without):
         result = spark_launcher.run(request)
@@ -82,7 +82,7 @@ def reconcile(request: ReconcileRequest, *, without: int | None) -> Timed:
 
 
 def join(request: ReconcileRequest, *, without: int | None) -> Timed:
-    """Run the plain join; raises BenchmarkFailed where it broke off or found nothing."""
+    """Run the plain join; raises BenchmarkFailed if it failed or found nothing."""
     log = BUILD / "bench-logs" / "jdbc_join.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     memory, began = Memory(), time.monotonic()
@@ -115,10 +115,10 @@ def _memory_mb(without: int | None) -> float:
 
 
 def _memory_of_family(head: psutil.Process) -> int:
-    """Return the bytes of a process and of all that it has started.
+    """Return the bytes of a process and of all processes that it has started.
 
-    What starts another program shares its memory with it for that moment (vfork): Java, which does
-    so for each folder that Spark makes, would be counted twice.
+    A process that starts another program shares its memory with it for that moment (vfork). Java,
+    which does so for each folder that Spark makes, would be counted twice.
     """
     family = {member.pid: _memory(member) for member in (head, *head.children(recursive=True))}
     return sum(
@@ -132,7 +132,7 @@ def _memory_of_family(head: psutil.Process) -> int:
 class _Memory:
     parent: int
     size: int = 0
-    """Bytes of its addresses: the same of two processes that share their memory."""
+    """Bytes of its address space: equal for two processes that share their memory."""
     resident: int = 0
 
 

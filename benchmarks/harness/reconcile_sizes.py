@@ -1,4 +1,4 @@
-"""How much the reconciliation's benchmark measures, from its command line."""
+"""The sizes of the reconciliation's benchmark, from its command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReconcileSizes:
-    """How much is measured."""
+    """The sizes of the measurements."""
 
     rows: int
     small_rows: int
@@ -16,7 +16,7 @@ class ReconcileSizes:
     rounds: int
 
     def turns(self, rows: int) -> list[str]:
-        """Name the rounds over so many rows."""
+        """Return the names of the rounds over the given rows."""
         return [f"{rows:,} rows, round {one + 1} of {self.rounds}" for one in range(self.rounds)]
 
 

@@ -1,4 +1,4 @@
-"""What is measured: samples of a process at work, runs, and their medians."""
+"""Measurements: samples of a running process, runs, and their medians."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BenchmarkFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """How far a measured process was at a moment, as it said itself."""
+    """The progress of a measured process at a moment, from its own report."""
 
     at: float
     """Seconds of the machine's monotonic clock, which all processes share."""
@@ -26,9 +26,9 @@ class Sample:
     count: int
     """Events done."""
     purged: int = 0
-    """Rows that it has purged besides."""
+    """Rows that it has purged in addition."""
     rss: int = 0
-    """Bytes of memory that it has."""
+    """Bytes of memory that it uses."""
     wal: int | None = None
     """Bytes that the database had written to its log."""
     servers_cpu: float | None = None
@@ -37,7 +37,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One measured stretch of work."""
+    """One measured part of a run."""
 
     events: int
     seconds: float
@@ -47,7 +47,7 @@ class Run:
 
     @classmethod
     def between(cls, begin: Sample, end: Sample) -> Run:
-        """Return the stretch between two samples of a process."""
+        """Return the part between two samples of a process."""
         return cls(
             events=end.count - begin.count,
             seconds=end.at - begin.at,
@@ -80,7 +80,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """A figure: one value a round, and what an event cost."""
+    """A figure: one value per round, and the cost of an event."""
 
     values: tuple[float, ...]
     cpu_us: float | None = None
@@ -89,7 +89,7 @@ class Measured:
 
     @property
     def median(self) -> float:
-        """The value that counts."""
+        """The representative value."""
         return statistics.median(self.values)
 
     @property
@@ -114,7 +114,7 @@ def measured(values: Iterable[float], runs: Sequence[Run] = ()) -> Measured:
 
 
 def ratios(ours: Sequence[Run], theirs: Sequence[Run]) -> Measured:
-    """Return our rate against theirs, round by round."""
+    """Return the ratio of shieldtx's rate to the peer's, round by round."""
     pairs = zip(ours, theirs, strict=True)
     return measured((our.rate / their.rate for our, their in pairs), ours)
 

@@ -1,4 +1,4 @@
-"""The two servers of all benchmarks, and a fresh database and topics for each run."""
+"""The two servers of all benchmarks, and a new database and topics for each run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PAGE: Final = b"\0" * 8192
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunEnvironment:
-    """A database and a prefix of topics of its own."""
+    """A separate database and a separate prefix of topics."""
 
     url: str
     """For SQLAlchemy."""
@@ -49,12 +49,12 @@ class RunEnvironment:
 
     @property
     def topic(self) -> str:
-        """Where the events go."""
+        """The topic of the events."""
         return physical_topic(self.prefix, EVENT_TYPE, TxKind.COMMIT)
 
     @property
     def job(self) -> dict[str, Any]:
-        """What a subject has to know of it."""
+        """The part of a subject's job that describes this environment."""
         return {
             "url": self.url,
             "dsn": self.dsn,
@@ -64,11 +64,11 @@ class RunEnvironment:
         }
 
     def connect(self) -> psycopg.Connection:
-        """Connect, each statement a transaction of its own."""
+        """Connect, each statement a separate transaction."""
         return psycopg.connect(self.dsn, autocommit=True)
 
     def tidy(self) -> None:
-        """Do what autovacuum and checkpointer do before a backlog has grown."""
+        """Do the work of autovacuum and checkpointer before a backlog has grown."""
         with self.connect() as connection:
             connection.execute("VACUUM ANALYZE")
             connection.execute("CHECKPOINT")
@@ -81,12 +81,12 @@ class RunEnvironment:
         return int(row[0])
 
     def costs(self) -> dict[str, float]:
-        """Return what the servers have spent so far, for a sample."""
+        """Return the servers' costs so far, for a sample."""
         return {"wal": self.wal(), "servers_cpu": self.servers_cpu()}
 
 
 class Servers:
-    """PostgreSQL and Apache Kafka, started once; durable, with the settings that they come with."""
+    """PostgreSQL and Apache Kafka, started once; durable, with their default settings."""
 
     def __init__(self) -> None:
         # The clock of the latency figures is that of the commits themselves.
@@ -115,7 +115,7 @@ class Servers:
 
     @contextmanager
     def place(self, *, tables: bool = True) -> Iterator[RunEnvironment]:
-        """Make a database, with shieldtx's tables or none, and topics, until the end of a block."""
+        """Create a database, with shieldtx's tables or none, and topics, until a block's end."""
         name = f"bench_{uuid.uuid4().hex[:12]}"
         self._postgres.create_database(name, template=_TEMPLATE if tables else "template1")
         place = RunEnvironment(
@@ -144,13 +144,13 @@ class Servers:
                 raise TimeoutError(f"the topics {names} were created and are not there")
 
     def delete_topics(self, names: list[str]) -> None:
-        """Delete topics, and with them what they fill of the disk."""
-        admin = self._admin()  # kept: without it, its answers do not come
+        """Delete topics to free their space on disk."""
+        admin = self._admin()  # kept: its responses need it
         for future in admin.delete_topics(names).values():
             future.result()
 
     def fdatasync_us(self) -> float:
-        """Measure how long the database's disk takes to make a page durable: the median, in µs."""
+        """Return how long the database's disk takes to make a page durable: the median, in µs."""
         return fdatasync_us(self._postgres.directory)
 
     def version(self) -> str:
@@ -161,7 +161,7 @@ class Servers:
     def _cpu(self) -> float:
         postmaster = psutil.Process(self._postgres.pid)
         used = postmaster.cpu_times()
-        # Of the sessions that have ended, their parent knows.
+        # The parent of ended sessions counts their time.
         seconds = used.user + used.system + used.children_user + used.children_system
         for process in (*postmaster.children(recursive=True), psutil.Process(self._kafka.pid)):
             with suppress(psutil.NoSuchProcess):
@@ -173,7 +173,7 @@ class Servers:
         return AdminClient({"bootstrap.servers": self._kafka.bootstrap, "log_level": 3})
 
     def _warm_kafka(self) -> None:
-        """Let the broker compile what publishing runs: the first figures would have it in them."""
+        """Let the broker compile its code for publishing, which would slow the first figures."""
         topic = "bench.warm-up"
         self.create_topics([topic])
         try:

@@ -1,4 +1,4 @@
-"""How much is measured."""
+"""The sizes of the measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Sizes:
     rounds: int
     """Alternating runs of each subject."""
     events: int
-    """Through each relay."""
+    """Events through each relay."""
     with_slow_peer: bool = False
     keys: int = 1_000
     partitions: int = 8
@@ -21,7 +21,7 @@ class Sizes:
     """Events per second."""
     hot_key_seconds: float
     transactions: int
-    """Of the write side, of each kind in a round."""
+    """Transactions of the write side, of each kind in a round."""
     consumed: int
     """Records through each consumer."""
     snapshot_events: int
@@ -30,12 +30,12 @@ class Sizes:
     """Events of each measurement with a steady backlog."""
     delayed_rows: int
     due_seconds: float
-    """For how long events become due beside them."""
+    """Seconds over which events become due next to them."""
     held_keys: int
     rows_behind: int
-    """In all, behind the rows that hold these keys."""
+    """Total rows that these keys block."""
     held_warm_seconds: float
-    """Until the claims of a relay start after them."""
+    """Seconds until the claims of a relay start after them."""
     held_seconds: float
     half_messages: int
     memory_events: int

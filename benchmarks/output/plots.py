@@ -1,4 +1,4 @@
-"""Draws the plots from the files of a run; the peers' environment has what it takes."""
+"""Draws the plots from the files of a run; runs in the peers' environment, which has matplotlib."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BACKLOG = re.compile(r"backlog_of_(\d+)_events_per_s")
 
 
 def main(folder: Path) -> None:
-    """Draw what the files have figures for."""
+    """Draw the plots of the available figures."""
     figures = json.loads((folder / "bench.json").read_text())
     distributions = json.loads((folder / "bench-distributions.json").read_text())
     plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
@@ -48,7 +48,7 @@ def backlog(figures: dict[str, Any], path: Path) -> None:
 
 
 def latency(distributions: dict[str, list[float]], path: Path) -> None:
-    """Draw which part of the events took no longer than how many milliseconds."""
+    """Draw the part of the events that took at most a number of milliseconds."""
     if not distributions:
         return
     figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")

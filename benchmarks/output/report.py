@@ -19,12 +19,12 @@ from benchmarks.harness.samples import Measured
 from benchmarks.targets.figures import FIGURES, Figure
 
 _COSTS: Final = ("CPU µs/event", "servers' CPU", "WAL B/event")
-"""Of the measured process, of PostgreSQL and Kafka together, of the database's log."""
+"""Costs of the measured process, of PostgreSQL and Kafka together, of the database's log."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Report:
-    """All that was found."""
+    """The results of all experiments."""
 
     fdatasync_us: float
     postgres: str
@@ -34,14 +34,14 @@ class Report:
     remarks: dict[str, str] = field(default_factory=dict)
 
     def add(self, result: ExperimentResult) -> None:
-        """Add what an experiment found."""
+        """Add the results of an experiment."""
         self.figures.update(result.figures)
         self.absolutes.update(result.absolutes)
         self.distributions.update(result.distributions)
         self.remarks.update(result.remarks)
 
     def flat(self) -> dict[str, float | str]:
-        """Return everything by name: the median under the name alone, the rest beside it."""
+        """Return all results by name: the median as the name itself, the rest with suffixes."""
         found: dict[str, float | str] = {
             "machine_cores": os.cpu_count() or 0,
             "machine_fdatasync_us": round(self.fdatasync_us, 1),

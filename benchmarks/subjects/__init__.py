@@ -1,1 +1,1 @@
-"""What is measured, one process each; those of the peers run in an environment of their own."""
+"""The measured subjects, one process each; peers run in a separate environment."""

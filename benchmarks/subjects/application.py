@@ -1,4 +1,4 @@
-"""The application that is measured: one event type, and a consumer group with one effect."""
+"""The measured application: one event type, and a consumer group with one effect."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _INSERT_LISTED = insert(EFFECT).from_select(["key", "n"], select(_LISTED.c.key, 
 
 
 def application(*, url: str, bootstrap: str, prefix: str, client: str = "kafka-python") -> ShieldTx:
-    """Make the application; `client` is the Kafka client of its relay."""
+    """Return the application; `client` is the Kafka client of its relay."""
     settings: dict[str, Any] = {
         "source": SOURCE,
         "database_url": url,
@@ -70,7 +70,7 @@ def application(*, url: str, bootstrap: str, prefix: str, client: str = "kafka-p
 
 
 def from_environment() -> ShieldTx:
-    """Make the application for the command line; BENCH_CLIENT names the Kafka client."""
+    """Return the application for the command line; BENCH_CLIENT names the Kafka client."""
     settings = Settings.from_env()
     shield = application(
         url=settings.database_url.get_secret_value(),

@@ -22,7 +22,7 @@ def main() -> None:
     )
     topic = reporter.job["topic"]
     producer.partitions_for(topic)
-    # Cheaper than to keep all futures, or to count what is acknowledged.
+    # Cheaper than to keep all futures, or to count acknowledgements.
     failures: list[BaseException] = []
     with few_collections():
         reporter.ready()

@@ -14,7 +14,7 @@ from shieldtx.ports.broker import Record
 
 
 class Ready(NamedTuple):
-    """What a bare client is given of a record."""
+    """A record as a bare client receives it."""
 
     value: bytes
     key: bytes | None
@@ -23,7 +23,7 @@ class Ready(NamedTuple):
 
 
 def record_at(index: int, *, keys: int, prefix: str) -> Record:
-    """Return the record of the event at a place of the line."""
+    """Return the record of the event at an index of the sequence."""
     position = position_of(index, keys)
     return cloudevents.encode(
         Envelope(
@@ -40,7 +40,7 @@ def record_at(index: int, *, keys: int, prefix: str) -> Record:
 
 
 def records_of(job: Mapping[str, Any]) -> tuple[int, list[Ready]]:
-    """Return how many records are for warming up, and all records, ready to be sent."""
+    """Return how many records are for the warm-up, and all records, ready to be sent."""
     records = (
         record_at(index, keys=job["keys"], prefix=job["prefix"])
         for index in range(job["warm"] + job["events"])

@@ -1,7 +1,7 @@
-"""Claim and settle as bare statements on shieldtx's table, nothing sent: the database alone.
+"""Claim and settle as bare statements on shieldtx's table, nothing sent: only the database.
 
-As the relay does it: in the order of writing over all shards, from where the claim before came to,
-and by the rows' addresses.
+Like the relay: in the order of writing over all shards, from the end of the previous claim, and by
+the rows' addresses.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WHERE ctid = ANY(%(places)s::tid[]) AND lease_token = %(token)s AND status = 'PR
 
 @few_collections()
 def main() -> None:
-    """Claim and settle until the harness has heard enough."""
+    """Claim and settle until the harness ends the run."""
     reporter = ProgressReporter()
     with psycopg.connect(reporter.job["dsn"], autocommit=True) as connection:
         reporter.ready()

@@ -1,4 +1,4 @@
-"""A checker that answers at once, about every half message that is due."""
+"""A checker that answers at once, for every half message that is due."""
 
 from __future__ import annotations
 

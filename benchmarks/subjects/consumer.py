@@ -10,7 +10,7 @@ from shieldtx.scheduling.gc_tuning import few_collections
 
 @few_collections()
 def main() -> None:
-    """Consume until the harness has heard enough."""
+    """Consume until the harness ends the run."""
     reporter = ProgressReporter()
     job = reporter.job
     app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])

@@ -1,7 +1,7 @@
 """faststream-outbox 0.19 with FastStream's Kafka broker, as its relay tutorial sets it up.
 
-Its guide to performance is followed: batched deletes of 100 rows, larger fetches, autovacuum by
-churn. Several workers, which is faster and gives the order of keys up: it does not promise it.
+It follows the guide to performance: batched deletes of 100 rows, larger fetches, autovacuum by
+churn. Several workers are faster, but do not keep the order of keys, which it does not promise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QUEUE = "bench"
 
 
 async def relay(reporter: ProgressReporter) -> None:
-    """Relay until the harness has heard enough."""
+    """Relay until the harness ends the run."""
     job = reporter.job
     metadata = MetaData()
     table = make_outbox_table(metadata, table_name="outbox")

@@ -1,4 +1,4 @@
-"""Events written alone in a transaction, and half messages prepared and committed, by turns."""
+"""Transactions with one event, and half messages prepared and committed, alternating."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The peer of the reconciliation: a full outer join over JDBC, as a careful engineer writes it.
 
-Two columns of each table, read in parallel parts by the numeric `seq` and in large fetches, by the
-same Spark with the same settings. It takes the reconciliation's request from standard input and
-says what it found in a line of JSON: how many rows lack the other side, and how many statuses
-differ. Payloads, attempts, answers and what is in flight are beyond it.
+It reads two columns of each table in parallel parts by the numeric `seq`, in large fetches, with
+the same Spark and the same settings. It takes the reconciliation's request from standard input and
+reports in a line of JSON how many rows lack the other side, and how many statuses differ. It does
+not compare payloads or attempts, and does not consider events in flight.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import time
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  the name that PySpark programs give it
+from pyspark.sql import functions as F  # noqa: N812  its usual name in PySpark programs
 
 from shieldtx.reconcile.jdbc import jdbc_address
 from shieldtx.reconcile.request import ServiceDatabase, from_json
 from spark.__main__ import session
 
 PARTITIONS: Final = 4
-"""Measured on 2 cores: twice or more as fast as one; each part is a scan of its own."""
+"""Measured on 2 cores: twice as fast as one part, or faster; each part is a separate scan."""
 FETCH_SIZE: Final = 10_000
 SHUFFLES: Final = 16
-"""Of ten million rows a side: small enough to be sorted in memory."""
+"""For ten million rows per side: small enough to be sorted in memory."""
 
 
 def main() -> None:
-    """Join once, and say what was found and when the work began and ended."""
+    """Join once, and report the findings and the times of begin and end."""
     request = from_json(sys.stdin.readline())
     upstream, downstream = request.services
     with tempfile.TemporaryDirectory() as scratch, session(request, scratch) as spark:

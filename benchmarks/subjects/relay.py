@@ -51,7 +51,7 @@ def main() -> None:
 
 
 class _Purge(threading.Thread):
-    """Retention in a thread of its own, as in the worker process."""
+    """Retention in a separate thread, as in the worker process."""
 
     def __init__(self, app: ShieldTx, reporter: ProgressReporter) -> None:
         super().__init__(name="purge", daemon=True)

@@ -1,4 +1,4 @@
-"""An inbox by hand in plain SQLAlchemy: one transaction a message with inbox row and effect."""
+"""An inbox in plain SQLAlchemy: one transaction per message with inbox row and effect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SAY_EVERY = 100
 
 @few_collections()
 def main() -> None:
-    """Consume until the harness has heard enough."""
+    """Consume until the harness ends the run."""
     reporter = ProgressReporter()
     job = reporter.job
     engine = create_engine(job["url"])

@@ -1,7 +1,7 @@
 """txoutbox 0.2.2 with aiokafka, ordered per key, as its README sets up PostgreSQL and Kafka.
 
-Its defaults of 50 rows a round and 10 keys at once are raised to what measured best here: a round
-of 1,000 rows, all keys of it at once. The producer is durable and gathers batches.
+Its defaults of 50 rows per round and 10 keys at once are raised to the best values measured here: a
+round of 1,000 rows, all its keys at once. The producer is durable and collects batches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.harness.child_protocol import ProgressReporter
 
 
 async def relay(reporter: ProgressReporter) -> None:
-    """Relay round by round until the harness has heard enough."""
+    """Relay round by round until the harness ends the run."""
     job = reporter.job
     pool = await asyncpg.create_pool(job["dsn"])
     outbox = PostgresStorage(pool)

@@ -1,4 +1,4 @@
-"""One-row ORM transactions of a service, with and without an event in each, by turns."""
+"""One-row ORM transactions of a service, with and without an event, alternating."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Base(DeclarativeBase):
 
 
 class Order(Base):
-    """The one row."""
+    """The row of each transaction."""
 
     __tablename__ = "bench_order"
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
@@ -24,7 +24,7 @@ class Order(Base):
 
 
 def plain(app: ShieldTx, sessions: sessionmaker[Session], position: KeyPosition) -> None:  # noqa: ARG001  a kind's signature
-    """Write the row alone."""
+    """Write only the row."""
     with sessions.begin() as session:
         session.add(Order(key=position.key, n=position.number))
 

@@ -17,7 +17,7 @@ ORDER = text("INSERT INTO bench_order (key, n) VALUES (:key, :n)")
 
 
 def main() -> None:
-    """Write `rate` events a second, `seconds` long; with `hot`, every other one of the hot key."""
+    """Write `rate` events a second for `seconds`; with `hot`, half of them have the hot key."""
     reporter = ProgressReporter()
     job = reporter.job
     app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])

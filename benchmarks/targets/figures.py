@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Direction(Enum):
-    """On which side of its target a figure should be."""
+    """The side of its target on which a figure should be."""
 
     AT_LEAST = "≥"
     AT_MOST = "≤"
@@ -31,7 +31,7 @@ class Figure:
         return value <= self.target
 
     def shown(self, value: float) -> str:
-        """Return a value as the table shows it."""
+        """Return a value in the format of the table."""
         return f"{value:,.{self.digits}f}{self.unit}"
 
 

@@ -1,4 +1,4 @@
-"""The figures of the reconciliation, beside their targets."""
+"""The figures of the reconciliation, with their targets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TARGETS: Final = (
 
 
 def show(console: Console, figures: Mapping[str, float | str]) -> None:
-    """Print the figures beside their targets."""
+    """Print the figures with their targets."""
     table = Table(title=f"The reconciliation of {figures['rows']:,} events on each side")
     for column in ("figure", "target", "measured", "met"):
         table.add_column(column, justify="left" if column == "figure" else "right")

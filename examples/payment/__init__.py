@@ -1,12 +1,12 @@
 """An order in one PostgreSQL, its payment at an HTTP service that is slow, fails and loses answers.
 
-No transaction spans the two, so that an outbox row alone cannot help: the event "orders.paid" is a
-half message. It is prepared before the payment is asked for, sent if it was made, and where no
-answer came, the payment service is asked how it ended.
+No transaction spans both, so an outbox row alone cannot help: the event "orders.paid" is a half
+message. It is prepared before the payment is requested, and sent if the payment was made. If no
+answer came, check-back asks the payment service for the outcome.
 
-| module | who |
+| module | contents |
 |---|---|
-| `bank` | the payment service, a process of its own, in HTTP |
-| `shop` | the orders, and what it declares to shieldtx |
+| `bank` | the payment service, a separate process, in HTTP |
+| `shop` | the orders, and the shop's declarations for shieldtx |
 | `__main__` | customers, kills of the bank in every phase, and the audit |
 """

@@ -1,7 +1,7 @@
 """Customers order and pay, and the bank is killed in every phase of a payment.
 
 `python -m examples.payment [--orders N]` starts PostgreSQL and the bank itself; a broker in memory
-stands in for Apache Kafka. At the end the bank's ledger and the shop's orders must agree.
+replaces Apache Kafka. At the end, the bank's ledger and the shop's orders must agree.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STATUS = "SELECT status, count(*) AS rows FROM shield_outbox GROUP BY 1"
 
 
 class Cashier:
-    """Keeps the bank open: starts it again when it has died."""
+    """Keeps the bank running: restarts it after a kill."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self._folder = folder
@@ -49,7 +49,7 @@ class Cashier:
         self.deaths: Counter[str] = Counter()
 
     def open(self, *, die: str | None = None) -> None:
-        """Start the bank, one that will die in a phase of its next payment if that is said."""
+        """Start the bank; with `die`, it kills itself in that phase of its next payment."""
         self.close()
         how = ["--die", die] if die else []
         self._bank = ChildProcess.start(
@@ -69,14 +69,14 @@ class Cashier:
             time.sleep(0.02)
 
     def has_died(self, phase: str) -> None:
-        """Wait for the death that was planned."""
+        """Wait for the planned death."""
         assert self._bank is not None
         if not self._bank.wait(PATIENCE_S):
             raise TimeoutError(f"the bank has outlived phase {phase}")
         self.deaths[phase] += 1
 
     def close(self) -> None:
-        """Kill the bank, if it is there."""
+        """Kill the bank if it runs."""
         if self._bank is not None:
             self._bank.kill()
             self._bank = None
@@ -88,7 +88,7 @@ class Cashier:
 
 @contextmanager
 def opened(folder: Path) -> Iterator[tuple[Shop, Cashier]]:
-    """Start everything, and end it."""
+    """Start the servers and the bank, and stop them at the end."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]
@@ -108,7 +108,7 @@ def opened(folder: Path) -> Iterator[tuple[Shop, Cashier]]:
 
 
 def sell(shop: Shop, cashier: Cashier, orders: int) -> Counter[str]:
-    """Take orders, the bank dying in each phase on the way; return what customers heard."""
+    """Take orders while the bank dies once in each phase; count the results for customers."""
     heard: Counter[str] = Counter()
     draw = random.Random(7)  # noqa: S311  prices
     deaths = {
@@ -134,7 +134,7 @@ def sell(shop: Shop, cashier: Cashier, orders: int) -> Counter[str]:
 
 
 def settle(shop: Shop) -> None:
-    """Do what `shieldtx relay` and `shieldtx consume` do, until nothing is open any more."""
+    """Do the work of `shieldtx relay` and `shieldtx consume` until no message is open."""
     relay, consumer = shop.shield.build_relay(), shop.shield.build_consumer("dispatch")
     checks = shop.shield.half_messages.check_backs()
     ends = time.monotonic() + PATIENCE_S
@@ -160,7 +160,7 @@ def states(shop: Shop) -> dict[str, int]:
 
 
 def main() -> int:
-    """Return 0 where money and orders agree."""
+    """Return 0 if money and orders agree."""
     parser = argparse.ArgumentParser(prog="python -m examples.payment", description=__doc__)
     parser.add_argument("--orders", type=int, default=200)
     options = parser.parse_args()

@@ -1,11 +1,11 @@
-"""The payment service: what it has answered is not always what it has done.
+"""The payment service: its answers do not always match its payments.
 
-`PUT /payments/ID` makes a payment, once for each id. `POST /payments/ID/settle` asks how it ended,
-and ends it: a payment that has not been made by then is void, and is refused when it comes late.
-That is what a check-back needs, as a barrier is where the local transaction is in a database.
+`PUT /payments/ID` makes a payment, once for each id. `POST /payments/ID/settle` asks for its
+outcome and fixes it: a payment that has not been made by then is void, and is refused when it comes
+late. A check-back needs this, as it needs a barrier for a local transaction in a database.
 
 `python -m examples.payment.bank --folder F --port P [--die PHASE]` serves until it is killed, or
-kills itself when the next payment has come to that phase.
+kills itself in that phase of the next payment.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any, Final
 
 PHASES: Final = ("received", "booked", "committed", "answered")
-"""Of a payment: it has come; it is in a transaction; that has committed; it is answered."""
+"""Phases of a payment: received, in a transaction, transaction committed, answered."""
 
 PAID, VOID, REFUSED = "PAID", "VOID", "REFUSED"
 LIMIT_CENTS: Final = 50_000
-"""Of one payment; the bank refuses what is above."""
+"""Maximum of one payment; the bank refuses higher ones."""
 SLOW_S: Final = 1.0
 """Longer than the shop waits for an answer."""
 
@@ -36,7 +36,7 @@ HOST: Final = "127.0.0.1"
 
 
 class Ledger:
-    """The payments on the disk, each with its end; every call is a transaction of its own."""
+    """The payments on disk, each with its outcome; every call is a separate transaction."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -48,7 +48,7 @@ class Ledger:
             )
 
     def pay(self, payment_id: str, customer: str, cents: int, booked: Callable[[], None]) -> str:
-        """Make a payment unless it has an end already, and return its end."""
+        """Make a payment unless it has an outcome already; return its outcome."""
         with self._connect() as connection:
             connection.execute("BEGIN IMMEDIATE")
             state = PAID if cents <= LIMIT_CENTS else REFUSED
@@ -60,7 +60,7 @@ class Ledger:
             return self._state(connection, payment_id)
 
     def settle(self, payment_id: str) -> str:
-        """End a payment that has not been made, and return its end."""
+        """Void a payment that has not been made; return its outcome."""
         with self._connect() as connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute(
@@ -104,7 +104,7 @@ class _Transaction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mood:
-    """How the bank treats a payment, by its id: each time in the same way."""
+    """How the bank treats a payment; the payment's id determines it."""
 
     is_slow: bool
     fails: bool
@@ -112,13 +112,13 @@ class Mood:
 
     @classmethod
     def of(cls, payment_id: str) -> Mood:
-        """Of sixteen one is slow, one fails before it is made, and of one the answer is lost."""
+        """Of sixteen payments, one is slow, one fails before it is made, one loses its answer."""
         last = payment_id[-1]
         return cls(is_slow=last == "a", fails=last == "b", loses_the_answer=last == "c")
 
 
 GOOD: Final = Mood(is_slow=False, fails=False, loses_the_answer=False)
-"""In its last hour."""
+"""For payments in which the bank dies."""
 
 
 class Desk(BaseHTTPRequestHandler):
@@ -148,13 +148,13 @@ class Desk(BaseHTTPRequestHandler):
         self._reach("answered")
 
     def do_POST(self) -> None:
-        """Say how a payment ended."""
+        """Answer with the outcome of a payment."""
         payment_id = self.path.split("/")[2]
         self._body()
         self._answer(HTTPStatus.OK, {"state": self.ledger.settle(payment_id)})
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing: the shop says what comes of it."""
+        """Log nothing: the shop logs the results."""
 
     def _reach(self, phase: str) -> None:
         if self.die == phase:
@@ -173,7 +173,7 @@ class Desk(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    """Serve."""
+    """Serve requests."""
     parser = argparse.ArgumentParser(prog="python -m examples.payment.bank", description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)

@@ -1,4 +1,4 @@
-"""The shop: orders in its PostgreSQL, paid at the bank; `orders.paid` is sent for what was paid."""
+"""The shop: orders in its PostgreSQL, paid at the bank; `orders.paid` is sent for paid orders."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from shieldtx import Event, LocalOutcome, Settings, ShieldTx
 from shieldtx.ports.broker import Broker
 
 PATIENCE_S = 0.5
-"""For an answer of the bank."""
+"""Timeout of the bank's answers."""
 ENDS = {PAID: LocalOutcome.COMMIT, VOID: LocalOutcome.ROLLBACK, REFUSED: LocalOutcome.ROLLBACK}
 
 
 @dataclass
 class Order:
-    """What a customer has to pay."""
+    """An order that a customer has to pay."""
 
     id: int
     customer: str
@@ -31,24 +31,24 @@ class Order:
 
 
 class PaymentRefused(Exception):
-    """The bank has answered that it was not paid, and never will be."""
+    """The bank has answered that the order is not paid, and never will be."""
 
 
 class Bank:
-    """The bank as the shop sees it: whoever asks may get no answer."""
+    """The bank's client in the shop: a request may get no answer."""
 
     def __init__(self, port: int) -> None:
         self._port = port
 
     def pay(self, payment_id: UUID, order: Order) -> None:
-        """Pay an order. Raises PaymentRefused; after any other error nobody knows yet."""
+        """Pay an order. Raises PaymentRefused; after any other error the outcome is unknown."""
         asked = {"customer": order.customer, "cents": order.cents}
         state = self._ask("PUT", f"/payments/{payment_id}", asked)
         if state != PAID:
             raise PaymentRefused(f"order {order.id}: {state}")
 
     def end_of(self, payment_id: UUID) -> LocalOutcome:
-        """Have a payment ended, one way or the other, and return which way."""
+        """Have the bank fix the outcome of a payment, and return it."""
         return ENDS[self._ask("POST", f"/payments/{payment_id}/settle", {})]
 
     def _ask(self, method: str, path: str, body: Mapping[str, object]) -> str:
@@ -64,7 +64,7 @@ class Bank:
 
 
 class Shop:
-    """Its orders, and what it declares to shieldtx."""
+    """The shop's orders, and its declarations for shieldtx."""
 
     def __init__(self, database_url: str, broker: Broker, bank: Bank) -> None:
         self._bank = bank
@@ -72,7 +72,7 @@ class Shop:
             Settings(
                 source="shop",
                 database_url=database_url,
-                # Short, so that one sees how the end of a payment is found out.
+                # Short, so that the demo shows check-backs soon.
                 half_immunity=timedelta(seconds=1),
                 half_check_interval=timedelta(seconds=2),
                 half_check_timeout=timedelta(seconds=1),
@@ -85,7 +85,7 @@ class Shop:
         self.shield.consumer("dispatch").handles("orders.paid")(self.dispatch)
 
     def order(self, order: Order) -> None:
-        """Write an order down, and have it paid; how that ended may come to light later."""
+        """Store an order and pay it; the outcome may become known only later."""
         with self.shield.engine.begin() as connection:
             connection.execute(
                 text("INSERT INTO orders VALUES (:id, :customer, :cents, NULL)"), vars(order)
@@ -96,19 +96,19 @@ class Shop:
             self._bank.pay(half.id, order)
 
     def how_it_ended(self, event: Event) -> LocalOutcome:
-        """Ask the bank; an error means that nobody knows yet."""
+        """Return the bank's outcome; after an error it is still unknown."""
         return self._bank.end_of(event.id)
 
     @staticmethod
     def dispatch(session: Session, event: Event) -> None:
-        """Send off what was paid."""
+        """Dispatch a paid order."""
         session.execute(
             text("UPDATE orders SET paid_by = :payment WHERE id = :order AND paid_by IS NULL"),
             {"order": event.payload.id, "payment": str(event.id)},
         )
 
     def paid(self) -> dict[str, tuple[str, int]]:
-        """Return customer and amount of all orders that were sent off, by the payment's id."""
+        """Return customer and amount of all dispatched orders, by the payment's id."""
         with self.shield.engine.connect() as connection:
             rows = connection.execute(
                 text("SELECT paid_by, customer, cents FROM orders WHERE paid_by IS NOT NULL")

@@ -1,11 +1,11 @@
 """A grocery chain in two services, each with a database of its own: orders and stock.
 
-A basket is an order. The orders service stores it, charges the household and says so; the stock
-service reserves the goods. What it cannot deliver comes back, and the household gets its money.
-Begin with orders.py and stock.py: they are all the business code there is.
+A basket is an order. The orders service stores it, charges the household and publishes an event;
+the stock service reserves the goods. Orders that it cannot deliver come back, and the household
+gets its money. Begin with orders.py and stock.py: they contain all the business code.
 """
 
 import sys
 
-if sys.version_info < (3, 11):  # noqa: UP036  an older one would trip over the first import
+if sys.version_info < (3, 11):  # noqa: UP036  an older Python would fail at the first import
     sys.exit("the demo needs Python 3.11 or newer: install it, and recreate the environment")

@@ -1,10 +1,10 @@
 """The demo: real baskets through two services, with a relay and a consumer killed half-way.
 
-Then a few events are tampered with, for the reconciliation to find and to repair.
+Then the demo tampers with a few events, for the reconciliation to find and to repair.
 
-`python -m examples.retail [--baskets N]` needs nothing but Python and Java: it starts PostgreSQL
-and Apache Kafka itself, and takes every process with it when it ends, however it ends. What a run
-with `--keep` leaves is audited once more by `--again`, whatever was done to it meanwhile.
+`python -m examples.retail [--baskets N]` needs only Python and Java: it starts PostgreSQL and
+Apache Kafka itself, and stops every process at its end, however it ends. `--again` audits once more
+the data that a run with `--keep` left, whatever was changed meanwhile.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from shieldtx.embedded.requirements import require_java
 
 EXIT_WELL: Final = 0
 EXIT_WRONG: Final = 1
-"""Something was lost, doubled or reordered, or the reconciliation did not find what it should."""
+"""Something was lost, doubled or reordered, or the reconciliation did not find the incident."""
 EXIT_BROKEN: Final = 2
-"""The demo could not run to its end."""
+"""The demo could not complete."""
 
 
 def main() -> int:
@@ -64,7 +64,7 @@ def main() -> int:
 def demonstrate(console: Console, baskets: int, folder: Path, *, keep: bool) -> int:
     """Play the scenario with its incident, audit it and reconcile it; return the exit status.
 
-    Without baskets nothing is played: what was kept in the folder is audited and reconciled.
+    Without baskets nothing is played: the data kept in the folder are audited and reconciled.
     """
     require_java()
     fetch_kafka(progress=console.print)
@@ -100,9 +100,9 @@ def demonstrate(console: Console, baskets: int, folder: Path, *, keep: bool) -> 
 def perform(
     stage: Stage, fleet: Fleet, display: Display, operator: Operator, baskets: int
 ) -> list[str]:
-    """Let the baskets through, plant an incident, and have the operator find and repair it.
+    """Take the baskets through, plant an incident, and have the operator find and repair it.
 
-    Return in words what went wrong beyond that.
+    Return all other problems as texts.
     """
     console, in_all = display.console, baskets + incident.LATE
     display.say(f"PostgreSQL is up; {baskets:,} baskets will go through the checkouts")
@@ -118,7 +118,7 @@ def perform(
 
 
 def audit(stage: Stage, console: Console, title: str) -> list[str]:
-    """Count in the topics and in both databases; return in words what is wrong."""
+    """Count in the topics and in both databases; return the problems as texts."""
     topics = (scenario.COMMIT_TOPIC, scenario.ROLLBACK_TOPIC)
     records = [r for topic in topics for r in read_whole(stage.kafka.bootstrap, topic)]
     with watching(stage.url("orders"), stage.url("stock")) as watch:
@@ -135,7 +135,7 @@ def _positive(text: str) -> int:
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001  signal's signature
-    """End the demo in order: whoever has started something stops it on the way out."""
+    """End the demo gracefully: each block that has started a process stops it."""
     for further in (signal.SIGINT, signal.SIGTERM):
         signal.signal(further, signal.SIG_IGN)
     raise SystemExit(128 + number)

@@ -1,7 +1,7 @@
-"""The audit: what became of every order, counted without asking shieldtx.
+"""The audit: the outcome of every order, counted without shieldtx.
 
-It knows the topics, read whole with another Kafka client than shieldtx has, and the business tables
-of both services. Of the tables of shieldtx it reads one thing only: what is parked for an operator.
+It reads the topics completely, with another Kafka client than shieldtx's, and the business tables
+of both services. Of shieldtx's tables it reads only the rows that wait for an operator.
 """
 
 from __future__ import annotations
@@ -18,63 +18,64 @@ from examples.retail.topics import TopicRecord
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
-    """That an order left a trace somewhere, in the order in which traces were left there."""
+    """A trace of an order, in the order in which traces were left."""
 
     basket_id: int
     household_id: int
     number: int
-    """Of the order among those of its household, from 1 on."""
+    """Number of the order among the orders of its household, from 1 on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Books:
-    """Everything there is to count."""
+    """All data to count."""
 
     placed: Mapping[int, Trace]
     """By basket."""
     records: Sequence[TopicRecord]
-    """Of the commit topic, in order per partition."""
+    """Records of the commit topic, in order per partition."""
     effects: Sequence[Trace]
     """Reservations."""
     compensations: Sequence[Trace]
-    """Payments back."""
+    """Refunds."""
     cancelled: frozenset[int]
     parked: frozenset[int]
-    """Baskets whose event or rollback waits for an operator."""
+    """Baskets whose event or rollback event waits for an operator."""
     charged_cents: int
     refunded_cents: int
     standing_cents: int
-    """What the orders that were not cancelled cost."""
+    """Total price of the orders that were not cancelled."""
     unbalanced_accounts: int
-    """Households that do not owe what they were charged less what they got back, or not what their
-    standing orders cost."""
+    """Households with a wrong balance.
+
+    Their debt differs from their charges minus refunds, or from the price of their valid orders.
+    """
     delivered: int
     on_hand: int
     reserved: int
     unbalanced_products: int
-    """Products of which something is missing that is in no reservation, or reserved otherwise than
-    ordered."""
+    """Products with missing goods, or with reservations that differ from the orders."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Audit:
-    """What the books say."""
+    """The results of the audit."""
 
     books: Books
     duplicates: int
-    """Records beyond the first of their order: allowed, the inbox knows them."""
+    """Records beyond the first of their order: allowed, the inbox removes them."""
     ghosts: int
-    """Orders on the topic or in the stock that nobody has placed."""
+    """Orders on the topic or in the stock that were never placed."""
     lost: int
     """Orders that are not on the topic, or ended neither reserved nor cancelled nor parked."""
     double: int
-    """Reservations or refunds beyond the first of their order, and orders with two ends."""
+    """Reservations or refunds beyond the first of their order, and orders with two outcomes."""
     inversions: int
-    """Records, reservations or refunds of a household out of the order of its orders."""
+    """Records, reservations or refunds of a household that are not in the order of its orders."""
 
     @property
     def failures(self) -> list[str]:
-        """What is wrong, in words; nothing if all is well."""
+        """The problems as texts; empty without problems."""
         books = self.books
         counts = {
             "orders that were lost": self.lost,
@@ -88,11 +89,11 @@ class Audit:
 
 
 def judge(books: Books) -> Audit:
-    """Count what must be zero."""
+    """Count the problems, which must be zero."""
     on_topic = {record.basket_id for record in books.records}
     reserved = {effect.basket_id for effect in books.effects}
     ended = reserved | books.cancelled | books.parked
-    # An event that could never be sent was cancelled or parked where it was written.
+    # An event that could never be sent was cancelled or parked in the orders service.
     unsent = books.placed.keys() - on_topic - books.cancelled - books.parked
     published = [books.placed[r.basket_id] for r in books.records if r.basket_id in books.placed]
     return Audit(
@@ -164,7 +165,7 @@ def _traces(connection: Connection, statement: str) -> list[Trace]:
 def _parked(
     orders: Connection, stock: Connection, records: Sequence[TopicRecord]
 ) -> frozenset[int]:
-    """Return the baskets whose records could not be read, or were given up by both sides."""
+    """Return the baskets whose records could not be read, or were given up by both services."""
     basket_at = {(r.topic, r.partition, r.offset): r.basket_id for r in records}
     places = text("SELECT topic, record_partition, record_offset FROM shield_parked")
     unread = {basket_at[tuple(place)] for db in (orders, stock) for place in db.execute(places)}
@@ -175,7 +176,7 @@ def _parked(
 
 
 def _unbalanced_products(stock: Connection, ordered: Counter[int]) -> int:
-    """Count the products that are not all there, or not reserved as they were ordered."""
+    """Count the products with missing goods or with reservations that differ from the orders."""
     products = stock.execute(
         text(
             "SELECT product.id, delivered, on_hand, coalesce(sum(quantity), 0) AS reserved "
@@ -191,7 +192,7 @@ def _unbalanced_products(stock: Connection, ordered: Counter[int]) -> int:
 
 
 def _ordered(orders: Connection, parked: frozenset[int]) -> Counter[int]:
-    """Return how much of each product the orders ask for that were neither cancelled nor parked."""
+    """Return the ordered quantity of each product, without cancelled and parked orders."""
     lines = orders.execute(
         text(
             "SELECT basket_id, product_id, quantity FROM order_line JOIN orders USING (basket_id) "
@@ -210,7 +211,7 @@ def _repeated(traces: Sequence[Trace]) -> int:
 
 
 def _inversions(traces: Iterable[Trace]) -> int:
-    """Count the orders that left their first trace after that of a later one of their household."""
+    """Count the orders whose first trace is later than that of a later order of their household."""
     seen: set[int] = set()
     latest: dict[int, int] = {}
     inversions = 0
@@ -223,7 +224,7 @@ def _inversions(traces: Iterable[Trace]) -> int:
 
 
 def _scattered(records: Sequence[TopicRecord]) -> int:
-    """Count the partitions beyond the first that hold records of a household."""
+    """Count the partitions beyond the first that contain records of a household."""
     partitions = defaultdict(set)
     for record in records:
         partitions[record.household_id].add(record.partition)

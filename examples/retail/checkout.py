@@ -1,7 +1,7 @@
-"""The checkouts: bring real baskets to the orders service, each in a transaction of its own.
+"""The checkouts: bring real baskets to the orders service, one transaction per basket.
 
 `python -m examples.retail.checkout --baskets N`, in the environment of the orders service. With
-`--after M` the first M of them were there before.
+`--after M`, the first M baskets were there before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def ring_up(baskets: Iterable[Basket]) -> None:
 
 
 def main() -> None:
-    """Send each household always to the same checkout: that keeps its order."""
+    """Send each household always to the same checkout, which keeps the order of its baskets."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--baskets", type=int, required=True)
     parser.add_argument("--after", type=int, default=0)
@@ -40,7 +40,7 @@ def main() -> None:
         [b for b in baskets if b.household_id % CHECKOUTS == number] for number in range(CHECKOUTS)
     ]
     with ThreadPoolExecutor(CHECKOUTS) as checkouts:
-        # Taken one by one so that the error of a checkout is raised here.
+        # Iterated, so that the error of a checkout is raised here.
         for _ in checkouts.map(ring_up, queues):
             continue
 

@@ -1,4 +1,4 @@
-"""What the demo shows: a live picture in a terminal, plain lines elsewhere."""
+"""The output of the demo: a live display in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BAR_WIDTH: Final = 40
 
 
 class Display:
-    """Says what happens, with the seconds since the beginning, and shows how far the orders are."""
+    """Prints messages with the seconds since the beginning, and the progress of the orders."""
 
     def __init__(self, console: Console, *, baskets: int) -> None:
         self.console = console
@@ -47,23 +47,23 @@ class Display:
 
     @property
     def seconds(self) -> float:
-        """How long it has been going on."""
+        """Seconds since the beginning."""
         return time.monotonic() - self._began
 
     def say(self, message: str) -> None:
-        """Say what happens."""
+        """Print a message."""
         line = f"[dim]{self.seconds:5.1f} s[/]  {message}"
         self.console.print(line, highlight=False, soft_wrap=True)
 
     def show(self, progress: Progress, shards: Mapping[str, int]) -> None:
-        """Show how far the orders are; `shards` are those of each relay, by its name."""
+        """Show the progress of the orders; `shards` are the counts of each relay, by its name."""
         if self._live is not None:
             self._live.update(self._picture(progress, shards), refresh=True)
         elif progress != self._last and time.monotonic() - self._last_line > _LINE_EVERY_S:
             self.sum_up(progress)
 
     def sum_up(self, progress: Progress) -> None:
-        """Say in one line how far the orders are."""
+        """Print the progress of the orders in one line."""
         counts = [f"{name} {count:,}" for name, count in _counts(progress).items()]
         self.say(", ".join(counts))
         self._last, self._last_line = progress, time.monotonic()

@@ -1,4 +1,4 @@
-"""What the two services tell each other: the one thing that they agree on."""
+"""The events between the two services: their only common definition."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ class OrderPlaced:
     basket_id: int
     household_id: int
     number: int
-    """Counts the orders of the household from 1 on, so that anybody can check their order."""
+    """Counts the orders of the household from 1 on, so that any reader can check their order."""
     cents: int
     lines: tuple[Line, ...]

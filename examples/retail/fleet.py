@@ -13,16 +13,16 @@ from shieldtx.embedded.child_process import ChildProcess
 from shieldtx.embedded.requirements import ServerFailed
 
 SHIELDTX = Path(sys.executable).with_name("shieldtx")
-"""The command line, which pip puts beside the interpreter."""
+"""The command line, which pip installs next to the interpreter."""
 STOP_S = 20.0
 TASK_S = 120.0
 COMMAND_S = 600.0
 
 
 class Fleet:
-    """Starts, kills and stops processes by name; none of them outlives this one.
+    """Starts, kills and stops processes by name; none of them outlives this process.
 
-    `say` is told what is done.
+    `say` gets a message about each step.
     """
 
     def __init__(self, stage: Stage, say: Callable[[str], None]) -> None:
@@ -47,9 +47,9 @@ class Fleet:
         return self._start(name, environment, sys.executable, "-m", module, *arguments)
 
     def command(self, name: str, environment: Mapping[str, str], *arguments: str) -> ChildProcess:
-        """Run the command line of shieldtx to its end, however that is, with a log of its own.
+        """Run the command line of shieldtx until it ends, whatever its exit status.
 
-        Raises ServerFailed if there is no end.
+        It has its own log. Raises ServerFailed if it does not end.
         """
         self._say(f"$ shieldtx {' '.join(arguments)}")
         self._log(name).unlink(missing_ok=True)
@@ -59,18 +59,18 @@ class Fleet:
         return self._running.pop(name)
 
     def finish(self, *names: str) -> None:
-        """Wait until these tasks have ended well; raises ServerFailed with their log otherwise."""
+        """Wait until these tasks have ended successfully; raises ServerFailed with their log."""
         for name in names:
             self._running.pop(name).finish(within=TASK_S)
 
     def kill(self, name: str) -> int:
-        """End a process with SIGKILL and return the process id that it had."""
+        """End a process with SIGKILL and return its process id."""
         process = self._running.pop(name)
         process.kill()
         return process.pid
 
     def check(self) -> None:
-        """Raise ServerFailed, with the end of its log, if a process has ended badly by itself."""
+        """Raise ServerFailed, with the end of its log, if a process has failed by itself."""
         for process in self._running.values():
             if process.exit_status:
                 raise ServerFailed(
@@ -79,7 +79,7 @@ class Fleet:
                 )
 
     def stop(self) -> None:
-        """Stop all processes in order; raises ServerFailed for one that does not end well."""
+        """Stop all processes gracefully; raises ServerFailed if one fails."""
         for process in self._running.values():
             process.send_signal(signal.SIGTERM)
         for name in list(self._running):

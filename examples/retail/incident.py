@@ -14,9 +14,9 @@ from shieldtx import ShieldTxError
 from shieldtx.reconcile.verdicts import Verdict
 
 VANISHED: Final = 3
-"""Events that count as sent, and never were."""
+"""Events that are marked as sent, but were not."""
 LEFT: Final = 2
-"""Events in the hands of a relay that is no more."""
+"""Events under the lease of a relay that no longer exists."""
 LATE: Final = VANISHED + LEFT
 """Baskets that come to the checkouts while no relay runs."""
 
@@ -27,15 +27,15 @@ PLANTED: Mapping[Verdict, int] = MappingProxyType(
         Verdict.STUCK: LEFT,
     }
 )
-"""What the reconciliation has to find: exactly that."""
+"""The mismatches that the reconciliation has to find: exactly these."""
 
 
 class NotPlanted(ShieldTxError):
-    """The outbox did not hold the events that the incident was to affect."""
+    """The outbox did not contain the events that the incident was to affect."""
 
 
 def plant(stage: Stage, fleet: Fleet, say: Callable[[str], None], *, after: int) -> None:
-    """Let a few more baskets through after so many, and tamper with what was written about them.
+    """Take a few more baskets through after the given number, and tamper with their rows.
 
     No process of the services may run. Raises NotPlanted.
     """

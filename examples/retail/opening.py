@@ -1,7 +1,7 @@
-"""Opens a service for business: its tables, and what must be in them before the first order.
+"""Prepares a service: its tables, and their contents before the first order.
 
 `python -m examples.retail.opening SERVICE --baskets N`, in the environment of the service. A second
-time it changes nothing.
+run changes nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from sqlalchemy.dialects.postgresql import insert
 from examples.retail.baskets import Basket, first_baskets
 
 STOCKED = 0.94
-"""The share of what all baskets ask for that is delivered. Rounded up per product, so that rare
-products do not run out at once: then 3 to 8 % of the orders find some shelf empty."""
+"""The delivered share of the total demand of all baskets.
+
+It is rounded up per product, so that rare products do not run out at once: then 3 to 8 % of the
+orders find an empty shelf.
+"""
 
 
 def deliveries(baskets: Iterable[Basket]) -> dict[int, int]:
-    """Return how much of each product is delivered before the first order."""
+    """Return the delivered quantity of each product before the first order."""
     demand: Counter[int] = Counter()
     for basket in baskets:
         for line in basket.lines:
@@ -30,7 +33,7 @@ def deliveries(baskets: Iterable[Basket]) -> dict[int, int]:
 
 
 def open_orders(baskets: Iterable[Basket]) -> None:
-    """Make the tables of the orders service and an account for each household."""
+    """Create the tables of the orders service and an account for each household."""
     from examples.retail.orders import Account, Base, shield  # noqa: PLC0415  one service, not both
 
     households = sorted({basket.household_id for basket in baskets})
@@ -41,7 +44,7 @@ def open_orders(baskets: Iterable[Basket]) -> None:
 
 
 def open_stock(baskets: Iterable[Basket]) -> None:
-    """Make the tables of the stock service and fill its shelves."""
+    """Create the tables of the stock service and fill its shelves."""
     from examples.retail.stock import Base, Product, shield  # noqa: PLC0415  one service, not both
 
     delivered = sorted(deliveries(baskets).items())
@@ -52,7 +55,7 @@ def open_stock(baskets: Iterable[Basket]) -> None:
 
 
 def main() -> None:
-    """Open the service that the arguments name."""
+    """Prepare the service that the arguments name."""
     openings = {"orders": open_orders, "stock": open_stock}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("service", choices=openings)

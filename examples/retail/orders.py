@@ -1,4 +1,4 @@
-"""The orders service: takes orders, charges households, pays back what cannot be delivered."""
+"""The orders service: takes orders, charges households, refunds orders that cannot be delivered."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ orders = shield.consumer("orders")
 
 
 class Base(DeclarativeBase):
-    """The tables of this service; those of shieldtx lie beside them, in the same database."""
+    """The tables of this service, in the same database as shieldtx's tables."""
 
-    type_annotation_map = {int: BigInteger}  # noqa: RUF012  SQLAlchemy's way to be told
+    type_annotation_map = {int: BigInteger}  # noqa: RUF012  the attribute that SQLAlchemy reads
 
 
 class Account(Base):
-    """What a household owes, and how often it has ordered."""
+    """The debt of a household, and the number of its orders."""
 
     __tablename__ = "account"
 
@@ -66,7 +66,7 @@ class Payment(Base):
 
 @shield.publishes("orders.placed", key="household_id", biz_key="basket_id")
 def place(session: Session, basket: Basket) -> OrderPlaced:
-    """Store an order, charge its household, and publish what is returned: all of it or nothing."""
+    """Store an order, charge its household, and publish the returned event: all or nothing."""
     account = session.get_one(Account, basket.household_id, with_for_update=True)
     account.orders += 1
     account.owed_cents += basket.cents
@@ -93,7 +93,7 @@ def place(session: Session, basket: Basket) -> OrderPlaced:
 @orders.compensates("orders.placed")
 @shield.local_rollback("orders.placed")
 def cancel(session: Session, event: Event) -> None:
-    """Pay an order back: the stock service gave it up, or nobody could ever be told about it."""
+    """Refund an order: the stock service gave it up, or its event could never be delivered."""
     placed: OrderPlaced = event.payload
     account = session.get_one(Account, placed.household_id, with_for_update=True)
     account.owed_cents -= placed.cents

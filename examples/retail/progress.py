@@ -1,4 +1,4 @@
-"""How far the orders are, read from the two databases while the services work."""
+"""The progress of the orders, read from the two databases while the services run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy import Connection, create_engine, text
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """Orders by what has happened to them."""
+    """Counts of orders by their state."""
 
     written: int = 0
     published: int = 0
@@ -20,23 +20,23 @@ class Progress:
     refused: int = 0
     """Given up by the stock service after all attempts."""
     compensated: int = 0
-    """Cancelled and paid back."""
+    """Cancelled and refunded."""
     open_rows: int = 0
-    """Rows of shieldtx on which somebody has still to work."""
+    """Rows of shieldtx that are not settled."""
 
     @property
     def ended(self) -> int:
-        """Orders whose end is known."""
+        """Orders with a known outcome."""
         return self.applied + self.compensated
 
     @property
     def lag(self) -> int:
-        """Orders on their way."""
+        """Orders in progress."""
         return self.written - self.ended
 
 
 class Watch:
-    """Looks into the databases of both services, from outside."""
+    """Reads the databases of both services, from outside."""
 
     def __init__(self, orders: Connection, stock: Connection) -> None:
         self.orders = orders
@@ -55,17 +55,17 @@ class Watch:
         )
 
     def shards(self) -> Mapping[str, int]:
-        """Return how many shards of the orders' outbox each living relay holds."""
+        """Return how many shards of the orders' outbox each active relay owns."""
         return {row.owner: row.shards for row in self.orders.execute(_SHARDS)}
 
 
 @contextmanager
 def watching(orders_url: str, stock_url: str) -> Iterator[Watch]:
-    """Connect to both databases for as long as the block lasts."""
+    """Connect to both databases within the block."""
     with ExitStack() as closing:
         connections = []
         for url in (orders_url, stock_url):
-            # No transaction may stay open: it would hold back the watermark of the reconciliation.
+            # An open transaction would delay the watermark of the reconciliation.
             engine = create_engine(url, isolation_level="AUTOCOMMIT")
             closing.callback(engine.dispose)
             connections.append(closing.enter_context(engine.connect()))

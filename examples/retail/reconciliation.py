@@ -1,4 +1,4 @@
-"""What the operator of both services does: reconciles, and repairs, on the command line."""
+"""The operator of both services: reconciles and repairs on the command line."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from shieldtx.reconcile.findings import OutputFolder, RunOutcome, from_json
 from shieldtx.reconcile.verdicts import Verdict
 
 CONFIGURATION: Final = "reconcile.toml"
-"""Written to the demo's folder: this package's, with the address of the demo's own broker."""
+"""Written to the demo's folder: this package's file, with the address of the demo's own broker."""
 REPORTS: Final = "reconciliation"
 
 
 class Operator:
-    """Types commands, shows what they print, and says what is wrong with how they end."""
+    """Runs commands, shows their output, and reports unexpected results."""
 
     def __init__(self, stage: Stage, fleet: Fleet, console: Console, jdbc_driver: Path) -> None:
         self._folder = stage.folder
@@ -30,15 +30,15 @@ class Operator:
         self._environment = {
             **stage.environment_for_all(),
             "SHIELDTX_JDBC_JAR": str(jdbc_driver),
-            # Into a log file no program writes in colours unless it has to.
+            # By default, programs write no colours into a log file.
             **({"FORCE_COLOR": "1"} if console.is_terminal else {}),
         }
         (self._folder / CONFIGURATION).write_text(configuration(stage.kafka.bootstrap))
 
     def reconcile(self, run: str, expected: Mapping[Verdict, int]) -> list[str]:
-        """Compare everything on Spark, and return in words where it is not as expected.
+        """Compare everything on Spark, and return the differences from the expectation as texts.
 
-        `expected` are the numbers of rows by verdict, of all that are mismatches. Everybody has
+        `expected` are the numbers of rows by verdict, of all mismatches. All processes have
         stopped, so nothing is in flight: the margin is 0.
         """
         folder = OutputFolder(path=self._folder / REPORTS / run)
@@ -54,9 +54,10 @@ class Operator:
         return wrong
 
     def repair(self) -> list[str]:
-        """Repair what the last run has found; return in words what was wrong.
+        """Repair the mismatches of the last run; return the problems as texts.
 
-        First what stock lacks, then, by its name, what is absent from the topic.
+        The first command repairs the events that stock lacks, the second those absent from the
+        topic.
         """
         wrong = []
         for name, *verdict in (
@@ -84,7 +85,7 @@ def configuration(bootstrap: str) -> str:
 
 
 def mismatches(folder: OutputFolder) -> dict[Verdict, int]:
-    """Return how many rows have each verdict that is a mismatch; none where a run broke off."""
+    """Return the number of rows of each mismatch; empty if the run failed."""
     if not folder.findings.is_file():
         return {}
     totals = from_json(folder.findings.read_bytes()).totals

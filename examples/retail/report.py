@@ -1,4 +1,4 @@
-"""What the demo prints at the end: the audit, and where everything is."""
+"""The final output of the demo: the audit, and the paths of its files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from examples.retail.audit import Audit
 
 
 def print_audit(console: Console, audit: Audit, title: str) -> None:
-    """Print what became of the orders, and whether money and goods are all there."""
+    """Print the outcomes of the orders, and whether money and goods are complete."""
     books = audit.books
     table = Table(title=title, title_justify="left", min_width=60)
     table.add_column("counted without shieldtx")
@@ -54,7 +54,7 @@ def print_audit(console: Console, audit: Audit, title: str) -> None:
 
 
 def print_paths(console: Console, paths: Mapping[str, Path]) -> None:
-    """Print where things are, each on a line of its own that can be copied."""
+    """Print paths, each on a separate line that can be copied."""
     for what, path in paths.items():
         console.print(f"{what}: {path}", soft_wrap=True, highlight=False)
 

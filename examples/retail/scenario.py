@@ -1,4 +1,4 @@
-"""What happens in the demo: two services at work, a relay and a consumer killed half-way."""
+"""The scenario of the demo: two services run, a relay and a consumer are killed half-way."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ LOOK_EVERY_S: Final = 0.25
 NOTHING_MOVES_S: Final = 60.0
 
 Look: TypeAlias = Callable[[Progress, Mapping[str, int]], bool]
-"""Does what is to be done, and tells whether all of that is done."""
+"""Acts on the progress, and returns whether all its actions are done."""
 
 
 def play(stage: Stage, fleet: Fleet, display: Display, baskets: int) -> None:
-    """Let all baskets through, and stop when nothing is left to do."""
+    """Take all baskets through, and stop when nothing is left to do."""
     start_workers(fleet)
     fleet.module("checkout", "orders", "examples.retail.checkout", "--baskets", str(baskets))
     _work_off(stage, fleet, display, baskets, look=HalfWay(fleet, display, baskets).look)
 
 
 def catch_up(stage: Stage, fleet: Fleet, display: Display, baskets: int) -> None:
-    """Work off what is open of so many baskets in all, and stop when nothing is left to do."""
+    """Finish the open work of the given number of baskets, then stop."""
     start_workers(fleet)
     _work_off(stage, fleet, display, baskets, look=lambda _progress, _shards: True)
 
 
 def open_services(stage: Stage, fleet: Fleet, baskets: int) -> None:
-    """Make the tables of shieldtx and of the services, and the topics."""
+    """Create the tables of shieldtx and of the services, and the topics."""
     for service in SERVICES:
         fleet.shieldtx(f"{service} migration", service, "db", "upgrade")
     for service in SERVICES:
@@ -53,7 +53,7 @@ def start_workers(fleet: Fleet) -> None:
     for relay in ("orders relay 1", "orders relay 2"):
         fleet.shieldtx(relay, "orders", "relay")
     fleet.shieldtx("stock consumer", "stock", "consume", "stock")
-    # What it gives up travels back through an outbox, too.
+    # Rollback events of stock pass through an outbox, too.
     fleet.shieldtx("stock relay", "stock", "relay")
     fleet.shieldtx("orders consumer", "orders", "consume", "orders")
 
@@ -69,9 +69,9 @@ class HalfWay:
         self._dead_relay = ""
 
     def look(self, progress: Progress, shards: Mapping[str, int]) -> bool:
-        """Do what is to be done now; `shards` are those of each relay, by its owner's name.
+        """Take the next action, if it is due; `shards` are counts by the name of their owner.
 
-        Tell whether it is over: they were killed, and others hold what the dead relay held.
+        Return whether the takeover is complete: other relays own the shards of the dead relay.
         """
         if self._killed_at is None:
             if progress.written >= self._baskets / 2 and progress.applied > 0 and len(shards) > 1:
@@ -85,7 +85,7 @@ class HalfWay:
     def _kill(self, shards: Mapping[str, int]) -> None:
         relay, consumer = self._fleet.kill("orders relay 1"), self._fleet.kill("stock consumer")
         self._killed_at = time.monotonic()
-        # A relay's name holds its process id.
+        # A relay's name contains its process id.
         self._dead_relay = next(owner for owner in shards if f"-{relay}-" in owner)
         self._display.say(
             f"[bold red]SIGKILL[/] to orders relay 1 (pid {relay}), which holds "
@@ -96,9 +96,9 @@ class HalfWay:
 
 
 def _work_off(stage: Stage, fleet: Fleet, display: Display, baskets: int, *, look: Look) -> None:
-    """Wait for the end of all work, and stop everybody.
+    """Wait until no work is left, and stop all processes.
 
-    Where work is left but nothing moves any more, stop as well: the audit tells what is lost.
+    Also stop when work is left but nothing moves any more: the audit reports the losses.
     """
     last, moved_at = Progress(), time.monotonic()
     with display, watching(stage.url("orders"), stage.url("stock")) as watch:
@@ -121,9 +121,9 @@ def _work_off(stage: Stage, fleet: Fleet, display: Display, baskets: int, *, loo
 
 
 def _is_drained(stage: Stage, watch: Watch) -> bool:
-    """Tell whether nothing is left to do, on the topics neither, and nothing happens any more.
+    """Return whether no work is left, in the tables and on the topics, and nothing moves any more.
 
-    What was lost does not count as left to do: the audit finds it.
+    Lost events do not count as work: the audit finds them.
     """
     before = watch.progress()
     return (

@@ -1,4 +1,4 @@
-"""Where the demo plays: PostgreSQL with a database for each service, and Apache Kafka."""
+"""The servers of the demo: PostgreSQL with a database for each service, and Apache Kafka."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 SETTINGS = MappingProxyType(
     {
-        # Short, so that one sees how the work of a dead process is taken over.
+        # Short, so that the demo shows the takeover from a dead process soon.
         "SHIELDTX_RELAY_LEASE": "5",
         "SHIELDTX_RELAY_SEND_TIMEOUT": "3",
-        # A pass every so often instead of one for each commit: a dozen processes share few cores.
+        # Periodic passes instead of one for each commit: a dozen processes share few cores.
         "SHIELDTX_RELAY_WAKEUP": "false",
         "SHIELDTX_RELAY_POLL_INTERVAL": "0.5",
     }
 )
-"""Of all processes of both services, beside those that say where they are."""
+"""Settings of all processes of both services, without the addresses."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """The servers, and the folder for all that the demo leaves."""
+    """The servers, and the folder for all files of the demo."""
 
     folder: Path
     postgres: EmbeddedPostgres
@@ -43,7 +43,7 @@ class Stage:
         return self.postgres.url(service)
 
     def environment(self, service: str) -> Mapping[str, str]:
-        """Return the environment of a service's processes: this one's, and its own settings."""
+        """Return the environment of a service's processes, with the service's settings."""
         return _inherited() | {
             "SHIELDTX_SOURCE": service,
             "SHIELDTX_DATABASE_URL": self.url(service),
@@ -52,7 +52,7 @@ class Stage:
         }
 
     def environment_for_all(self) -> Mapping[str, str]:
-        """Return the environment of whoever looks at all services: where each database is."""
+        """Return the environment for commands that read all services: the URL of each database."""
         return _inherited() | {f"{service.upper()}_URL": self.url(service) for service in SERVICES}
 
 
@@ -60,15 +60,15 @@ class Stage:
 def opened(folder: Path, *, keep: bool, anew: bool) -> Iterator[Stage]:
     """Start both servers, and stop them at the end; `keep` leaves their data in the folder.
 
-    They begin `anew`, or with what was kept there.
-    PostgreSQL is ready then, with the databases in it; for Kafka ask `kafka_started`.
+    With `anew`, they start without data, otherwise with the kept data. PostgreSQL is ready then,
+    with its databases; for Kafka call `kafka_started`.
     """
     databases, topics = (folder / name if keep else None for name in ("postgres", "kafka"))
     for kept in filter(None, (databases, topics) if anew else ()):
         shutil.rmtree(kept, ignore_errors=True)
     postgres, kafka = EmbeddedPostgres(databases), EmbeddedKafka(topics)
     with ExitStack() as closing:
-        # They run from the last to the first: Kafka's start has ended before it is closed.
+        # Callbacks run from the last to the first: Kafka's start has ended before it is closed.
         closing.callback(kafka.close)
         closing.callback(postgres.close)
         background = closing.enter_context(ThreadPoolExecutor(1))
@@ -80,6 +80,6 @@ def opened(folder: Path, *, keep: bool, anew: bool) -> Iterator[Stage]:
 
 
 def _inherited() -> dict[str, str]:
-    """Return this process's environment without what may be meant for another shieldtx."""
+    """Return this process's environment without variables for another shieldtx."""
     mine = {k: v for k, v in os.environ.items() if not k.startswith("SHIELDTX_")}
     return mine | {"PYTHONPATH": str(PROJECT)}

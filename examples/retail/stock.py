@@ -1,4 +1,4 @@
-"""The stock service: reserves what an order needs, or refuses the order."""
+"""The stock service: reserves the goods of an order, or refuses the order."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ stock = shield.consumer("stock")
 
 
 class Base(DeclarativeBase):
-    """The tables of this service; those of shieldtx lie beside them, in the same database."""
+    """The tables of this service, in the same database as shieldtx's tables."""
 
-    type_annotation_map = {int: BigInteger}  # noqa: RUF012  SQLAlchemy's way to be told
+    type_annotation_map = {int: BigInteger}  # noqa: RUF012  the attribute that SQLAlchemy reads
 
 
 class Product(Base):
-    """What was delivered of a product, and what is left of it."""
+    """The delivered and the remaining quantity of a product."""
 
     __tablename__ = "product"
 
@@ -30,14 +30,14 @@ class Product(Base):
     on_hand: Mapped[int]
 
     def take(self, quantity: int) -> None:
-        """Take some off the shelf; raises OutOfStock when there is not enough."""
+        """Take a quantity off the shelf; raises OutOfStock when there is not enough."""
         if quantity > self.on_hand:
             raise OutOfStock(f"{quantity} of product {self.id} wanted, {self.on_hand} left")
         self.on_hand -= quantity
 
 
 class Reservation(Base):
-    """An order whose goods are put aside."""
+    """An order whose goods are reserved."""
 
     __tablename__ = "reservation"
 
@@ -49,7 +49,7 @@ class Reservation(Base):
 
 
 class ReservedLine(Base):
-    """So much of a product in a reservation."""
+    """The quantity of a product in a reservation."""
 
     __tablename__ = "reserved_line"
 
@@ -69,10 +69,10 @@ class OutOfStock(Exception):
     lease=timedelta(seconds=5),
 )
 def reserve(session: Session, event: Event) -> None:
-    """Put the goods of an order aside: all of them or none.
+    """Reserve the goods of an order: all of them or none.
 
-    Whatever is raised here undoes everything. After the third attempt shieldtx tells the orders
-    service to take its order back.
+    Any exception undoes everything. After the third attempt, shieldtx makes the orders service take
+    its order back.
     """
     order: OrderPlaced = event.payload
     wanted = {line.product_id: line.quantity for line in order.lines}

@@ -1,4 +1,4 @@
-"""Looks into Kafka with another client than shieldtx's: librdkafka's."""
+"""Reads Kafka with another client than shieldtx's: librdkafka."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BATCH = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicRecord:
-    """Where a record lies and which order it is about."""
+    """The position of a record, and its order."""
 
     topic: str
     partition: int
@@ -33,7 +33,7 @@ class TopicRecord:
 
 
 def read_whole(bootstrap: str, topic: str) -> list[TopicRecord]:
-    """Return all records that a topic holds by now, in order per partition.
+    """Return all records of a topic, in order per partition.
 
     Raises KafkaException, and TimeoutError when the topic has no end within a minute.
     """
@@ -56,20 +56,20 @@ def read_whole(bootstrap: str, topic: str) -> list[TopicRecord]:
 
 
 def lag(bootstrap: str, group: str, topic: str) -> int:
-    """Return how many records of a topic a consumer group has not taken care of yet."""
+    """Return how many records of a topic a consumer group has not committed yet."""
     with _consumer(bootstrap, group=group) as consumer:
         places = [TopicPartition(topic, p) for p in _partitions(consumer, topic)]
         behind = 0
         for place in consumer.committed(places, timeout=ANSWER_S):
             low, high = consumer.get_watermark_offsets(place, timeout=ANSWER_S)
-            # Below zero: nothing has been committed yet.
+            # Below zero: no offset has been committed yet.
             behind += high - (place.offset if place.offset >= 0 else low)
         return behind
 
 
 @contextmanager
 def _consumer(bootstrap: str, *, group: str) -> Iterator[Consumer]:
-    """Open a client that looks and leaves no trace: it joins no group and commits nothing."""
+    """Open a client that changes nothing: it joins no group and commits nothing."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

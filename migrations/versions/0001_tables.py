@@ -21,7 +21,7 @@ TIMESTAMP = sa.DateTime(timezone=True)
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:
-    """Make the tables and give each shard its row."""
+    """Create the tables, and insert the row of each shard."""
     _make_outbox(op, schema)
     _make_inbox(op, schema)
     _make_shards(op, schema, shards)
@@ -67,7 +67,7 @@ def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Drop the tables with all they hold, unsent events too."""
+    """Drop the tables with all their rows, unsent events too."""
     for table in ("audit", "parked", "relay", "shard", "inbox", "outbox"):
         op.drop_table(f"shield_{table}", schema=schema)
 
@@ -240,7 +240,7 @@ def _envelope_checks(op: Operations, table: str) -> list[sa.CheckConstraint]:
 
 
 def _where(postgresql: str, sqlite: str | None = None) -> dict[str, Any]:
-    """Make an index partial; the databases spell booleans differently."""
+    """Return the predicate of a partial index; the databases write booleans differently."""
     return {
         "postgresql_where": sa.text(postgresql),
         "sqlite_where": sa.text(sqlite or postgresql),

@@ -1,4 +1,4 @@
-"""Inbox rows whose attempt is one of a batch.
+"""Inbox rows whose attempt belongs to a batch.
 
 Revision ID: 0002
 Revises: 0001
@@ -18,7 +18,7 @@ depends_on = None
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Add the column; rows of before are in no batch."""
+    """Add the column; existing rows belong to no batch."""
     op.add_column(
         "shield_inbox",
         sa.Column("together", sa.Boolean(), nullable=False, server_default=sa.false()),
@@ -27,7 +27,7 @@ def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa
 
 
 def refuse_downgrade(connection: sa.Connection, *, schema: str | None) -> None:
-    """Refuse to forget whose attempt was one of a batch: the older release counts it once more."""
+    """Refuse to drop the batches of attempts, which the older release would count again."""
     inbox = sa.table(
         "shield_inbox",
         sa.column("event_id", sa.Uuid()),

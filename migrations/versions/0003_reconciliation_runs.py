@@ -1,6 +1,6 @@
-"""The runs of the reconciliation, and where the few rollbacks are among all events.
+"""The runs of the reconciliation, and indexes of the few rollback events.
 
-The indexes are built beside the writers of both tables.
+The indexes are built concurrently with the writers of both tables.
 
 Revision ID: 0003
 Revises: 0002
@@ -33,7 +33,7 @@ ONLINE = tuple(
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Make the table of the runs."""
+    """Create the table of the runs."""
     op.create_table(
         "shield_reconcile_run",
         sa.Column("run_id", sa.Text(), nullable=False),
@@ -77,7 +77,7 @@ def refuse_downgrade(connection: sa.Connection, *, schema: str | None) -> None:
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Drop them, and with them up to when all was in order: the next run looks at everything."""
+    """Drop the runs with their watermarks: the next run judges all events."""
     for table in ("outbox", "inbox"):
         op.drop_index(
             f"shield_{table}_rollback_idx", f"shield_{table}", schema=schema, if_exists=True

@@ -1,7 +1,7 @@
-"""What is known of half messages until their end, and the barrier of their local transactions.
+"""The columns of half messages until their outcome, and the barrier of their local transactions.
 
-The columns are empty for all other rows and take no room there. The index is built beside the
-writers of the outbox.
+The columns are empty for all other rows and take no room there. The index is built concurrently
+with the writers of the outbox.
 
 Revision ID: 0004
 Revises: 0003
@@ -32,7 +32,7 @@ ONLINE = (
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Add the columns, and make the barrier."""
+    """Add the columns, and create the barrier."""
     for column in (
         sa.Column("checks", sa.Integer()),
         sa.Column("check_at", TIMESTAMP),
@@ -51,7 +51,7 @@ def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa
 
 
 def refuse_downgrade(connection: sa.Connection, *, schema: str | None) -> None:
-    """Refuse to forget what is known of half messages that are not settled."""
+    """Refuse to drop the check-back columns of half messages that are not settled."""
     outbox = sa.table(
         "shield_outbox", sa.column("event_id", sa.Uuid()), sa.column("status"), schema=schema
     )
@@ -64,7 +64,7 @@ def refuse_downgrade(connection: sa.Connection, *, schema: str | None) -> None:
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Drop them."""
+    """Drop the columns and the barrier."""
     op.drop_table("shield_barrier", schema=schema)
     op.drop_index("shield_outbox_check_idx", "shield_outbox", schema=schema, if_exists=True)
     for column in ("send_at", "send_delay", "check_at", "checks"):

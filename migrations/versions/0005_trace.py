@@ -1,4 +1,4 @@
-"""The trace of single attempts, which is written where `SHIELDTX_TRACE` is set.
+"""The trace of single attempts, which is recorded where `SHIELDTX_TRACE` is set.
 
 Revision ID: 0005
 Revises: 0004
@@ -20,7 +20,7 @@ TIMESTAMP = sa.DateTime(timezone=True)
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Make the table of the trace."""
+    """Create the table of the trace."""
     op.create_table(
         "shield_trace",
         sa.Column(
@@ -58,5 +58,5 @@ def refuse_downgrade(connection: sa.Connection, *, schema: str | None) -> None:
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Drop it with all that it holds."""
+    """Drop the table with all its rows."""
     op.drop_table("shield_trace", schema=schema)

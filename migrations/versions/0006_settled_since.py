@@ -1,4 +1,4 @@
-"""An index of what has settled since: a nightly reconciliation need not read all that is at rest.
+"""An index of settled rows by time: a nightly reconciliation need not read all settled rows.
 
 Revision ID: 0006
 Revises: 0005
@@ -19,8 +19,8 @@ depends_on = None
 
 TABLES: Final = ("shield_outbox", "shield_inbox")
 
-# An index of pages (BRIN): it is small, and hardly costs the rows anything. Before PostgreSQL 16 it
-# would cost them much, as no update of an indexed column could be HOT.
+# A block range index (BRIN) is small, and hardly slows writers. Before PostgreSQL 16 it would slow
+# them, as no update of an indexed column could be HOT.
 # https://www.postgresql.org/docs/16/release-16.html
 ONLINE: Final = tuple(
     LargeIndex(
@@ -31,10 +31,10 @@ ONLINE: Final = tuple(
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:
-    """Change nothing but what is in `ONLINE`."""
+    """Change nothing except what `ONLINE` creates."""
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Drop it where it was made."""
+    """Drop the index where it exists."""
     for table in TABLES:
         op.drop_index(f"{table}_settled_idx", table, schema=schema, if_exists=True)

@@ -1,7 +1,7 @@
-"""The number of shards becomes a property of the tables: no new row can lie outside of them.
+"""The number of shards becomes a property of the tables: new rows must lie within these shards.
 
-The constraint does not look at the rows that are there, so that writers wait only for its lock. The
-next revision moves those that lie outside.
+The constraint does not check existing rows, so that writers wait only for its lock. The next
+revision moves the rows outside.
 
 Revision ID: 0007
 Revises: 0006
@@ -23,11 +23,11 @@ NAME: Final = "shield_outbox_shard_check"
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Let the table refuse rows of shards that have no lease row."""
+    """Make the table refuse rows of shards that have no lease row."""
     shard = sa.table("shield_shard", schema=schema)
     made_for = op.get_bind().scalar(sa.select(sa.func.count()).select_from(shard))
     if op.get_context().dialect.name == "sqlite":
-        # It cannot add a constraint to a table.
+        # SQLite cannot add a constraint to a table.
         for event in ("INSERT", "UPDATE OF shard"):
             op.execute(
                 f"CREATE TRIGGER {_trigger(event)} BEFORE {event} ON shield_outbox "
@@ -45,7 +45,7 @@ def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Let the table take any shard."""
+    """Make the table accept any shard."""
     if op.get_context().dialect.name == "sqlite":
         for event in ("INSERT", "UPDATE OF shard"):
             op.execute(f"DROP TRIGGER {_trigger(event)}")

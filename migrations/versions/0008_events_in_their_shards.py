@@ -1,11 +1,11 @@
-"""Events that a writer put outside of the tables' shards come into the shards of their keys.
+"""Events outside of the tables' shards are moved into the shards of their keys.
 
-A writer with another number of shards than the tables wrote them; no relay has ever seen them. They
-are published after this, in the order in which they were written. Events of their keys that were
-written later, by other writers, may have been published before.
+A writer with another number of shards than the tables wrote them, and no relay has ever seen them.
+They are now published in the order in which they were written. Later events of their keys, by other
+writers, may have been published before.
 
-Rows that a writer with fewer shards put into a shard that exists, but is not that of their key,
-stay: only reading the whole backlog would find them. A relay of that shard publishes them.
+Rows that a writer with fewer shards put into an existing shard that is not the shard of their key
+stay there: only reading the whole backlog would find them. A relay of that shard publishes them.
 
 Revision ID: 0008
 Revises: 0007
@@ -29,7 +29,7 @@ TOGETHER: Final = 5_000
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Move the rows, and let the constraint hold for all; neither keeps writers from the table."""
+    """Move the rows, and validate the constraint; neither blocks writers of the table."""
     outbox = sa.table(
         "shield_outbox",
         sa.column("event_id", sa.Uuid()),
@@ -65,15 +65,15 @@ def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa
     if op.get_context().dialect.name == "postgresql":
         table = connection.dialect.identifier_preparer.format_table(outbox)
         op.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT shield_outbox_shard_check")
-    # Moved rows lie on both sides of where a running relay's claims start (its low-water mark). Its
-    # mark holds for the epochs that it has seen: so the next claim looks from the beginning.
-    # Locked in the order of claims first: no deadlock.
+    # Moved rows lie on both sides of a running relay's low-water mark, where its claims start. The
+    # mark is valid for the epochs that the relay has seen, so a new epoch makes the next claim
+    # start at the beginning. Locked in the order of claims first: no deadlock.
     connection.execute(sa.select(shard.c.shard).order_by(shard.c.shard).with_for_update())
     op.execute(shard.update().values(epoch=shard.c.epoch + 1))
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:
-    """Leave the rows where they are published from."""
+    """Leave the rows in their new shards, where relays publish them."""
 
 
 def _shard_of(key: str | None, event_id: bytes, shards: int) -> int:

@@ -1,7 +1,7 @@
-"""Rows behind a held key leave the line, so that no claim walks over them.
+"""Blocked rows leave the queue of waiting rows, so that no claim reads them.
 
-They have `holds_key` and are not `waiting`. The index of the line is without them,
-and the index of the rows that hold their key finds the first of each key.
+They have `holds_key` and are not `waiting`. The index of the queue excludes them, and the index of
+the rows with `holds_key` finds the first row of each key.
 
 Revision ID: 0009
 Revises: 0008
@@ -40,11 +40,11 @@ ONLINE: Final = (
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:
-    """Change nothing but what is in `ONLINE`."""
+    """Change nothing except what `ONLINE` creates."""
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Bring blocked rows back into the line."""
+    """Return blocked rows to the queue."""
     outbox = sa.table(
         "shield_outbox",
         sa.column("settled_at", sa.DateTime(timezone=True)),

@@ -1,6 +1,6 @@
-"""The indexes go that were made for claims over blocked rows; 0009 made others in their place.
+"""Drops the indexes for claims that read blocked rows; revision 0009 created their replacements.
 
-Relays of the release before find no index for their claims from here on: replace them soon after.
+Relays of the previous release have no index for their claims from here on: replace them soon after.
 
 Revision ID: 0010
 Revises: 0009
@@ -18,13 +18,13 @@ depends_on = None
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Drop them."""
+    """Drop the indexes."""
     for name in ("line", "held_key"):
         op.drop_index(f"shield_outbox_{name}_idx", "shield_outbox", schema=schema)
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Build them again, in scans of the outbox that block its writers."""
+    """Build the indexes again, in scans of the outbox that block its writers."""
     op.create_index(
         "shield_outbox_line_idx",
         "shield_outbox",

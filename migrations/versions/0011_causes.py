@@ -1,4 +1,4 @@
-"""An index of the events that handlers wrote, by their cause: the purge keeps what a chain needs.
+"""An index of the events that handlers wrote, by their cause: the purge keeps incomplete chains.
 
 Revision ID: 0011
 Revises: 0010
@@ -30,9 +30,9 @@ ONLINE: Final = (
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:
-    """Change nothing but what is in `ONLINE`."""
+    """Change nothing except what `ONLINE` creates."""
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Drop it where it was made."""
+    """Drop the index where it exists."""
     op.drop_index(NAME, "shield_outbox", schema=schema, if_exists=True)

@@ -1,4 +1,4 @@
-"""An index of the DEAD rollbacks alone, in place of one that refused events fill.
+"""An index of only the DEAD rollback events, in place of an index that refused events fill.
 
 Revision ID: 0012
 Revises: 0011
@@ -31,12 +31,12 @@ ONLINE: Final = (
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Drop the index of all that ended in an error."""
+    """Drop the index of all rows that ended in an error."""
     op.drop_index("shield_inbox_error_idx", "shield_inbox", schema=schema, if_exists=True)
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Build it again, in one scan of the inbox that blocks its writers."""
+    """Build that index again, in one scan of the inbox that blocks its writers."""
     op.drop_index("shield_inbox_dead_idx", "shield_inbox", schema=schema, if_exists=True)
     op.create_index(
         "shield_inbox_error_idx",

@@ -1,4 +1,4 @@
-"""Half messages whose checks a downgrade has forgotten are checked again, from the first check on.
+"""Half messages whose check-backs a downgrade dropped are checked again, from the first one on.
 
 A downgrade below revision 0004 dropped the columns of the checks, and an upgrade added them empty.
 
@@ -18,7 +18,7 @@ depends_on = None
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Plan a check of each at once; it keeps no writer from the table."""
+    """Schedule a check-back of each at once, without blocking writers of the table."""
     outbox = sa.table(
         "shield_outbox",
         *map(sa.column, ("status", "settled_at", "waiting", "checks", "check_at", "created_at")),
@@ -30,10 +30,10 @@ def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa
         outbox.c.status == "HALF",
         outbox.c.check_at.is_(None),
     )
-    # A time that is over: the check is due.
+    # A time in the past: the check-back is due.
     planned = {"checks": 0, "check_at": outbox.c.created_at}
     op.execute(outbox.update().where(is_forgotten).values(planned))
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:
-    """Leave them as they are."""
+    """Leave the rows unchanged."""

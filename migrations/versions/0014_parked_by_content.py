@@ -1,6 +1,6 @@
-"""Parked records are kept by their content too: a recreated topic gives its offsets out again.
+"""The key of parked records includes their content: a recreated topic reuses its offsets.
 
-The digests of the records that are there are made online, in batches, and no writer waits for them.
+The digests of existing records are computed online, in batches, and block no writer.
 
 Revision ID: 0014
 Revises: 0013
@@ -24,25 +24,25 @@ depends_on = None
 TABLE: Final = "shield_parked"
 PLACE: Final = ("consumer_group", "topic", "record_partition", "record_offset")
 PENDING: Final = "pending"
-"""In place of the digest of a record that was parked before."""
+"""In place of the digest of a record that was parked before this revision."""
 TOGETHER: Final = 100
-"""Rows of one transaction; each may hold megabytes."""
+"""Rows of one transaction; each may contain megabytes."""
 
 
 class Digests:
-    """The digests of the records that were parked before; a transaction makes those of a batch."""
+    """The digests of records that were parked before; one transaction computes a batch of them."""
 
     name = "digests of parked records"
     table = TABLE
 
     def is_done(self, connection: sa.Connection, schema: str | None) -> bool:
-        """Whether every record has its digest; the empty one of a former release counts too."""
+        """Whether every record has its digest; the empty digest of a former release counts too."""
         parked = _table(schema)
         pending = sa.select(parked.c.topic).where(parked.c.digest == PENDING).limit(1)
         return connection.execute(pending).first() is None
 
     def make(self, op: Operations, schema: str | None, *, online: bool) -> None:  # noqa: ARG002  one signature for all
-        """Make them, batch by batch; what an interrupted upgrade has made stays."""
+        """Compute the digests in batches; those of an interrupted upgrade stay."""
         while _make_digests(op.get_bind(), schema):
             pass
 
@@ -51,7 +51,7 @@ ONLINE: Final = (Digests(),)
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Add the digest to the key. A former release parks with an empty one meanwhile."""
+    """Add the digest to the key. A former release meanwhile parks with an empty digest."""
     digest = sa.Column("digest", sa.Text(), nullable=False, server_default=PENDING)
     _with_key(op, schema, (*PLACE, "digest"), adding=digest)
     with op.batch_alter_table(TABLE, schema=schema) as batch:
@@ -59,7 +59,7 @@ def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa
 
 
 def _make_digests(connection: sa.Connection, schema: str | None) -> bool:
-    """Make the digests of some records by one statement each; return False where none is left."""
+    """Compute the digests of some records, one statement each; return False where none is left."""
     parked = _table(schema)
     columns = [parked.c[name] for name in PLACE]
     contents = [parked.c.record_key, parked.c.record_value, parked.c.record_headers]
@@ -78,7 +78,7 @@ def _make_digests(connection: sa.Connection, schema: str | None) -> bool:
     for place in places:
         row = {f"of_{name}": value for name, value in zip(PLACE, place, strict=True)}
         found = connection.execute(sa.select(*contents).where(is_row), row).one_or_none()
-        if found is not None:  # else it was discarded or replayed just now
+        if found is not None:  # None: it has just been discarded or replayed
             rows.append(row | {"made": _digest(*found)})
     if rows:
         connection.execute(change, rows)
@@ -87,7 +87,7 @@ def _make_digests(connection: sa.Connection, schema: str | None) -> bool:
 
 
 def refuse_downgrade(connection: sa.Connection, *, schema: str | None) -> None:
-    """Refuse to give the same key to records of a recreated topic and of the former one."""
+    """Refuse if records of a recreated topic and of the former one would have the same key."""
     parked = _table(schema)
     columns = [parked.c[name] for name in PLACE]
     refuse_rows(
@@ -100,7 +100,7 @@ def refuse_downgrade(connection: sa.Connection, *, schema: str | None) -> None:
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Take the digest out of the key."""
+    """Remove the digest from the key."""
     _with_key(op, schema, PLACE, dropping="digest")
 
 

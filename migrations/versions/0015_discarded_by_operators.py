@@ -1,6 +1,6 @@
-"""DEAD rollbacks and parked records can be discarded, which the tables could not hold before.
+"""DEAD rollback events and parked records can be discarded, a state that the tables now support.
 
-A FAILED event that is discarded becomes DISCARDED, which the outbox has always known.
+A FAILED event that is discarded becomes DISCARDED, which the outbox has always supported.
 
 Revision ID: 0015
 Revises: 0014
@@ -31,14 +31,14 @@ ONLINE: Final = (Validation(name=CHECK, table=INBOX),)
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Let the inbox take the state, and add the column."""
+    """Make the inbox accept the state, and add the column."""
     replace_check(op, INBOX, CHECK, _one_of(STATES), schema=schema)
     column = sa.Column("discarded_at", sa.DateTime(timezone=True))
     op.add_column("shield_parked", column, schema=schema)
 
 
 def refuse_downgrade(connection: sa.Connection, *, schema: str | None) -> None:
-    """Refuse to forget what was discarded."""
+    """Refuse to drop the state of discarded rows."""
     inbox = sa.table(INBOX, sa.column("event_id", sa.Uuid()), sa.column("status"), schema=schema)
     refuse_rows(
         connection,
@@ -59,7 +59,7 @@ def refuse_downgrade(connection: sa.Connection, *, schema: str | None) -> None:
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Take the state and the column away, in one scan of the inbox that blocks its writers."""
+    """Remove the state and the column, in one scan of the inbox that blocks its writers."""
     replace_check(
         op, INBOX, CHECK, _one_of(state for state in STATES if state != DISCARDED), schema=schema
     )

@@ -1,4 +1,4 @@
-"""Runs of the reconciliation carry what they judged: the next one starts from its like alone.
+"""Runs of the reconciliation store their basis: the next run continues only from an equal basis.
 
 Revision ID: 0016
 Revises: 0015
@@ -16,13 +16,13 @@ depends_on = None
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Add the column; after runs of a former release, the next one looks at everything."""
+    """Add the column; after runs of a former release, the next run judges all events."""
     column = sa.Column("basis", sa.Text(), nullable=False, server_default="{}")
     op.add_column("shield_reconcile_run", column, schema=schema)
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Take it away, and with it what runs were good for: a former release looks at everything."""
+    """Remove the column, and so the watermarks of good runs: a former release judges all events."""
     run = sa.table("shield_reconcile_run", sa.column("good", sa.Boolean()), schema=schema)
     op.execute(run.update().values(good=sa.false()))
     op.drop_column("shield_reconcile_run", "basis", schema=schema)

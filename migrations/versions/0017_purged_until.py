@@ -1,4 +1,4 @@
-"""Up to which time outbox and inbox have been purged.
+"""The time up to which outbox and inbox have been purged.
 
 Revision ID: 0017
 Revises: 0016
@@ -16,7 +16,7 @@ depends_on = None
 
 
 def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Make the table; it stays empty until a purge of this release or a later one removes rows."""
+    """Create the table; it stays empty until this or a later release purges rows."""
     op.create_table(
         "shield_purged",
         sa.Column("purged_table", sa.String(16), nullable=False),
@@ -27,5 +27,5 @@ def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa
 
 
 def downgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
-    """Drop it: an earlier release judges by the retention in its reconcile.toml alone."""
+    """Drop the table: an earlier release uses only the retention in its reconcile.toml."""
     op.drop_table("shield_purged", schema=schema)

@@ -1,1 +1,1 @@
-"""The brokers that shieldtx can publish to and read from: the only place with a Kafka client."""
+"""Brokers that shieldtx can publish to and read from: the only place with a Kafka client."""

@@ -1,7 +1,7 @@
 """Envelopes as records: CloudEvents 1.0, Kafka protocol binding, binary mode.
 
 The record's key is the event's key, its value the payload as JSON, and each attribute is a header.
-The headers that a user gave an event travel under their own names.
+The user's headers of an event keep their names.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ SPEC_VERSION: Final = "1.0"
 CONTENT_TYPE: Final = "application/json"
 
 MAX_HEADERS: Final = 256
-"""Headers of one record, shieldtx's own included."""
+"""Maximum headers of one record, shieldtx's own included."""
 MAX_HEADER_BYTES: Final = 65_536
-"""Names and values of all headers of one record."""
+"""Maximum bytes of names and values of all headers of one record."""
 MAX_PAYLOAD_BYTES: Final = 16 * 1024 * 1024
 MAX_NAME_BYTES: Final = 256
-"""Of a source or an event type."""
+"""Maximum bytes of a source or an event type."""
 MAX_KEY_BYTES: Final = 1_024
-"""Of a key or a business key: with the names beside it in an index of the inbox it stays below the
-2,704 bytes that PostgreSQL's B-tree takes."""
+"""Maximum bytes of a key or a business key.
+
+Together with the names in an inbox index, a key stays below the 2,704 bytes of a B-tree entry in
+PostgreSQL.
+"""
 
 RESERVED: Final = ("ce_", "content-")
 CONSTANT_HEADERS: Final = 6
@@ -36,10 +39,10 @@ CONSTANT_HEADERS: Final = 6
 def encode(envelope: Envelope, prefix: str) -> Record:
     """Return the record that carries `envelope`.
 
-    Raises EventRefused for a time without zone and for a user's header under a reserved name.
+    Raises EventRefused for a time without a zone and for a user's header with a reserved name.
     """
-    # Every event of every relay comes through here: fields are looked up once, and what many events
-    # have in common is made once.
+    # Every event of every relay passes here: fields are read once, and values that many events
+    # share are computed once.
     event_id, type_, source, topic, payload, time, kind, operation, key, biz_key = envelope[:10]
     users, causation_id, causation_source, traceparent = envelope[10:]
     headers = [
@@ -48,7 +51,7 @@ def encode(envelope: Envelope, prefix: str) -> Record:
         ("ce_time", in_utc(time).isoformat().encode()),
     ]
     key_bytes = None if key is None else key.encode()
-    # For readers of CloudEvents; what shieldtx reads are the two extensions. It may not be empty.
+    # For readers of CloudEvents; shieldtx reads the two extensions. It may not be empty.
     if subject := biz_key or key:
         headers.append(("ce_subject", subject.encode()))
     if key_bytes is not None:
@@ -86,7 +89,7 @@ _topic = lru_cache(maxsize=4096)(physical_topic)
 
 
 def in_utc(time: datetime) -> datetime:
-    """Return a time in UTC; raises EventRefused for one without a zone."""
+    """Return a time in UTC; raises EventRefused for a time without a zone."""
     if time.tzinfo is UTC:
         return time
     if time.tzinfo is None:
@@ -95,5 +98,5 @@ def in_utc(time: datetime) -> datetime:
 
 
 def is_reserved(name: str) -> bool:
-    """Whether the name of a header is kept for CloudEvents and the content type."""
+    """Whether the name of a header is reserved for CloudEvents and the content type."""
     return name.lower().startswith(RESERVED)

@@ -1,4 +1,4 @@
-"""Records as envelopes: what no outbox has written, or no table takes, is refused by its field."""
+"""Records as envelopes; errors name the field that no outbox writes, or that no table can store."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from shieldtx.errors import UndecodableRecord
 from shieldtx.ports.broker import ReceivedRecord
 
 _MOST_BYTES: Final = 4
-"""Of a character in UTF-8."""
+"""Maximum bytes of a character in UTF-8."""
 
 
 _UUID_LENGTH: Final = 36
 
 
-# Makes any digit a 0: to look for these then takes a fifth of a regular expression's time.
+# Maps each digit to 0: searching for zeros takes a fifth of the time of a regular expression.
 _SHAPE: Final = bytes.maketrans(b"123456789E", b"000000000e")
 
 
@@ -54,8 +54,8 @@ E = TypeVar("E", bound=StrEnum)
 def decode(record: ReceivedRecord, prefix: str) -> Envelope:
     """Return the envelope that `record` carries.
 
-    Raises UndecodableRecord, which names the header or part that is wrong, and nothing else: not
-    every record of a topic need come from shieldtx.
+    Raises UndecodableRecord, which names only the invalid header or part: records of a topic may
+    come from other producers than shieldtx.
     """
     own, users = _headers(record)
     if (version := _required(own, "ce_specversion")) != SPEC_VERSION:
@@ -88,7 +88,7 @@ def decode(record: ReceivedRecord, prefix: str) -> Envelope:
 
 
 def _headers(record: ReceivedRecord) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the headers that are shieldtx's own and those of the user, as text."""
+    """Return shieldtx's own headers and the user's headers, as text."""
     headers = record.headers
     if len(headers) > MAX_HEADERS:
         raise UndecodableRecord(f"headers: {len(headers)}, the limit is {MAX_HEADERS}")
@@ -98,7 +98,7 @@ def _headers(record: ReceivedRecord) -> tuple[dict[str, str], dict[str, str]]:
     return own, users
 
 
-# The first headers of the records of a type, which `encode` makes, are the same.
+# Records of one type begin with the same headers, which `encode` writes first.
 @lru_cache(maxsize=256)
 def _first_headers(headers: _Headers) -> tuple[dict[str, str], dict[str, str], int]:
     own: dict[str, str] = {}
@@ -108,7 +108,7 @@ def _first_headers(headers: _Headers) -> tuple[dict[str, str], dict[str, str], i
 
 
 def _read_headers(headers: _Headers, own: dict[str, str], users: dict[str, str], size: int) -> int:
-    """Add headers to those before them, which have `size` bytes; return how many they have all."""
+    """Add headers to those before them, whose size is `size` bytes; return the total size."""
     for name, value in headers:
         if value is None:
             raise UndecodableRecord(f"header {_shown(name)}: has no value")
@@ -187,8 +187,8 @@ def _member(enum: type[E], name: str, text: str) -> E:
 
 
 def _uuid(name: str, text: str) -> UUID:
-    # UUID() also takes braces, URNs and digits of other scripts. Here 32 digits have to be left for
-    # it, which fromhex() takes from ASCII alone.
+    # UUID() also accepts braces, URNs and digits of other scripts. This requires 32 digits without
+    # them, and fromhex() accepts only ASCII digits.
     try:
         if len(text) == _UUID_LENGTH and text[8:24:5] == "----":
             return UUID(bytes=bytes.fromhex(text.replace("-", "")))
@@ -235,7 +235,7 @@ def _payload(value: bytes | None) -> str:
         raise UndecodableRecord(f"value: {len(value)} bytes, the limit is {MAX_PAYLOAD_BYTES}")
     text = _text("value", value)
     try:
-        # Refuses what is nested deeper than 200 levels, too.
+        # Also refuses JSON nested deeper than 200 levels.
         parsed = from_json(value, allow_inf_nan=False, cache_strings="none")
     except ValueError as error:
         raise UndecodableRecord(f"value: is not JSON ({error})") from error
@@ -245,7 +245,7 @@ def _payload(value: bytes | None) -> str:
 
 
 def _may_be_infinite(value: bytes) -> bool:
-    """Whether JSON may hold a number from about 1.8e308 on, which is read as infinity.
+    """Whether JSON may contain a number from about 1.8e308 on, which is read as infinity.
 
     Such numbers have an exponent of three digits, or hundreds of digits.
     """
@@ -254,7 +254,7 @@ def _may_be_infinite(value: bytes) -> bool:
 
 
 def _refuse_unstorable(value: Any) -> None:
-    """Refuse what JSON text may hold and PostgreSQL or a later writer may not."""
+    """Refuse JSON values that PostgreSQL cannot store or a later writer cannot write."""
     if isinstance(value, str) and "\x00" in value:
         raise UndecodableRecord("value: holds a NUL character, which PostgreSQL cannot store")
     if isinstance(value, float) and math.isinf(value):
@@ -269,5 +269,5 @@ def _refuse_unstorable(value: Any) -> None:
 
 
 def _shown(text: str) -> str:
-    """Return foreign text fit for a log line."""
+    """Return foreign text in a form that is safe in a log line."""
     return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")

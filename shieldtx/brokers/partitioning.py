@@ -1,4 +1,4 @@
-"""Which partition a record goes to, the same for every client and every language."""
+"""The partition of a record, the same for every client and every language."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _32_BITS: Final = 0xFFFFFFFF
 def murmur2(data: bytes) -> int:
     """Return the 32-bit MurmurHash2 of `data`, as an unsigned number.
 
-    With seed and byte order of `org.apache.kafka.common.utils.Utils.murmur2`, which partitions the
-    records of Kafka's Java client by their keys.
+    Seed and byte order are those of `org.apache.kafka.common.utils.Utils.murmur2`, with which
+    Kafka's Java client chooses partitions by key.
     """
     words = len(data) // 4
     hash_ = _SEED ^ len(data)
@@ -44,9 +44,9 @@ def partition_of(key: bytes, partitions: int) -> int:
 class Spread:
     """Chooses partitions for the records of one topic that have no key.
 
-    It stays on a partition for about `stretch` bytes before it goes on to the next: records that
-    share a partition share a batch, and few large batches are cheaper than many small ones. So does
-    Kafka's Java client since KIP-794.
+    It changes the partition after about `stretch` bytes: records that share a partition share a
+    batch, and few large batches are cheaper than many small ones. Kafka's Java client does the same
+    since KIP-794.
     """
 
     def __init__(self, stretch: int) -> None:

@@ -1,7 +1,7 @@
-"""The codec with signatures: only who knows the secret can have something taken back.
+"""The codec with signatures: only a holder of the secret can take an event back.
 
-A ROLLBACK record carries an HMAC-SHA256 (RFC 2104) of all that its receivers act on. COMMIT records
-carry none: other producers than shieldtx may write them.
+A ROLLBACK record carries an HMAC-SHA256 (RFC 2104) of all fields that its receivers act on. COMMIT
+records have no signature: other producers than shieldtx may write them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shieldtx.ports.broker import ReceivedRecord, Record
 
 HEADER: Final = "ce_signature"
 MIN_KEY_BYTES: Final = 32
-"""As long as what SHA-256 gives: shorter keys weaken an HMAC (RFC 2104, section 3)."""
+"""The output size of SHA-256: shorter keys weaken an HMAC (RFC 2104, section 3)."""
 
 _FORMAT: Final = "shieldtx rollback 1"
 
@@ -36,9 +36,9 @@ def encode(envelope: Envelope, prefix: str, keys: Sequence[SecretStr] = ()) -> R
 
 
 def decode(record: ReceivedRecord, prefix: str, keys: Sequence[SecretStr] = ()) -> Envelope:
-    """Return the envelope that `record` carries, if any of the keys has signed it.
+    """Return the envelope that `record` carries, if one of the keys has signed it.
 
-    Raises UndecodableRecord. Without keys nothing is asked of signatures.
+    Raises UndecodableRecord. Without keys, signatures are not checked.
     """
     envelope = decoding.decode(record, prefix)
     if not keys or envelope.kind is not TxKind.ROLLBACK:
@@ -47,7 +47,7 @@ def decode(record: ReceivedRecord, prefix: str, keys: Sequence[SecretStr] = ()) 
     if found is None:
         raise UndecodableRecord(f"{HEADER}: the header is missing from a rollback")
     expected = [_signature(envelope, record.topic, key) for key in keys]
-    if not any([hmac.compare_digest(found, signature) for signature in expected]):  # noqa: C419  all, so that the time tells nothing
+    if not any([hmac.compare_digest(found, signature) for signature in expected]):  # noqa: C419  a list: the time reveals nothing
         raise UndecodableRecord(
             f"{HEADER}: is not that of this record: forged, changed, or signed with a key that is "
             "not in SHIELDTX_SIGNING_KEY"
@@ -61,9 +61,10 @@ def _signature(envelope: Envelope, topic: str, key: SecretStr) -> bytes:
 
 
 def _signed_part(e: Envelope, topic: str) -> bytes:
-    """Write down what is signed, so that no other record has the same bytes.
+    """Return the bytes to sign, which differ for any two records.
 
-    The broker's name of the topic keeps a record of one system out of another with the same key.
+    They include the physical topic, so that a record of another system with the same key is
+    refused.
     """
     fields = (
         _FORMAT,
@@ -84,7 +85,7 @@ def _signed_part(e: Envelope, topic: str) -> bytes:
 
 
 def _framed(field: str | None) -> bytes:
-    """Put its length before a field: where one ends is not for its content to say."""
+    """Return a field after its length, so that its content cannot shift its end."""
     if field is None:
         return b"-"
     content = field.encode()

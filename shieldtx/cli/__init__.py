@@ -16,11 +16,12 @@ _INIT_PROCESS = 1
 def main() -> None:
     """Run the program; the entry point of the script `shieldtx`."""
     if os.getpid() == _INIT_PROCESS:
-        # A container's first process: the kernel drops signals that it does not handle itself.
+        # As process 1 of a container: the kernel drops signals without a handler.
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _leave)
-    # Afterwards: these imports take a second, in which a container may get SIGTERM. They leave no
-    # garbage to speak of: to look for it would take a sixth of the time, and again with each start.
+    # Imported after the signal handlers are set: the imports take a second, in which a container
+    # may get SIGTERM. They leave hardly any garbage, and collecting it would take a sixth of each
+    # start.
     gc.disable()
     from shieldtx.cli.program import program  # noqa: PLC0415
 
@@ -30,5 +31,5 @@ def main() -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001  signal's signature
-    """End the process as the signal's default does: nothing is in progress yet."""
+    """End the process as the signal's default action does: nothing is in progress yet."""
     os._exit(128 + number)

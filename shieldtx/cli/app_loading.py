@@ -1,4 +1,4 @@
-"""What a command runs with: the application that the service declares, or its settings alone."""
+"""The application that a command runs with: declared by the service, or from its settings alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shieldtx.errors import ConfigurationError, ShieldTxError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Invocation:
-    """The options that all commands have in common."""
+    """The options that all commands share."""
 
     app: str | None
     is_app_typed: bool = False
@@ -35,17 +35,17 @@ class Invocation:
         return load(self.app)
 
     def service(self) -> ShieldTx:
-        """Return the application of `--app`, or one of the settings alone, without handlers."""
+        """Return the application of `--app`, or one from the settings, without handlers."""
         return ShieldTx.from_env() if self.app is None else load(self.app)
 
 
 def invocation(context: typer.Context) -> Invocation:
-    """Return what the program was started with."""
+    """Return the options that the program was started with."""
     return context.ensure_object(Invocation)
 
 
 def load(target: str) -> ShieldTx:
-    """Import `module:object`, the current directory included; raises ConfigurationError."""
+    """Import `module:object`, also from the current directory; raises ConfigurationError."""
     name, _, path = target.partition(":")
     if not name or not path:
         raise ConfigurationError(
@@ -68,13 +68,13 @@ def _module(name: str) -> ModuleType:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        # Standard output is for results, not for what a module says while it is imported.
+        # Standard output is for results; a module may print while it is imported.
         with redirect_stdout(sys.stderr):
             return import_module(name)
     except ShieldTxError:
         raise
     except (Exception, SystemExit) as error:
-        # Of the module itself, or of one of the packages around it.
+        # Of the module, or of a parent package.
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{name}.".startswith(f"{missing}."):
             raise ConfigurationError(

@@ -12,7 +12,7 @@ from shieldtx.cli.output import AsJson, print_json, print_line, print_progress
 from shieldtx.store.upgrades import PATIENCE
 
 commands = typer.Typer(
-    help="Make, update and check shieldtx's tables in the service's database.",
+    help="Create, upgrade and check shieldtx's tables in the service's database.",
     no_args_is_help=True,
 )
 
@@ -20,26 +20,27 @@ commands = typer.Typer(
 @commands.command()
 def upgrade(
     context: typer.Context,
-    revision: Annotated[str, typer.Argument(help="Which revision to go to.")] = "head",
+    revision: Annotated[str, typer.Argument(help="Target revision.")] = "head",
     *,
     patience: Annotated[
         float,
-        typer.Option(help="Seconds to wait for transactions that keep the tables locked.", min=1),
+        typer.Option(help="Maximum wait in seconds for transactions that lock the tables.", min=1),
     ] = PATIENCE.total_seconds(),
     as_json: AsJson = False,
 ) -> None:
-    """Make the tables, or bring them to this version of shieldtx.
+    """Create the tables, or upgrade them to this version of shieldtx.
 
     The service may run meanwhile, and several processes may upgrade at once. Each revision is one
-    transaction; it gives up a lock that it does not get within 0.3 s and tries again, so writers
-    wait for less than a second. Indexes of large tables are built beside their writers. Standard
-    error shows the steps. An upgrade that was interrupted goes on where it was: run it again. Run
-    it before the new version of a service starts, over a direct connection, not through PgBouncer.
+    transaction. It releases a lock that it cannot get within 0.3 s and tries again, so that writers
+    wait for less than a second. Indexes of large tables are built concurrently with writers.
+    Standard error shows the steps. Run an interrupted upgrade again: it continues where it stopped.
+    Upgrade before the new version of a service starts, over a direct connection, not through
+    PgBouncer.
 
     Example: `shieldtx db upgrade`
 
     Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL; SHIELDTX_DATABASE_SCHEMA for a schema of its
-    own, SHIELDTX_SHARDS for the number of shards of new tables (existing ones keep theirs).
+    own, SHIELDTX_SHARDS for the number of shards of new tables (existing tables keep theirs).
     """
     schema = invocation(context).service().schema
     before = schema.current()
@@ -55,7 +56,7 @@ def upgrade(
 
 @commands.command()
 def current(context: typer.Context, *, as_json: AsJson = False) -> None:
-    """Tell at which revision the tables are.
+    """Show the current revision of the tables.
 
     Example: `shieldtx db current`
 
@@ -72,8 +73,8 @@ def current(context: typer.Context, *, as_json: AsJson = False) -> None:
 def check(context: typer.Context, *, as_json: AsJson = False) -> None:
     """Check that the tables fit this version of shieldtx and its settings; exit with 2 if not.
 
-    The check includes the sequences: after a switch-over by logical replication they may be below
-    the rows that are there. The error names the statements that set them.
+    The check includes the sequences: after a switch-over by logical replication, they may be below
+    the ids of existing rows. The error names the statements that set them.
 
     Example: `shieldtx db check && shieldtx relay`
 

@@ -1,4 +1,4 @@
-"""Dead letters and parked records as people and programs see them; the keys are stable."""
+"""Dead letters and parked records as text and as JSON; the keys are stable."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ RECORD_REF: Final = ("GROUP", "TOPIC", "PARTITION", "OFFSET")
 
 
 def status_of(row: DeadLetter | ParkedRecord) -> str:
-    """Return how a row stood when it was read."""
+    """Return the status of a row at the time of its reading."""
     if isinstance(row, DeadLetter):
         return row.status.value
     return PARKED if row.discarded_at is None else DISCARDED
 
 
 def titled(row: DeadLetter | ParkedRecord) -> str:
-    """Name a row with its type and state."""
+    """Return the name of a row, with its type and state."""
     type_ = f" ({row.envelope.type})" if isinstance(row, DeadLetter) else ""
     return f"{row}{type_} is {status_of(row)}"
 
 
 def summary_of(row: DeadLetter | ParkedRecord) -> dict[str, Any]:
-    """Return what a list shows of a row."""
+    """Return the fields of a row that a list shows."""
     return summary_of_letter(row) if isinstance(row, DeadLetter) else summary_of_record(row)
 
 
 def summary_of_letter(letter: DeadLetter) -> dict[str, Any]:
-    """Return what a list shows of an event."""
+    """Return the fields of an event that a list shows."""
     event = letter.envelope
     return {
         "status": letter.status.value,
@@ -49,7 +49,7 @@ def summary_of_letter(letter: DeadLetter) -> dict[str, Any]:
 
 
 def details_of_letter(letter: DeadLetter, *, unmasked: bool) -> dict[str, Any]:
-    """Return all about an event."""
+    """Return all fields of an event."""
     event = letter.envelope
     return summary_of_letter(letter) | {
         "may_have_been_delivered": letter.unconfirmed,
@@ -68,7 +68,7 @@ def details_of_letter(letter: DeadLetter, *, unmasked: bool) -> dict[str, Any]:
 
 
 def summary_of_record(parked: ParkedRecord) -> dict[str, Any]:
-    """Return what a list shows of a parked record."""
+    """Return the fields of a parked record that a list shows."""
     record = parked.record
     return {
         "status": status_of(parked),
@@ -84,7 +84,7 @@ def summary_of_record(parked: ParkedRecord) -> dict[str, Any]:
 
 
 def details_of_record(parked: ParkedRecord, *, unmasked: bool) -> dict[str, Any]:
-    """Return all about a parked record; bytes that are no text are escaped."""
+    """Return all fields of a parked record; bytes that are not text are escaped."""
     shown = _text if unmasked else masked
     return summary_of_record(parked) | {
         "headers": [[name, shown(value)] for name, value in parked.record.headers],
@@ -93,7 +93,7 @@ def details_of_record(parked: ParkedRecord, *, unmasked: bool) -> dict[str, Any]
 
 
 def lines_of(summary: dict[str, Any]) -> list[str]:
-    """Return a summary in three lines, of which the first has what `dead show` is to be given."""
+    """Return a summary in three lines; the first contains the argument of `dead show`."""
     what = [f"{summary['event_type']} {summary['kind']}"] if "kind" in summary else []
     named = [
         f"{name} {summary[name]}"
@@ -110,9 +110,10 @@ def lines_of(summary: dict[str, Any]) -> list[str]:
 def warning_of(
     letter: DeadLetter, *, taken_back: bool = False, kept_since: datetime | None = None
 ) -> str:
-    """Say what an operator should know before a FAILED event is replayed.
+    """Return the risks of replaying a FAILED event, for an operator.
 
-    The inbox keeps what has settled since `kept_since`; those of other services may keep less.
+    This service's inbox has the rows that settled since `kept_since`; other services may keep
+    fewer.
     """
     done = (
         "an attempt that was never confirmed may have delivered it, and its local rollback was "
@@ -140,7 +141,7 @@ def warning_of(
 
 
 def masked(value: bytes | None) -> str | None:
-    """Return what is shown instead of a value that not everybody should see."""
+    """Return a placeholder for a value that may be confidential."""
     return None if value is None else f"({len(value)} bytes, --payload shows them)"
 
 

@@ -1,4 +1,4 @@
-"""`shieldtx dead`: what failed for good and waits for an operator."""
+"""`shieldtx dead`: dead letters, which wait for an operator."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def list_(
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List what waits for an operator, the latest first.
+    """List the dead letters, the latest first.
 
-    FAILED: an event that could not be published; its local rollback has run. DEAD: a rollback whose
-    compensation failed for good. PARKED: a record that is no event, with its bytes.
+    FAILED: an event that could not be published; its local rollback has run. DEAD: a rollback event
+    whose compensation failed permanently. PARKED: a record that is not an event, with its bytes.
 
     Example: `shieldtx dead list --group stock`
 
@@ -76,7 +76,7 @@ def list_(
 def show(
     context: typer.Context,
     ref: Annotated[
-        str, typer.Argument(help="An event's id, or GROUP/TOPIC/PARTITION/OFFSET of a record.")
+        str, typer.Argument(help="Event id, or GROUP/TOPIC/PARTITION/OFFSET of a parked record.")
     ],
     *,
     payload: Annotated[
@@ -84,10 +84,9 @@ def show(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show all about one event or parked record, whatever its state.
+    """Show all fields of one event or parked record, in any state.
 
-    Payloads, and the values of headers, may hold what not everybody should see: they are masked
-    unless you ask for them.
+    Payloads and header values may be confidential: they are masked without --payload.
 
     Example: `shieldtx dead show 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de --payload`
 
@@ -113,20 +112,22 @@ def show(
 @commands.command()
 def replay(
     context: typer.Context,
-    event_ids: Annotated[list[str], typer.Argument(help="Events, all or none of which go.")],
+    event_ids: Annotated[
+        list[str], typer.Argument(help="Event ids; all events are replayed, or none.")
+    ],
     *,
     group: Group = None,
     who: Who = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give FAILED events and DEAD compensations all their attempts again.
+    """Replay FAILED events and DEAD compensations, with all their attempts.
 
-    Who did it is written into shield_audit, in the same transaction. A FAILED event's local
-    rollback has run already, and later events of its key may have been published: replay it when
-    the service's data say that it should be sent all the same. A warning says where this database
-    has a rollback of it, and where it may have been delivered longer ago than
-    SHIELDTX_RETENTION_INBOX: a group may apply it twice.
+    The operator is recorded in shield_audit, in the same transaction. The local rollback of a
+    FAILED event has already run, and later events of its key may have been published. Replay an
+    event only if the service's data require it to be sent anyway. A warning appears if this
+    database has a rollback event of it, or if it may have been delivered longer ago than
+    SHIELDTX_RETENTION_INBOX: a group may then apply it twice.
 
     Example: `shieldtx dead replay 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de`
 
@@ -157,7 +158,7 @@ def replay(
 
 
 def _chosen(rows: Sequence[DeadLetter], group: str | None) -> DeadLetter:
-    """Return the one row of an event that can be replayed."""
+    """Return the only row of an event that can be replayed."""
     wanted = in_group(rows, group)
     possible = [row for row in wanted if row.can_be_replayed]
     if not possible:

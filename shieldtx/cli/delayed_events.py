@@ -1,4 +1,4 @@
-"""`shieldtx delayed`: what waits for a time of its own, called back or moved."""
+"""`shieldtx delayed`: delayed events, to be listed, cancelled or rescheduled."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from shieldtx.errors import ConfigurationError, EventRefused
 from shieldtx.ports.delayed_events import BizKey, Change, ChangeResult, DelayedEvent, EventRef
 from shieldtx.settings.fields import Seconds
 
-commands = typer.Typer(
-    help="List, cancel and reschedule the events that wait for their time.", no_args_is_help=True
-)
+commands = typer.Typer(help="List, cancel and reschedule delayed events.", no_args_is_help=True)
 
 _DURATION: TypeAdapter[timedelta] = TypeAdapter(Seconds)
 _WHY_NOT = {
@@ -36,10 +34,14 @@ _WHY_NOT = {
     ChangeResult.FAILED: "it has failed, see `shieldtx dead show`",
 }
 
-EventIds = Annotated[list[str] | None, typer.Argument(help="Events, each of which goes by itself.")]
-Type = Annotated[str | None, typer.Option("--type", help="The event type of --biz-key.")]
+EventIds = Annotated[
+    list[str] | None, typer.Argument(help="Event ids; events that are already due stay unchanged.")
+]
+Type = Annotated[
+    str | None, typer.Option("--type", help="Event type of the event that --biz-key names.")
+]
 Key = Annotated[
-    str | None, typer.Option("--biz-key", help="The event with this business key, instead of ids.")
+    str | None, typer.Option("--biz-key", help="Business key of the event, in place of ids.")
 ]
 Who = Annotated[
     str | None,
@@ -51,16 +53,16 @@ Who = Annotated[
 def list_(
     context: typer.Context,
     *,
-    event_type: Annotated[str | None, typer.Option("--type", help="Only this type.")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only this logical topic.")] = None,
-    key: Annotated[str | None, typer.Option("--key", help="Only this key.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 50,
+    event_type: Annotated[str | None, typer.Option("--type", help="Filter by event type.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Filter by logical topic.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Filter by key.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of events.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List the events that wait for their time, the next due first.
+    """List the delayed events, the next due first.
 
-    One that is overdue has not been taken by a relay yet. Among them are those that the broker has
-    refused at their time, and that are tried again.
+    No relay has claimed an overdue event yet. The list includes events that the broker refused when
+    they were due, and that will be sent again.
 
     Example: `shieldtx delayed list --topic orders.unpaid`
 
@@ -93,8 +95,8 @@ def cancel(
 ) -> None:
     """Discard events that are not due yet: they are never published.
 
-    Who did it is written into shield_audit, in the same transaction. An event that is due, claimed
-    or published stays as it is: that is said, and the exit status is 1.
+    The operator is recorded in shield_audit, in the same transaction. Events that are due, claimed
+    or published stay unchanged: they are listed, and the exit status is 1.
 
     Example: `shieldtx delayed cancel --type orders.unpaid --biz-key 4711`
 
@@ -115,21 +117,24 @@ def reschedule(
     event_type: Type = None,
     biz_key: Key = None,
     delay: Annotated[
-        str | None, typer.Option("--delay", help="From now on: seconds, or ISO 8601 (PT2H).")
+        str | None,
+        typer.Option("--delay", help="New delay from now on: seconds, or ISO 8601 (PT2H)."),
     ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", help="A time with its zone: 2031-05-01T08:00:00+02:00.")
+        str | None,
+        typer.Option("--at", help="New due time with its time zone: 2031-05-01T08:00:00+02:00."),
     ] = None,
     level: Annotated[
-        int | None, typer.Option("--level", help="From now on: RocketMQ's level, 1 to 18.")
+        int | None,
+        typer.Option("--level", help="New delay from now on, as RocketMQ's delay level 1 to 18."),
     ] = None,
     who: Who = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give events that are not due yet another time, by one of --delay, --at and --level.
+    """Reschedule events that are not due yet, by one of --delay, --at and --level.
 
-    Who did it is written into shield_audit, with both times. An event that is due, claimed or
-    published stays as it is: that is said, and the exit status is 1.
+    The operator and both times are recorded in shield_audit. Events that are due, claimed or
+    published stay unchanged: they are listed, and the exit status is 1.
 
     Example: `shieldtx delayed reschedule 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de --delay PT2H`
 
@@ -152,7 +157,7 @@ def reschedule(
 def _named(
     ids: Sequence[str] | None, event_type: str | None, biz_key: str | None
 ) -> list[EventRef]:
-    """Return the events that are meant; raises ConfigurationError."""
+    """Return the events that the command line names; raises ConfigurationError."""
     if bool(ids) == (biz_key is not None) or (event_type is None) != (biz_key is None):
         raise ConfigurationError("name events by their ids, or one by --type and --biz-key")
     if biz_key is not None and event_type is not None:
@@ -187,14 +192,14 @@ def _time(text: str | None) -> datetime | None:
 def _change(
     app: ShieldTx, events: Sequence[EventRef], change: Callable[[Session, EventRef], Change]
 ) -> list[tuple[EventRef, Change]]:
-    """Change what can be changed, in one transaction."""
+    """Change the events that are not due yet, in one transaction."""
     app.schema.check()
     with Session(app.engine) as session, session.begin():
         return [(event, change(session, event)) for event in events]
 
 
 def _tell(changes: Sequence[tuple[EventRef, Change]], done: str, *, as_json: bool) -> None:
-    """Say what became of each; the exit status is 1 unless all are done."""
+    """Report the outcome of each event; the exit status is 1 unless all were changed."""
     if as_json:
         print_json([_answer(event, change) for event, change in changes])
     else:

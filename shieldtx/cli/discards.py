@@ -1,4 +1,4 @@
-"""`shieldtx dead discard`: discard what will never be handled."""
+"""`shieldtx dead discard`: discard dead letters."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ from shieldtx.store.discards import DISCARD, Discard, Discardable, consequence_o
 
 Refs = Annotated[
     list[str] | None,
-    typer.Argument(help="Ids of events, and GROUP/TOPIC/PARTITION/OFFSET of parked records."),
+    typer.Argument(help="Event ids, and GROUP/TOPIC/PARTITION/OFFSET of parked records."),
 ]
-Reason = Annotated[str, typer.Option("--reason", help="Reason of the discard, for the audit.")]
+Reason = Annotated[
+    str, typer.Option("--reason", help="Reason of the discard, recorded in the audit log.")
+]
 
 
 def discard(
@@ -50,12 +52,13 @@ def discard(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Discard FAILED events, DEAD compensations and parked records for good.
+    """Discard FAILED events, DEAD compensations and parked records permanently.
 
-    Nothing is published, handled or compensated any more, and nothing is undone: the effect of an
-    event whose rollback is discarded stays. Who did it and why is written into shield_audit, in the
-    same transaction. Without ids, --status chooses what `shieldtx dead list` shows with the same
-    options. A row that waits no more stays as it is and is named, and the exit status is 1.
+    Discarded rows are not published, handled or compensated any more, and nothing is undone: if a
+    rollback event is discarded, the effect of its event stays. The operator and the reason are
+    recorded in shield_audit, in the same transaction. Without ids, --status selects the rows that
+    `shieldtx dead list` shows with the same options. Rows that no longer wait for an operator stay
+    unchanged: they are listed, and the exit status is 1.
 
     Example: `shieldtx dead discard --status PARKED --group stock --reason "a test of the producer"`
 
@@ -94,7 +97,7 @@ def _named(app: ShieldTx, refs: Sequence[str], group: str | None) -> list[Discar
 
 
 def _chosen(rows: Sequence[DeadLetter]) -> DeadLetter:
-    """Return the one row of an event that can be discarded, or the one that is left as it is."""
+    """Return the only row of an event that can be discarded, or else the only row that stays."""
     possible = [row for row in rows if row.status in DISCARD]
     if len(possible) > 1:
         named = ", ".join(map(str, possible))
@@ -112,7 +115,7 @@ def _confirm(rows: Sequence[Discardable], *, yes: bool) -> None:
 
 
 def _tell(found: Sequence[Discard], *, as_json: bool) -> None:
-    """Say what became of each; the exit status is 1 unless all are discarded."""
+    """Report the outcome of each row; the exit status is 1 unless all were discarded."""
     left = [each for each in found if not each.done]
     if as_json:
         print_json([_answer(each) for each in found])

@@ -1,4 +1,4 @@
-"""Errors that an operator can do something about, as one line and an exit status."""
+"""Errors that an operator can fix, as one line and an exit status."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shieldtx.errors import ConfigurationError, ShieldTxError
 
 FAILED: Final = 1
 MISCONFIGURED: Final = 2
-"""Also of a command line that cannot be understood."""
+"""Also the exit status of an invalid command line."""
 
 
 _POOLER: Final = "with PgBouncer, set SHIELDTX_DATABASE_POOLER=transaction"
@@ -22,19 +22,19 @@ _ADVICE: Final = {
     'prepared statement "_pg3_': _POOLER,
     "read-only transaction": "SHIELDTX_DATABASE_URL leads to a server that is not the primary",
 }
-"""What to do about an error, by a part of its text."""
+"""Remedies of errors, by a part of their text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """What to say, without secrets and without line breaks, and how to exit."""
+    """One line without secrets or line breaks, and an exit status."""
 
     line: str
     status: int
 
 
-def failure_of(error: BaseException | None) -> Failure | None:  # noqa: PLR0911  one a kind
-    """Return how to report an error; None for one that is a defect and needs its traceback."""
+def failure_of(error: BaseException | None) -> Failure | None:  # noqa: PLR0911  one for each kind
+    """Return the report of an error; None for a defect, which needs its traceback."""
     match error:
         case ShieldTxError():
             is_setting = isinstance(error, ConfigurationError)
@@ -52,7 +52,7 @@ def failure_of(error: BaseException | None) -> Failure | None:  # noqa: PLR0911 
             line = f"psycopg cannot be used ({error}): pip install 'shieldtx[binary]'"
             return _failure(line, MISCONFIGURED)
         case UnicodeEncodeError():
-            # Not shown: it may be part of a secret.
+            # The text is not shown: it may be part of a secret.
             return _failure("an argument or a setting is not UTF-8 text", MISCONFIGURED)
     return None
 

@@ -1,4 +1,4 @@
-"""The folder of a run that is to be repaired, and what the run has left in it."""
+"""The folder of a run that is to be repaired, and the rows that the run wrote into it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from shieldtx.store.reconciliation_runs import StoredRun
 
 
 def rows_of(ended: StoredRun, copy: Path | None) -> Path:
-    """Return where the rows of a run are: in its folder, or in a copy of that.
+    """Return the folder with the rows of a run, in the run's folder or in a copy of it.
 
-    Raises ConfigurationError where the folder holds none of what the run found, a part of it, or
-    what another run has found by now, and where this account may not read it.
+    Raises ConfigurationError where the folder is incomplete, has no findings or those of another
+    run, or where this account may not read it.
     """
     folder = OutputFolder(path=copy or Path(ended.folder))
     findings = _read(folder, ended)
@@ -39,7 +39,7 @@ def rows_of(ended: StoredRun, copy: Path | None) -> Path:
 
 
 def _is_empty(rows: Path) -> bool:
-    """Whether there is a folder of rows without any; why it cannot be read, its reader tells."""
+    """Whether the folder of rows exists and is empty; its reader reports why it cannot be read."""
     try:
         return rows.is_dir() and not any(rows.rglob("*.parquet"))
     except OSError:

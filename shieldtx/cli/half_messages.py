@@ -1,4 +1,4 @@
-"""`shieldtx half`: half messages, and what an operator decides about them."""
+"""`shieldtx half`: half messages, and the decisions of operators about them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,31 @@ commands = typer.Typer(
     no_args_is_help=True,
 )
 
-EventIds = Annotated[list[str], typer.Argument(help="Half messages, all or none of which go.")]
+EventIds = Annotated[
+    list[str], typer.Argument(help="Ids of half messages; all are resolved, or none.")
+]
 Who = Annotated[
     str | None,
     typer.Option("--who", help="User recorded in the audit log.", show_default="user@host"),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")]
 
 
 @commands.command("list")
 def list_(
     context: typer.Context,
     *,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only this logical topic.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many of each state.")] = 50,
+    topic: Annotated[str | None, typer.Option("--topic", help="Filter by logical topic.")] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1000, help="Maximum number of half messages per state.")
+    ] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List half messages: what waits for an operator first, then what is still checked.
+    """List half messages, the UNRESOLVED before the HALF.
 
-    UNRESOLVED: its checks are used up, or it is too old; nobody could tell whether its local
-    transaction committed. HALF: it waits for the word of its application, or for its checks.
+    UNRESOLVED: its check-backs are used up or it is too old, and the outcome of its local
+    transaction is unknown. HALF: it waits for the outcome from its application, or for its
+    check-backs.
 
     Example: `shieldtx half list --json`
 
@@ -62,17 +67,16 @@ def list_(
 @commands.command()
 def show(
     context: typer.Context,
-    event_id: Annotated[str, typer.Argument(help="The id of a half message.")],
+    event_id: Annotated[str, typer.Argument(help="Id of a half message.")],
     *,
     payload: Annotated[
         bool, typer.Option("--payload", help="Show payload and header values unmasked.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show all about one half message, whatever has become of it.
+    """Show all fields of one half message, in any state.
 
-    Its payload, and the values of its headers, may hold what not everybody should see: they are
-    masked unless you ask for them.
+    Its payload and header values may be confidential: they are masked without --payload.
 
     Example: `shieldtx half show 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de`
 
@@ -96,10 +100,10 @@ def commit(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send half messages: you know that their local transactions committed.
+    """Send half messages whose local transactions are known to have committed.
 
-    They are in line from now on; a chosen delay begins now. Who decided is written into
-    shield_audit, in the same transaction. With `--app` the barrier of the event type is asked
+    They are queued from now on; a chosen delay begins now. The operator is recorded in
+    shield_audit, in the same transaction. With `--app`, the barrier of the event type is checked
     first, and a decision that contradicts it is refused.
 
     Example: `shieldtx half commit 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de`
@@ -118,11 +122,11 @@ def rollback(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Discard half messages for good: you know that their local transactions did not commit.
+    """Discard half messages whose local transactions are known not to have committed.
 
-    The barrier is closed first: a local transaction that comes later fails, and the command
-    refuses when it has committed or is in flight. Barriers in other databases need `--app`. Who
-    decided is written into shield_audit, in the same transaction.
+    The barrier is closed first: a later local transaction fails, and the command refuses if the
+    transaction has committed or is in progress. Barriers in other databases need `--app`. The
+    operator is recorded in shield_audit, in the same transaction.
 
     Example: `shieldtx half rollback 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de`
 
@@ -175,7 +179,7 @@ def _found(admin: SqlHalfMessageAdmin, ref: str) -> HalfMessage:
 
 
 def _warning(message: HalfMessage, outcome: LocalOutcome) -> str:
-    """Say what an operator should know before it is decided."""
+    """Return the risks of a decision, for an operator."""
     still = (
         "; it is still checked, and its local transaction may be in flight"
         if message.status is OutboxStatus.HALF
@@ -188,7 +192,7 @@ def _warning(message: HalfMessage, outcome: LocalOutcome) -> str:
 
 
 def _summary(message: HalfMessage) -> dict[str, Any]:
-    """Return what a list shows; the keys are stable."""
+    """Return the fields that a list shows; the keys are stable."""
     event = message.envelope
     return {
         "status": message.status.value,
@@ -222,7 +226,7 @@ def _details(message: HalfMessage, *, unmasked: bool) -> dict[str, Any]:
 
 
 def _lines(summary: dict[str, Any]) -> list[str]:
-    """Return a summary in lines, of which the first has what `half show` is to be given."""
+    """Return a summary in lines; the first contains the argument of `half show`."""
     key = "" if summary["key"] is None else f", key {summary['key']}"
     lines = [
         f"{summary['status']:<10} {summary['ref']}  {summary['time']}",

@@ -1,4 +1,4 @@
-"""What goes to standard error, and how: plain lines for people, JSON lines for collectors."""
+"""The log on standard error: plain lines for a terminal, JSON lines for collectors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shieldtx.cli.errors import failure_of
 from shieldtx.cli.output import printable
 from shieldtx.domain.reasons import WITH_TRACEBACK
 
-# Of others' loggers, what is worth a line; an outage, say, is reported by shieldtx itself, once.
+# Minimum levels of other packages' loggers; shieldtx itself reports an outage, once.
 _QUIET: Final = {
     "kafka": logging.CRITICAL,
     "apscheduler": logging.ERROR,
@@ -33,7 +33,7 @@ _Fields: TypeAlias = list[tuple[str, object]]
 
 
 class LogLevel(StrEnum):
-    """From which severity on to log."""
+    """Minimum severity of log entries."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -42,7 +42,7 @@ class LogLevel(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """How a log line looks."""
+    """Format of log lines."""
 
     PLAIN = "plain"
     JSON = "json"
@@ -58,8 +58,8 @@ def set_up(level: LogLevel, form: LogFormat) -> None:
         handler.addFilter(_is_worth_it)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in _QUIET:
-        # Not lower, even for debugging: it would be thousands of lines. Nor higher: what goes
-        # through the client's loggers tells the brokers' adapter why it cannot connect.
+        # Not lower, even for debugging: that would be thousands of lines. Nor higher: the brokers'
+        # adapter reads from the client's loggers why the client cannot connect.
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
@@ -68,14 +68,14 @@ def _is_worth_it(record: logging.LogRecord) -> bool:
 
 
 class PlainFormatter(logging.Formatter):
-    """One line a record, its fields as `key=value`; tracebacks only where needed or asked for."""
+    """One line per record, with `key=value` fields; a traceback only for a defect or on request."""
 
     def __init__(self, *, tracebacks: bool) -> None:
         super().__init__(_PLAIN)
         self._tracebacks = tracebacks
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record's line."""
+        """Return the line of the record."""
         record, fields = self._shortened(record)
         pairs = (f"{_key(name)}={_plain(value)}" for name, value in fields if value is not None)
         record.msg = " ".join([record.msg, *pairs])
@@ -88,7 +88,7 @@ class PlainFormatter(logging.Formatter):
     def _shortened(self, record: logging.LogRecord) -> tuple[logging.LogRecord, _Fields]:
         """Return a copy of the record, and its fields; an error that explains itself is a field.
 
-        The message may contain foreign text, which must not look like other records.
+        The text of a message may be foreign, and must not look like other records.
         """
         record = copy.copy(record)
         fields = _fields_of(record)
@@ -102,7 +102,7 @@ class PlainFormatter(logging.Formatter):
 
 
 class JsonFormatter(PlainFormatter):
-    """One JSON object a record, its fields as top-level keys: they never replace the first four."""
+    """One JSON object per record, with fields as top-level keys after the first four."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as JSON on one line."""

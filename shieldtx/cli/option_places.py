@@ -1,4 +1,4 @@
-"""Options of a group of commands that are given in front of one of its commands."""
+"""Options of a group of commands that are given before one of its commands."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from shieldtx.errors import ConfigurationError
 
 
 def refuse_options_before(context: typer.Context) -> None:
-    """Raise ConfigurationError for options of the group, given in front of the invoked command.
+    """Raise ConfigurationError for options of the group that precede the invoked command.
 
-    A group that is a command itself has options that its commands do not see. Without an error,
-    `reconcile --config payments.toml repair last` would repair what the environment names. Values
-    from the environment, and defaults, are meant for the group and change nothing.
+    A group that is itself a command has options that its commands do not see. Without the error,
+    `reconcile --config payments.toml repair last` would repair the services of SHIELDTX_APP. Values
+    from the environment and defaults are ignored, since they are meant for the group.
     """
     name = context.invoked_subcommand
     group: Any = context.command
@@ -36,20 +36,20 @@ def refuse_options_before(context: typer.Context) -> None:
 
 
 def is_on_the_command_line(context: typer.Context, option: str) -> bool:
-    """Whether an option, by the name of its parameter, was typed: no default, no variable."""
+    """Whether a parameter was typed, rather than a default or an environment variable."""
     source = context.get_parameter_source(option)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def _written(context: typer.Context, option: Any) -> str:
-    """Return how an option was written: `--no-topics` where it switched the topics off."""
+    """Return an option as it was typed: `--no-topics` if the topics were switched off."""
     is_off = context.params.get(option.name) is False and option.secondary_opts
     return str(option.secondary_opts[0] if is_off else option.opts[0])
 
 
 def _order(context: typer.Context, command: Any, taken: list[Any]) -> str:
-    """Return a command line that has the options where they belong."""
-    # Whatever the program was started as.
+    """Return the command line with the options in their right places."""
+    # Independent of the name by which the program was started.
     groups = ["shieldtx", *context.command_path.split()[1:]]
     arguments = [
         p.metavar or p.name.upper() for p in command.params if p.param_type_name == _ARGUMENT

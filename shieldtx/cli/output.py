@@ -1,4 +1,4 @@
-"""Results on standard output: tables for people, JSON for programs."""
+"""Results on standard output: tables for a terminal, JSON for programs."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ log = logging.getLogger(__name__)
 
 AsJson = Annotated[
     bool,
-    typer.Option("--json", help="Print JSON instead: its keys are stable.", show_default=False),
+    typer.Option("--json", help="Print the result as JSON with stable keys.", show_default=False),
 ]
 
 _PIPED_WIDTH = 200
 
 
 class ResultsLost(ShieldTxError):
-    """Standard output is closed, or does not take what is written to it."""
+    """Standard output is closed, or refuses what is written to it."""
 
 
 def set_up() -> None:
-    """Have standard output take any text, escaped where its encoding has no letters for it."""
+    """Make standard output accept any text, with escapes for characters outside its encoding."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def require() -> None:
-    """Raise ResultsLost where standard output is closed: before a command has done anything."""
+    """Raise ResultsLost if standard output is closed, before a command changes anything."""
     if sys.stdout is None:
         raise ResultsLost("standard output is closed: send it to /dev/null to do without results")
 
 
 def flush() -> None:
-    """Write out what was printed; raises ResultsLost."""
+    """Flush the printed results; raises ResultsLost."""
     if sys.stdout is not None:
         with _writing():
             sys.stdout.flush()
 
 
 def announce(text: str) -> None:
-    """Print a line where standard output takes one; a worker goes on without."""
+    """Print a line if standard output accepts one; a worker continues without."""
     if sys.stdout is None:
         return
     try:
@@ -75,7 +75,7 @@ def announce(text: str) -> None:
 
 def print_json(data: Any) -> None:
     """Print data as JSON, alone on standard output."""
-    # Where there are no letters for a text, JSON has its own escapes.
+    # JSON has its own escapes for characters outside the encoding.
     has_letters = (sys.stdout.encoding or "").lower().startswith("utf")
     _write(json.dumps(data, ensure_ascii=not has_letters, indent=2))
 
@@ -93,10 +93,10 @@ def print_table(
     *,
     right: Sequence[str] = (),
 ) -> None:
-    """Print a table; the columns of `right` are set flush right."""
+    """Print a table; the columns of `right` are right-aligned."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
-        # Folded, not cut: what is copied from here must be whole. Numbers are not even folded.
+        # Folded, not cut: copied text must be complete. Numbers are not folded either.
         is_number = heading in right
         table.add_column(
             heading,
@@ -110,7 +110,7 @@ def print_table(
 
 
 def print_made_table(table: Table | Tree) -> None:
-    """Print a table, or a tree, that is printable already."""
+    """Print a table or a tree whose text is already printable."""
     console = _console()
     with console.capture() as capture:
         console.print(table)
@@ -118,7 +118,7 @@ def print_made_table(table: Table | Tree) -> None:
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Print names and values below each other; values are never wrapped."""
+    """Print names and values, one pair per line; values are never wrapped."""
     named = [(name, "" if value is None else printable(str(value))) for name, value in fields]
     width = max((len(name) for name, _ in named), default=0)
     for name, value in named:
@@ -126,13 +126,13 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
 
 
 def print_progress(line: str) -> None:
-    """Print a line about work that goes on, beside the results."""
+    """Print a line of progress to standard error, apart from the results."""
     typer.echo(printable(line), err=True)
 
 
 @contextmanager
 def showing_progress() -> Iterator[Callable[[str], None]]:
-    """Show on a terminal what is being done; elsewhere nothing, as that is for results and logs."""
+    """Yield a function that shows a step on a terminal, and does nothing for other outputs."""
     # Console.is_terminal is true for any file where FORCE_COLOR is set.
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda _: None
@@ -143,7 +143,7 @@ def showing_progress() -> Iterator[Callable[[str], None]]:
 
 
 def printable(text: str) -> str:
-    """Return foreign text without characters that a terminal would obey."""
+    """Return foreign text with non-printable characters escaped: a terminal obeys some."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
     )
@@ -178,7 +178,7 @@ def _write(text: str) -> None:
 def _writing() -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader has closed the pipe
         raise
     except OSError as error:
         _silence()
@@ -186,12 +186,12 @@ def _writing() -> Iterator[None]:
 
 
 def _silence() -> None:
-    """Let nothing more reach standard output: Python writes what is left at its end, and fails."""
+    """Discard all further output: Python flushes the rest at exit, which would fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _console() -> Console:
-    # What is printed is data: no markup, no emoji codes, no colours of its own.
+    # The output is data: no markup, no emoji codes, no colours of its own.
     return Console(
         markup=False,
         emoji=False,

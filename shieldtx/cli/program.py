@@ -1,4 +1,4 @@
-"""The program `shieldtx`: its commands, what all of them take, and how errors end it."""
+"""The program `shieldtx`: its commands, their common options, and the reports of errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 _ANYWHERE: Final = frozenset({"--app", "--log-level", "--log-format"})
 _WORKERS: Final = frozenset({"relay", "consume"})
-"""Commands that have no results, or see to that themselves."""
+"""Commands that have no results, or that check standard output themselves."""
 _CONNECT_S: Final = "10"
 
 
@@ -47,16 +47,16 @@ class Program(TyperGroup):
     """The group of all commands: its options may stand anywhere, and its errors are one line."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Bring the common options to the front, where the group looks for them."""
+        """Move the common options to the front, where the group expects them."""
         return super().parse_args(ctx, _common_first(args))
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, and end with one line where an operator can do something about it."""
+        """Run the command, and end with one line for an error that an operator can fix."""
         try:
             result = super().invoke(ctx)
             output.flush()
         except (typer.Exit, typer.Abort):
-            # Not errors: how a command ends itself, with a status of its own.
+            # Not errors: a command ends itself with these, with its own exit status.
             raise
         except Exception as error:
             failure = failure_of(error)
@@ -132,34 +132,35 @@ def start(
         typer.Option(
             envvar="SHIELDTX_APP",
             metavar="MODULE:OBJECT",
-            help="Where your code has its ShieldTx, for example shop.orders:shield.",
+            help="ShieldTx object in your code, for example shop.orders:shield.",
         ),
     ] = None,
     log_level: Annotated[
-        LogLevel, typer.Option(envvar="SHIELDTX_LOG_LEVEL", help="From which severity on to log.")
+        LogLevel, typer.Option(envvar="SHIELDTX_LOG_LEVEL", help="Minimum severity of log entries.")
     ] = LogLevel.INFO,
     log_format: Annotated[
-        LogFormat, typer.Option(envvar="SHIELDTX_LOG_FORMAT", help="Of the log on standard error.")
+        LogFormat,
+        typer.Option(envvar="SHIELDTX_LOG_FORMAT", help="Format of the log on standard error."),
     ] = LogFormat.PLAIN,
     *,
-    version: Annotated[  # noqa: ARG001  its callback does it
+    version: Annotated[  # noqa: ARG001  handled by its callback
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Show it and leave."
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
-    """Move events from a service's outbox to Kafka, and from there into other services' handlers.
+    """Move events from a service's outbox to Kafka, and from there to other services' handlers.
 
-    A first run: `shieldtx db upgrade`, `shieldtx topics create`, then `shieldtx relay` and
-    `shieldtx consume GROUP` as processes of their own. The options below may stand before or
-    after the command.
+    First run: `shieldtx db upgrade`, `shieldtx topics create`, then `shieldtx relay` and
+    `shieldtx consume GROUP`, each as its own process. The options below may stand before or after
+    the command.
     """
     set_up(log_level, log_format)
     output.set_up()
     if context.invoked_subcommand not in _WORKERS:
         output.require()
-    # A host that swallows packets must not hold a command for minutes; libpq's own variable.
+    # An unresponsive host must not block a command for minutes; libpq reads this variable.
     os.environ.setdefault("PGCONNECT_TIMEOUT", _CONNECT_S)
     context.obj = Invocation(app=app, is_app_typed=is_on_the_command_line(context, "app"))
 

@@ -1,4 +1,4 @@
-"""The person in front of the terminal: who it is, and whether to go on."""
+"""The operator at the terminal: the recorded user, and the confirmation prompt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 
 def current_operator() -> str:
-    """Return in whose name a command runs, for the audit: user@host."""
+    """Return the user recorded in the audit log: user@host."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # containers run as users without a name
@@ -18,7 +18,7 @@ def current_operator() -> str:
 
 
 def confirm(question: str) -> bool:
-    """Ask on standard error: standard output is for results."""
+    """Ask for confirmation on standard error: standard output is for results."""
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}

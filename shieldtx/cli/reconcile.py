@@ -51,70 +51,74 @@ def reconcile(
         Path,
         typer.Option(
             envvar="SHIELDTX_RECONCILE_OUT",
-            help="Folder for the report, the rows and the log of Spark; an earlier report in it is "
-            "replaced.",
+            help="Folder for the report, the rows and Spark's log; replaces an earlier report.",
         ),
     ] = Path("reconciliation"),
     margin: Annotated[
         str | None,
-        typer.Option(help="What moved within it is in flight; seconds or ISO 8601. [PT15M]"),
+        typer.Option(help="Age below which changes are in flight; seconds or ISO 8601. [PT15M]"),
     ] = None,
     full: Annotated[
         bool,
         typer.Option(
-            "--full", help="Look at everything, not only at what has moved since the last good run."
+            "--full", help="Judge all events, not only those changed since the last good run."
         ),
     ] = False,
     since: Annotated[
         str | None,
-        typer.Option(help="Only events written since then, as in 2026-01-31T00:00:00+00:00."),
+        typer.Option(help="Judge only events written since a time: 2026-01-31T00:00:00+00:00."),
     ] = None,
-    until: Annotated[str | None, typer.Option(help="Only events written before then.")] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Judge only events written before a time.")
+    ] = None,
     cron: Annotated[
         str | None,
         typer.Option(
             metavar="LINE",
-            help="Stay, and run at these times, as in '0 2 * * *'; each run has a folder of its "
-            "own in that of --out.",
+            help="Keep running, and reconcile at the times of this crontab line, as in "
+            "'0 2 * * *'; each run has its own folder in --out.",
         ),
     ] = None,
     topics: Annotated[
-        bool, typer.Option("--topics/--no-topics", help="Read the topics too.")
+        bool,
+        typer.Option("--topics/--no-topics", help="Read the Kafka topics too, not only tables."),
     ] = True,
     push_down: Annotated[
         bool,
         typer.Option(
             "--push-down/--no-push-down",
-            help="Compare digests that the databases make, and read only rows where they differ.",
+            help="Compare digests from the databases, and read rows only where digests differ.",
         ),
     ] = True,
     rows: Annotated[
-        int, typer.Option(min=0, max=MOST_ROWS, help="Of each mismatch, on the page.")
+        int,
+        typer.Option(min=0, max=MOST_ROWS, help="Sample rows per mismatch in the report."),
     ] = 20,
     show_payloads: Annotated[
-        bool, typer.Option("--show-payloads", help="Of those rows; masked otherwise.")
+        bool,
+        typer.Option("--show-payloads", help="Show payloads of sample rows (masked by default)."),
     ] = False,
     master: Annotated[
-        str, typer.Option(envvar="SHIELDTX_SPARK_MASTER", help="Where Spark runs.")
+        str, typer.Option(envvar="SHIELDTX_SPARK_MASTER", help="URL of the Spark master.")
     ] = "local[2]",
     jdbc_jar: Annotated[
         Path | None,
         typer.Option(
             envvar="SHIELDTX_JDBC_JAR",
-            help="PostgreSQL's JDBC driver; without it, a pinned one is downloaded and verified.",
+            help="PostgreSQL's JDBC driver (default: a pinned version, downloaded and verified).",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare what services sent with what others received, row by row, on Spark.
+    """Compare sent events with received events, row by row, on Spark.
 
-    Every event with every group that should have it, the rollbacks that come back, and what is in
-    the topics. Nothing is changed. The services are those of reconcile.toml; their URLs hold
-    passwords, so the file names environment variables.
+    The comparison covers every event in every group that should have it, the rollback events, and
+    the records of the topics. It changes nothing. The services are those of reconcile.toml. Their
+    URLs contain passwords, so the file names environment variables.
 
-    The exit status: 0 all is well, 1 there are mismatches, 2 not all could be judged, 3 it broke
-    off. By default a run looks at what has moved since the last good one, and at all that still
-    waits. It needs pip install 'shieldtx[spark]' and Java 17 or newer.
+    Exit status: 0 no mismatch, 1 mismatches, 2 not everything could be judged, 3 the run failed. By
+    default, a run judges what has changed since the last good run, and everything that still waits.
+    Requirements: pip install 'shieldtx[spark]' and Java 17 or newer.
 
     Example: `shieldtx reconcile --config reconcile.toml`
     """
@@ -152,7 +156,7 @@ def _request(
     margin: timedelta | None,
     **options: Any,
 ) -> ReconcileRequest:
-    """Return what a configuration asks for, as far as the options do not say otherwise."""
+    """Return the request of a configuration, with the options' values in place of its own."""
     request = request_of(configuration, out)
     return replace(
         request,
@@ -169,7 +173,7 @@ def _run(
     *,
     as_json: bool,
 ) -> RunOutcome:
-    # Of the others, the run says itself what is wrong with them, and stores it.
+    # The run itself reports and stores what is wrong with the other services.
     require_tables(configuration.services[:1])
     with showing_progress() as progress:
         result = run_reconciliation(
@@ -196,7 +200,7 @@ def _run_at_night(
     try:
         outcome = _run(configuration, replace(request, folder=folder), selection, as_json=as_json)
     except NameTaken as error:
-        # Nobody has judged what this configuration names.
+        # No other run has judged the services of this configuration.
         log.error(  # noqa: TRY400  where is of no use
             "no reconciliation, its name is taken",
             extra={"action": "reconciliation_refused", "error": str(error)},
@@ -216,13 +220,13 @@ def _run_at_night(
             },
         )
     finally:
-        # Of a run that has not begun.
+        # Removes the folder of a run that did not begin.
         with suppress(OSError):
             folder.rmdir()
 
 
 def _selection(*, full: bool, since: str | None, until: str | None) -> Selection | None:
-    """Return what to look at; None: what has moved since the last good run."""
+    """Return the events to judge; None: what has changed since the last good run."""
     if full and (since or until):
         raise ConfigurationError("--full looks at everything: leave --since and --until out")
     if since is None and until is None:
@@ -233,7 +237,7 @@ def _selection(*, full: bool, since: str | None, until: str | None) -> Selection
 
 
 def _duration(option: str, text: str) -> timedelta:
-    """Read a duration as the settings do: a plain number counts seconds."""
+    """Return a duration in the format of the settings: a plain number counts seconds."""
     with suppress(ValueError, OverflowError):
         return timedelta(seconds=float(text))
     with suppress(ValidationError):

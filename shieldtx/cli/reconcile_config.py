@@ -1,4 +1,4 @@
-"""What the commands of the reconciliation work on: a configuration file, or one application."""
+"""The input of the reconciliation's commands: a configuration file, or one application."""
 
 from __future__ import annotations
 
@@ -28,21 +28,20 @@ Config = Annotated[
     Path | None,
     typer.Option(
         envvar="SHIELDTX_RECONCILE_CONFIG",
-        help="The file that names the services; without, the application of --app is compared with "
-        "itself.",
+        help="Configuration file that names the services (default: only the service of --app).",
     ),
 ]
 
 
 def name_of(config: Path | None, app: str | None) -> str:
-    """Return what `load_configuration` reads: the absolute path of a file, or an application."""
+    """Return the source of `load_configuration`: the absolute path of a file, or an application."""
     return f"the application {app}" if config is None else str(config.absolute())
 
 
 def load_configuration(config: Path | None, invoked: Invocation) -> Configuration:
-    """Return what is compared; raises ConfigurationError, also where two things name it.
+    """Return the services to compare; raises ConfigurationError, also for --config with --app.
 
-    SHIELDTX_APP does not: it is set for the other commands of a service, and a file goes first.
+    SHIELDTX_APP is not an error: other commands of the service need it, and --config has priority.
     """
     app = invoked.app
     if config is not None and invoked.is_app_typed:
@@ -78,9 +77,9 @@ def require_tables(services: Iterable[ServiceDatabase]) -> None:
 
 @contextmanager
 def ending_as_error() -> Iterator[None]:
-    """End the command with the outcome ERROR: 1 and 2 already say something else here.
+    """End the command with the outcome ERROR (3): 1 and 2 have another meaning here.
 
-    A defect ends it so too, with its traceback.
+    A defect also has that exit status, with its traceback.
     """
     try:
         yield
@@ -124,7 +123,7 @@ def _of_application(app: ShieldTx) -> Configuration:
 
 
 def _written_for_others(app: ShieldTx) -> Others:
-    """Return the topics that no group reads, and of the others the types without any handler."""
+    """Return the topics without a group, and the event types of other topics without a handler."""
     groups = app.groups.values()
     read = {topic for group in groups for topic, _ in group.subscriptions()}
     handled = {event_type for group in groups for (event_type, _), _ in group.declared()}
@@ -141,7 +140,7 @@ def _expected(group: ConsumerGroup) -> list[ExpectedGroup]:
             topics=(handler.topic,),
             event_types=(event_type,),
             max_attempts=handler.retry.max_attempts,
-            # It is no slip of the pen: a handler is declared for it.
+            # The type is not misspelt: a handler is declared for it.
             may_be_unused=(handler.topic, event_type),
         )
         for (event_type, kind), handler in group.declared()

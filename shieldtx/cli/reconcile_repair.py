@@ -1,4 +1,4 @@
-"""`shieldtx reconcile repair`: mends what a run has found."""
+"""`shieldtx reconcile repair`: repairs the mismatches that a run found."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shieldtx.store.reconciliation_runs import StoredRun
 def repair(
     context: typer.Context,
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="The id of a run, or `last`: the latest ended one.")
+        str, typer.Argument(metavar="RUN", help="Id of a run, or `last` for the latest ended run.")
     ],
     *,
     config: Config = None,
@@ -35,7 +35,8 @@ def repair(
         list[Verdict] | None,
         typer.Option(
             "--verdict",
-            help=f"Only rows with this verdict; {' and '.join(NAMED)} only if named. Repeatable.",
+            help=f"Repair only rows with this verdict; {' and '.join(NAMED)} only if named. "
+            "Repeatable.",
             show_default=", ".join(REPAIRED),
         ),
     ] = None,
@@ -43,39 +44,39 @@ def repair(
         bool,
         typer.Option(
             "--out-of-order",
-            help="Hand missing events over, publish absent ones again and replay failed ones, also "
-            "where groups have or will have received later events of their keys.",
+            help="Repair missing, absent and failed events even if their groups receive later "
+            "events of their keys first.",
         ),
     ] = False,
     restored: Annotated[
         list[str] | None,
         typer.Option(
             metavar="SERVICE",
-            help="The whole database of this service was restored, or the service is new: what its "
-            "inbox lacks has no effect there either, so send that too. Repeatable.",
+            help="Service that is new, or whose whole database was restored: events that its inbox "
+            "lacks have no effect there either, so they are sent too. Repeatable.",
         ),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="A copy of the run's folder, if it is not where it was.")
+        Path | None, typer.Option(help="Copy of the run's folder, if the original was moved.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Look what would be done, and write nothing.")
+        bool, typer.Option("--dry-run", help="Show the planned repairs, and write nothing.")
     ] = False,
     who: Annotated[
         str | None,
         typer.Option("--who", help="User recorded in the audit log.", show_default="user@host"),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Mend what a run of the reconciliation has found, as far as that can be done by itself.
+    """Repair the mismatches that a run found, as far as no operator has to decide.
 
-    Missing events are handed over to the groups that lack them, what dead processes left is
-    released, owed rollbacks are raised. A row that is no longer as the run saw it is left alone, so
-    this can be killed and run again, and by two at once. Every change is in its service's
-    shield_audit.
+    Missing events are handed over to the groups that lack them, rows of dead processes are
+    released, and pending rollback events are raised. A row that has changed since the run is left
+    alone, so the command can be killed and run again, also twice at once. Every change is recorded
+    in the shield_audit of its service.
 
-    The exit status: 0 it ran to its end, 3 it did not.
+    Exit status: 0 completed, 3 not completed.
 
     Example: `shieldtx reconcile repair last --config reconcile.toml --dry-run`
     """
@@ -105,7 +106,7 @@ def repair(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Job:
-    """A run, its rows, and what is to be repaired of them."""
+    """A run, its rows, and the repair to be made."""
 
     databases: Opened
     run: StoredRun
@@ -125,12 +126,12 @@ class _Job:
 
     @property
     def services(self) -> tuple[str, ...]:
-        """The names of the services whose databases are written to."""
+        """The names of the services whose databases the repair changes."""
         return tuple(service.name for service in self.databases.services)
 
     @property
     def question(self) -> str:
-        """What an operator has to agree to."""
+        """The question that an operator has to confirm."""
         found = f"what run {self.run.run_id} has found"
         whole = f", restored as a whole: {', '.join(self.restored)}" if self.restored else ""
         services = ", ".join(self.services)
@@ -138,7 +139,7 @@ class _Job:
 
     @property
     def policy(self) -> Policy:
-        """What may be done, looked up again after the prompt: the answer may take hours."""
+        """What the repair may do, read again after the prompt, which may have taken hours."""
         return policy_of(
             self.databases,
             self.run,
@@ -148,13 +149,13 @@ class _Job:
         )
 
     def read(self) -> Iterator[ListedRow]:
-        """Yield the rows that it is about; another run may have taken the folder by now."""
+        """Yield the rows to repair; raises ConfigurationError if another run has replaced them."""
         all_ = [verdict for verdict in Verdict if verdict.is_mismatch]
         rows = rows_of(self.run, self.copy)
         return listed_rows(rows, self.named or all_, run_id=self.run.run_id)
 
     def carry_out(self, *, who: str, dry_run: bool) -> RepairReport:
-        """Do it."""
+        """Run the repair, or plan it with `dry_run`."""
         return Repair(
             stores=self.databases.stores,
             policy=self.policy,
@@ -165,7 +166,7 @@ class _Job:
 
 
 def _agreed(job: _Job) -> bool:
-    """Show what would be done and what would not, and ask; nothing to do needs no answer."""
+    """Show the plan and ask for confirmation, unless there is nothing to repair."""
     plan = job.carry_out(who="", dry_run=True)
     for (verdict, action), rows in plan.repaired.items():
         late = f", {rows.out_of_order} of them after later events of their keys"

@@ -1,4 +1,4 @@
-"""`shieldtx reconcile runs`, and how the commands after a run find it again."""
+"""`shieldtx reconcile runs`, and the lookup of stored runs for later commands."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.tables import tables
 
 LAST: Final = "last"
-"""Instead of an id: the latest run of the configuration that has ended."""
+"""In place of an id: the latest ended run of the configuration."""
 _PATIENCE: Final = timedelta(minutes=1)
-"""After which the database ends a transaction of a repair that has stopped."""
+"""How long a repair that has stopped keeps its transaction before the database ends it."""
 
 
 def runs(
     context: typer.Context,
     *,
     config: Config = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of runs.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List the runs of the reconciliation, the latest first.
@@ -68,26 +68,26 @@ def runs(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
-    """The services of a configuration, their databases open."""
+    """The services of a configuration, with open databases."""
 
     scope: str
     configuration: str
-    """The file, or the application, that names them."""
+    """The file or the application that names the services."""
     services: Sequence[ServiceDatabase]
     stores: Mapping[str, RepairStore]
     runs: SqlReconciliationRuns
     request: ReconcileRequest
-    """What a run of this configuration is asked for."""
+    """The request of a run of this configuration."""
 
     @property
     def judged(self) -> Basis:
-        """What such a run judges."""
+        """The basis of a run of this configuration."""
         return basis_of(self.request, {})
 
 
 @contextmanager
 def opened(context: typer.Context, config: Path | None) -> Iterator[Opened]:
-    """Open the databases of a configuration; raises ShieldTxError where that cannot be."""
+    """Open the databases of a configuration; raises ShieldTxError if one cannot be used."""
     invoked = invocation(context)
     configuration = load_configuration(config, invoked)
     services = configuration.services
@@ -116,10 +116,10 @@ def _engine(service: ServiceDatabase) -> Engine:
 
 
 def ended_run(opened: Opened, name: str) -> StoredRun:
-    """Return the run; raises ConfigurationError for one that left nothing to repair."""
+    """Return the run; raises ConfigurationError for a run that left nothing to repair."""
     if name == LAST:
         ended = opened.runs.ended()
-        # Where all are of others, the error says what of the latest is.
+        # If all runs are of other configurations, the error names the differences of the latest.
         run = next((run for run in ended if not _of_others(opened, run)), next(iter(ended), None))
     else:
         run = opened.runs.find(name)
@@ -143,7 +143,7 @@ def ended_run(opened: Opened, name: str) -> StoredRun:
 
 
 def _of_others(opened: Opened, run: StoredRun) -> list[str]:
-    """Say what a run judged otherwise; empty too where nobody knows, as after an upgrade."""
+    """Return how a run's basis differs; empty also if unknown, as after an upgrade."""
     judged = basis.from_json(run.basis)
     return [] if judged is None else basis.other_services(judged, opened.judged)
 

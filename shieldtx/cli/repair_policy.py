@@ -1,4 +1,4 @@
-"""What a repair may do, by the configuration, the databases and the runs that are stored."""
+"""The permissions of a repair, from the configuration, the databases and the stored runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def policy_of(
     out_of_order: bool,
     restored: Collection[str],
 ) -> Policy:
-    """Return what may be done about a run; of `restored` services, effects went with the rows.
+    """Return what a repair may do; `restored` services lost their effects with their rows.
 
     Raises ShieldTxError where the databases cannot be read.
     """
@@ -48,9 +48,9 @@ def policy_of(
 
 
 def _kinds(service: ServiceDatabase, run: StoredRun) -> frozenset[TxKind]:
-    """Return of which kinds the groups of a service receive events, by the file and by a run.
+    """Return the kinds of events that a service's groups receive, from the file and from a run.
 
-    Of what a run of another release has met, nothing is known.
+    All kinds if the run is of another release, whose observations are unknown.
     """
     judged = basis.from_json(run.basis)
     if judged is None or judged.observed is None:
@@ -63,7 +63,7 @@ def _kinds(service: ServiceDatabase, run: StoredRun) -> frozenset[TxKind]:
 
 
 def _kept(databases: Opened, at: datetime) -> Iterator[tuple[str, timedelta]]:
-    """Yield how long services keep settled rows: by the file, or by what they have purged."""
+    """Yield how long services keep settled rows, from the file or from the time of their purges."""
     for service in databases.services:
         purged_until = databases.stores[service.name].purged_until()
         purged = None if purged_until is None else at - purged_until

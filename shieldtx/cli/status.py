@@ -1,4 +1,4 @@
-"""`shieldtx status`: how a service stands."""
+"""`shieldtx status`: the current state of a service."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _INBOX_COLUMNS = (
 
 
 def status(context: typer.Context, *, as_json: AsJson = False) -> None:
-    """Show what waits and since when, by topic and by group, and which relays live.
+    """Show backlogs and their ages, by topic and by group, and the active relays.
 
-    It is cheap on big tables: up to 10,000 rows of a kind are counted; where there are more, the
-    number is the database's own estimate (`~`) or what was counted (`+`, at least). PROCESSED
-    and DISCARDED events are there until their retention is over. FAILED, DEAD and parked ones wait
-    for an operator, see `shieldtx dead`; so do UNRESOLVED ones, see `shieldtx half`. Topics at
-    their SHIELDTX_BACKLOG_LIMIT and partitions at the SHIELDTX_CONSUMER_PENDING_LIMIT are named at
-    the end, and unfinished events in the inbox for which the application declares no handler.
+    The command is cheap on large tables: it counts up to 10,000 rows of a kind. For more rows, it
+    shows the database's estimate (`~`) or the count so far (`+`, at least). PROCESSED and DISCARDED
+    events stay until their retention is over. FAILED, DEAD and parked rows wait for an operator,
+    see `shieldtx dead`; UNRESOLVED rows too, see `shieldtx half`. The end of the output lists
+    topics at their SHIELDTX_BACKLOG_LIMIT, partitions at SHIELDTX_CONSUMER_PENDING_LIMIT, and
+    unfinished inbox events for which the application declares no handler.
 
     Example: `shieldtx status --json | jq .outbox.oldest_pending_seconds`
 
@@ -115,7 +115,7 @@ def _show(app: ShieldTx, overview: ServiceStatus) -> None:
 
 
 def _half_messages(overview: ServiceStatus) -> list[tuple[str, str]]:
-    """Name the oldest ones, where there are any."""
+    """Return the ages of the oldest half messages, if there are any."""
     oldest = {
         "oldest half message": overview.oldest_half,
         "oldest unresolved half message": overview.oldest_unresolved,
@@ -124,8 +124,8 @@ def _half_messages(overview: ServiceStatus) -> list[tuple[str, str]]:
 
 
 def _at_limit(app: ShieldTx, overview: ServiceStatus) -> dict[str, list[dict[str, Any]]]:
-    """Say what the write side objects to, and what consumers do not poll."""
-    # Of several types of a topic, the one with the lowest limit is the first to be met.
+    """Return the topics that the write side objects to, and the partitions that consumers pause."""
+    # Of several types of a topic, the lowest limit applies first.
     by_limit = sorted(app.event_types, key=lambda declared: -(declared.backlog_limit or 0))
     declared = {
         declared.topic: declared
@@ -134,7 +134,7 @@ def _at_limit(app: ShieldTx, overview: ServiceStatus) -> dict[str, list[dict[str
     }
     limits = {topic: d.backlog_limit for topic, d in declared.items() if d.backlog_limit}
     most = app.settings.consumer_pending_limit
-    # Mostly no group has as many open rows in all: nothing is counted then.
+    # Usually no group has as many open rows in total: then nothing is counted.
     crowded = {
         g.group: app.handled_by(g.group)
         for g in overview.groups
@@ -163,7 +163,7 @@ def _at_limit(app: ShieldTx, overview: ServiceStatus) -> dict[str, list[dict[str
 
 
 def _unhandled(app: ShieldTx, overview: ServiceStatus) -> list[dict[str, Any]]:
-    """Count by type what waits in the inbox and has no handler in this application."""
+    """Count the inbox events without a handler in this application, by type."""
     store = app.stores.inbox()
     found = []
     for group in [g.group for g in overview.groups if _open_rows(g.backlog)]:
@@ -185,7 +185,7 @@ def _open_rows(backlog: Backlog) -> int:
 def _show_backlogs(
     title: str, what: str, states: tuple[str, ...], backlogs: list[tuple[str, Backlog]]
 ) -> None:
-    """Print a line a backlog; columns of nothing but zeros are left out, some are always there."""
+    """Print one line per backlog, without the columns that are all zero, except some states."""
     lines = [(name, _numbers(states, backlog), backlog.oldest) for name, backlog in backlogs]
     shown = [
         number
@@ -264,7 +264,7 @@ def _count(count: Count) -> dict[str, Any]:
 
 
 def _database(app: ShieldTx) -> str:
-    """Name the database, without user, password and options."""
+    """Return the database's name and address, without user, password and options."""
     url = app.settings.url
     place = f"{url.host}:{url.port}/" if url.host and url.port else f"{url.host or ''}/"
     return f"{url.get_backend_name()} {place}{url.database}"

@@ -1,4 +1,4 @@
-"""`shieldtx topics`: the topics of what a service declares."""
+"""`shieldtx topics`: the topics of a service's declarations."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from shieldtx.ports.broker import TopicState
 log = logging.getLogger(__name__)
 
 commands = typer.Typer(
-    help="Make and list the topics of the events that the service writes and reads.",
+    help="Create and list the topics of the events that the service writes and reads.",
     no_args_is_help=True,
 )
 
 
 @commands.command()
 def create(context: typer.Context, *, as_json: AsJson = False) -> None:
-    """Create the topics that are missing; those that are there stay as they are.
+    """Create the missing topics; existing topics stay unchanged.
 
-    Each logical topic has two: PREFIX + topic + .commit, and .rollback for what is taken back.
+    Each logical topic has two: PREFIX + topic + .commit, and .rollback for rollback events.
 
     Example: `shieldtx --app shop.orders:shield topics create`
 
@@ -70,15 +70,15 @@ def require(app: ShieldTx, group: str) -> None:
 
 
 def refuse_strangers(app: ShieldTx, group: str) -> None:
-    """Raise ConfigurationError when another service reads as the same group of the broker.
+    """Raise ConfigurationError if another service reads with the same Kafka group id.
 
-    The broker would give each of the two a part of the partitions, and so of the events.
+    The broker would divide the partitions, and so the events, between the two services.
     """
     admin = app.broker.topics()
     try:
         found = admin.strangers(app.group_id(group))
     except BrokerError as error:
-        # A cluster without groups yet has no coordinator to ask.
+        # A cluster without groups has no coordinator to query yet.
         log.warning(
             "group members could not be checked",
             extra={"action": "group_members_not_checked", "group": group, "error": str(error)},
@@ -95,7 +95,7 @@ def refuse_strangers(app: ShieldTx, group: str) -> None:
 
 
 def describe(app: ShieldTx, names: list[str]) -> Mapping[str, TopicState | None]:
-    """Ask the broker what topics look like."""
+    """Return the state of topics from the broker; None for a missing topic."""
     admin = app.broker.topics()
     try:
         return admin.describe(names)

@@ -1,4 +1,4 @@
-"""`shieldtx trace`: the timeline of one event, across services, with all that it caused."""
+"""`shieldtx trace`: the timeline of one event across services, with all events that it caused."""
 
 from __future__ import annotations
 
@@ -30,23 +30,26 @@ from shieldtx.tracing import timeline
 
 def trace(
     context: typer.Context,
-    event_id: Annotated[str, typer.Argument(help="The id of any event, of a rollback too.")],
+    event_id: Annotated[str, typer.Argument(help="Id of any event, also of a rollback event.")],
     *,
     config: Config = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="Begin with the first event of the chain it is in.")
+        bool,
+        typer.Option(
+            "--whole", help="Begin with the first event of the chain that caused this event."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the timeline of one event: written, published, received, and its outcome.
 
-    What followed from it stands below: its rollbacks and compensations, and the events that its
-    handlers wrote. With --config the databases of all services of reconcile.toml are asked, and
-    those that cannot be are named; without, the one of --app or of the settings. Payloads are not
-    read at all.
+    Below it are its rollback events and compensations, and the events that its handlers wrote. With
+    --config, the command reads the databases of all services of reconcile.toml, and names those
+    that it cannot read. Otherwise it reads the database of --app or of the settings. It reads no
+    payloads.
 
-    The tables know how each event stands; when single attempts were made is known only where
-    SHIELDTX_TRACE was set. What is not known is said.
+    The tables have the status of each event. The times of single attempts are known only where
+    SHIELDTX_TRACE was set. The output names what is unknown.
 
     Example: `shieldtx trace 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de --config reconcile.toml`
 
@@ -71,11 +74,11 @@ def trace(
 
 @dataclass(kw_only=True, slots=True)
 class _Services:
-    """Whom to ask."""
+    """The services whose databases are read."""
 
     readers: dict[str, TraceReader] = field(default_factory=dict)
     absent: list[str] = field(default_factory=list)
-    """Who cannot be asked, and why."""
+    """The services that cannot be read, with the reason."""
 
 
 @contextmanager
@@ -95,7 +98,7 @@ def _of_application(given: Invocation) -> _Services:
 
 
 def _of_configuration(services: Sequence[ServiceDatabase], closing: ExitStack) -> _Services:
-    """Open the databases that are there: who is on call needs what the others know."""
+    """Open the available databases: the timeline is useful even if a service is unreachable."""
     found = _Services()
     for service in services:
         engine = create_engine(service.url, hide_parameters=True)

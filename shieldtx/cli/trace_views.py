@@ -28,7 +28,7 @@ _WORDS: Final = {
     "REFUSED": "given up, rollback written",
     "LOST": "lost to another worker",
 }
-"""What people read; what is not here is a status, and stays as it is."""
+"""Texts for outcomes; an outcome without an entry is a status, and is shown unchanged."""
 
 _TIME: Final = 29
 _AFTER: Final = 13
@@ -57,7 +57,7 @@ def data_of(timeline: EventTimeline) -> dict[str, Any]:
 
 
 def tree_of(timeline: EventTimeline, *, asked: UUID) -> Tree:
-    """Return the same for people; the event `asked` for is marked where it is not the first."""
+    """Return the timeline as a tree; the event `asked` for is marked unless it is the first."""
     tree = Tree(_title(timeline), guide_style="dim")
     event = timeline.identity
     if event.causation_id is not None:
@@ -139,7 +139,7 @@ def _line(step: Step) -> Text:
 
 
 def span(duration: timedelta, *, sign: bool = False) -> str:
-    """Return a duration: in milliseconds below a second, else as ages are shown."""
+    """Return a duration: in milliseconds below a second, otherwise in the format of ages."""
     size = abs(duration)
     seconds = size.total_seconds()
     shown = f"{seconds * 1000:.1f} ms" if seconds < _SECOND else age(size)

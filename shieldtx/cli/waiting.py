@@ -1,4 +1,4 @@
-"""What waits for an operator: the options that choose rows, and the rows that they name."""
+"""Rows that wait for an operator, and the options that select them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ class Waiting(StrEnum):
     PARKED = "PARKED"
 
 
-Status = Annotated[Waiting | None, typer.Option("--status", help="Only rows in this state.")]
+Status = Annotated[Waiting | None, typer.Option("--status", help="Filter by state.")]
 Group = Annotated[
-    str | None, typer.Option("--group", help="Only what this consumer group received.")
+    str | None,
+    typer.Option("--group", help="Filter by the consumer group that received the event."),
 ]
-Topic = Annotated[str | None, typer.Option("--topic", help="Only this logical topic.")]
-Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many of each kind.")]
+Topic = Annotated[str | None, typer.Option("--topic", help="Filter by logical topic.")]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of rows of each kind.")]
 Who = Annotated[
     str | None,
     typer.Option("--who", help="User recorded in the audit log.", show_default="user@host"),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")]
 
 _NUMBER = re.compile("[0-9]{1,18}")
 _LETTERS: dict[Waiting, OutboxStatus | InboxStatus] = {
@@ -48,7 +49,7 @@ _LETTERS: dict[Waiting, OutboxStatus | InboxStatus] = {
 def waiting_in(
     app: ShieldTx, *, status: Waiting | None, group: str | None, topic: str | None, limit: int
 ) -> list[DeadLetter | ParkedRecord]:
-    """Return what waits for an operator, up to `limit` dead letters and parked records each."""
+    """Return the waiting rows: at most `limit` dead letters and parked records each."""
     store, found = app.stores.dead_letters(), list[DeadLetter | ParkedRecord]()
     if status is not Waiting.PARKED:
         of_status = None if status is None else _LETTERS[status]
@@ -61,7 +62,7 @@ def waiting_in(
 
 
 def rows_of(store: SqlDeadLetters, ref: str) -> Sequence[DeadLetter]:
-    """Return the rows of the event with an id; raises ConfigurationError where there are none."""
+    """Return the rows of an event id; raises ConfigurationError if there are none."""
     try:
         event_id = UUID(ref)
     except ValueError:
@@ -73,7 +74,7 @@ def rows_of(store: SqlDeadLetters, ref: str) -> Sequence[DeadLetter]:
 
 
 def record_of(store: SqlDeadLetters, ref: str) -> ParkedRecord:
-    """Return the parked record with a name; raises ConfigurationError where there is not one."""
+    """Return the parked record of a reference; raises ConfigurationError if it does not exist."""
     parts = ref.split("/")
     needed = len(dead_letter_views.RECORD_REF)
     if len(parts) not in (needed, needed + 1) or not all(map(_NUMBER.fullmatch, parts[2:4])):
@@ -98,7 +99,7 @@ def record_of(store: SqlDeadLetters, ref: str) -> ParkedRecord:
 
 
 def in_group(rows: Sequence[DeadLetter], group: str | None) -> list[DeadLetter]:
-    """Return those of an event's rows that a group received, or all of them without a group."""
+    """Return the rows of an event that a group received; all rows without a group."""
     wanted = [row for row in rows if group is None or row.group == group]
     if not wanted:
         raise ConfigurationError(f"group {group} has not received event {rows[0].envelope.id}")

@@ -28,18 +28,21 @@ from shieldtx.scheduling.worker import Worker
 
 log = logging.getLogger(__name__)
 
-Once = Annotated[bool, typer.Option("--once", help="Do what is due, then leave: for cron and CI.")]
+Once = Annotated[
+    bool, typer.Option("--once", help="Process everything that is due and exit, for cron and CI.")
+]
 
 
 def relay(context: typer.Context, *, once: Once = False, as_json: AsJson = False) -> None:
     """Publish the events of the outbox, in order per key, until SIGTERM.
 
-    Start as many as you like: they share the shards out, and take over those of one that dies.
-    SIGTERM, SIGHUP or Ctrl-C ends it gracefully: the pass is finished, the shards are freed. A
-    second one ends it on the spot; the others then take over when its lease has run out. It prints
-    a line that begins with "ready" when it works.
+    Start any number of relays: they share the shards, and take over the shards of a relay that
+    dies. SIGTERM, SIGHUP or Ctrl-C stops the relay gracefully: it finishes the pass and frees the
+    shards. A second signal ends it at once; other relays take over after its lease. When it works,
+    it prints a line that begins with "ready".
 
-    With --once it publishes what is due and leaves; the exit status is 1 when the broker is away.
+    With --once it publishes the due events and exits; the exit status is 1 if the broker is
+    unreachable.
 
     Example: `shieldtx --app shop.orders:shield relay`
 
@@ -65,20 +68,20 @@ def relay(context: typer.Context, *, once: Once = False, as_json: AsJson = False
 
 def consume(
     context: typer.Context,
-    group: Annotated[str, typer.Argument(help="A consumer group that your code declares.")],
+    group: Annotated[str, typer.Argument(help="Consumer group that your code declares.")],
     *,
     once: Once = False,
     as_json: AsJson = False,
 ) -> None:
     """Run the handlers of a consumer group, until SIGTERM.
 
-    Start as many as there are partitions: each event has one effect, however often it is delivered.
-    SIGTERM, SIGHUP or Ctrl-C ends it after the handler that runs; a second one on the spot. It
-    prints a line that begins with "ready" when it works.
+    Start at most one consumer per partition: each event has one effect, however often it is
+    delivered. SIGTERM, SIGHUP or Ctrl-C stops the consumer after the running handler; a second
+    signal at once. When it works, it prints a line that begins with "ready".
 
-    With --once it handles what is on the topics and what is due in the inbox, and leaves; retries
-    that wait for their time stay in the inbox. What is on a partition that is paused,
-    because too many of its events are unfinished, is left to the next run.
+    With --once it handles the records of the topics and the due events of the inbox, and exits.
+    Retries that are not due stay in the inbox. Records of a partition that is paused, because too
+    many of its events are unfinished, are left to the next run.
 
     Example: `shieldtx --app shop.stock:shield consume stock`
 
@@ -101,7 +104,7 @@ def consume(
 
 
 def _checked(context: typer.Context) -> ShieldTx:
-    """Return the application of `--app`, whose tables are as this release needs them."""
+    """Return the application of `--app`; raises ShieldTxError if its tables do not fit."""
     app = invocation(context).declared()
     app.schema.check()
     app.schema.check_sequences()
@@ -109,14 +112,14 @@ def _checked(context: typer.Context) -> ShieldTx:
 
 
 def _run(worker: Worker, what: str) -> NoReturn:
-    """Run a worker to its end, and end the process with its exit status."""
-    # It freezes what is there itself: the program's modules, and the application's.
+    """Run a worker until it stops, and end the process with its exit status."""
+    # The worker freezes all objects itself: the modules of the program and of the application.
     gc.unfreeze()
     raise typer.Exit(worker.run(lambda: announce(f"ready: {what} (pid {os.getpid()})")))
 
 
 def _require_topics(app: ShieldTx, group: str, *, may_wait: bool) -> None:
-    """Refuse to start without the topics; a broker that is away may come back later."""
+    """Raise TopicMissing without the topics; with `may_wait`, tolerate an unreachable broker."""
     try:
         topics.require(app, group)
     except BrokerUnavailable as error:
@@ -134,7 +137,7 @@ def _listed(counts: Mapping[str, object], *names: str) -> str:
 
 @few_collections()
 def _relay_once(app: ShieldTx) -> RelayResult:
-    """Check half messages, publish what is due of the shards that nobody else holds, free them."""
+    """Check back half messages, publish the due events of free shards, then release the shards."""
     with _stopped_by_signals() as stop:
         return _relay_what_is_due(app, stop)
 
@@ -159,7 +162,7 @@ def _relay_what_is_due(app: ShieldTx, stop: threading.Event) -> RelayResult:
 
 @few_collections()
 def _consume_once(app: ShieldTx, group: str) -> dict[str, int]:
-    """Handle what is on the topics and what is due in the inbox; return what was counted."""
+    """Handle the records of the topics and the due events of the inbox; return the counts."""
     with _stopped_by_signals() as stop:
         return _consume_what_is_due(app, group, stop)
 
@@ -185,7 +188,7 @@ def _consume_what_is_due(app: ShieldTx, group: str, stop: threading.Event) -> di
 
 
 def _check_once(app: ShieldTx, stop: threading.Event) -> None:
-    """Check the half messages that are due; park those too old, or with all checks used up."""
+    """Check back the due half messages; park those too old, or with all check-backs used up."""
     for check_back in app.half_messages.check_backs(stopping=stop.is_set):
         while check_back.run_once().more and not stop.is_set():
             pass
@@ -196,12 +199,12 @@ def _check_once(app: ShieldTx, stop: threading.Event) -> None:
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """Yield what a signal sets, to end after this pass; a second one ends the process at once."""
+    """Yield an event that the first signal sets; a second signal ends the process at once."""
     stop = threading.Event()
 
     def end(number: int) -> None:
         if stop.is_set():
-            # Not by the signal's default, which is none for the first process of a container.
+            # The signal's default action is none for process 1 of a container.
             leave(128 + number)
         stop.set()
 

@@ -38,10 +38,7 @@ _SHORTEST = 0.000_001
 
 _Key: TypeAlias = tuple[str, str | None]
 _Call: TypeAlias = tuple[int, Sequence[Attempt], Handler]
-"""One call of a handler: the position of its first attempt in the transaction, its attempts, its
-handler.
-
-A plain tuple: one is made for nearly every event."""
+"""Position of the call's first attempt, its attempts, its handler; a tuple: made for each event."""
 
 
 class BatchExecutor:
@@ -83,8 +80,7 @@ class BatchExecutor:
         self._clock = clock
         self._seconds_per_event = LONGEST / FIRST
         self._ends_transactions: set[str] = set()
-        """Event types whose handlers have left a state for the next one: they may do so each
-        time."""
+        """Event types whose handlers have left a state for the next one, and may do so again."""
 
     def execute(self, attempts: Sequence[Attempt]) -> Counter[AttemptOutcome]:
         """Execute the attempts that one call of `receive` has started; return their outcomes.

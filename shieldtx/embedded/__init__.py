@@ -1,4 +1,4 @@
-"""PostgreSQL and Apache Kafka, the real ones, on this machine and without Docker.
+"""Real PostgreSQL and Apache Kafka servers on this machine, without Docker.
 
 For the demo and for tests: nothing else of shieldtx imports this package.
 """

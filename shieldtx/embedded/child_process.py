@@ -1,4 +1,4 @@
-"""Processes that this one starts, watches, stops, and takes along when it dies."""
+"""Child processes: started, watched and stopped by this process, and killed when it dies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Account:
 
     @classmethod
     def named(cls, name: str) -> Account:
-        """Look the account up; KeyError when the system has none of that name."""
+        """Return the account with a name; raises KeyError if the system has none."""
         entry = pwd.getpwnam(name)
         return cls(name=name, uid=entry.pw_uid, gid=entry.pw_gid)
 
@@ -44,8 +44,8 @@ class Account:
 class ChildProcess:
     """One started process with its output in a log file.
 
-    It is killed by the kernel when this process dies, however that happens. A thread of its own
-    starts it and waits for it: the kernel ties the death signal to the thread that forked.
+    The kernel kills it when this process dies in any way. A separate thread starts it and waits for
+    it, because the kernel ties the death signal to the thread that forked.
     """
 
     def __init__(self, name: str, log: Path, popen: subprocess.Popen[bytes]) -> None:
@@ -70,9 +70,9 @@ class ChildProcess:
     ) -> ChildProcess:
         """Start `command`; its output is appended to `log`.
 
-        It gets a session of its own, so that Ctrl-C in the terminal reaches its parent alone.
-        `environment` and `directory` are this process's unless given. Raises ServerFailed when
-        the command cannot be executed.
+        The process gets its own session, so that Ctrl-C in the terminal reaches only its parent.
+        `environment` and `directory` default to those of this process. Raises ServerFailed when the
+        command cannot be executed.
         """
         started = threading.Event()
         born: list[ChildProcess] = []
@@ -89,7 +89,7 @@ class ChildProcess:
                         env=environment,
                         cwd=directory,
                         start_new_session=True,
-                        # Run after the change of account, which would clear the death signal.
+                        # Runs after the change of account, which would clear the death signal.
                         preexec_fn=die_with_parent(death_signal),  # noqa: PLW1509 - see there
                         user=account.uid if account else None,
                         group=account.gid if account else None,
@@ -117,16 +117,16 @@ class ChildProcess:
 
     @property
     def exit_status(self) -> int | None:
-        """The exit status, minus the signal's number if one ended it, None while it runs."""
+        """The exit status; the negative number of a signal that ended it; None while it runs."""
         return self._popen.returncode if self._ended.is_set() else None
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended, at most `timeout` seconds; tell whether it has."""
+        """Wait until the process has ended, at most `timeout` seconds; return whether it has."""
         return self._ended.wait(timeout)
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal; nothing happens when the process has ended."""
-        with self._reaping:  # its pid is not given to another process before it is reaped
+        """Send a signal, unless the process has ended."""
+        with self._reaping:  # its pid is not reused before it is reaped
             if self._popen.returncode is None:
                 os.kill(self.pid, number)
 
@@ -187,7 +187,7 @@ class ChildProcess:
 
 
 def log_tail(log: Path, lines: int = 30) -> str:
-    """Return the last lines of a log file, an empty text when there is none."""
+    """Return the last lines of a log file; "" if the file does not exist."""
     try:
         with log.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -199,17 +199,17 @@ def log_tail(log: Path, lines: int = 30) -> str:
 
 
 def die_with_parent(death_signal: signal.Signals) -> Callable[[], None]:
-    """Make the function that a forked child runs before its exec.
+    """Return the function that a forked child runs before its exec.
 
-    Between fork and exec only one C call and one comparison run, and everything they need is
-    looked up here, before the fork: other threads' locks cannot block them.
+    Between fork and exec, only one C call and one comparison run, and all they need is looked up
+    here, before the fork: other threads' locks cannot block them.
     """
     parent = os.getpid()
     prctl, getppid, leave = _prctl, os.getppid, os._exit
     number = int(death_signal)
 
     def ask_kernel() -> None:
-        # The second test is for a parent that died before the first call.
+        # The second condition covers a parent that died before the first call.
         if prctl(PR_SET_PDEATHSIG, number, 0, 0, 0) != 0 or getppid() != parent:
             leave(127)
 

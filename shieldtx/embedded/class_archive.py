@@ -1,6 +1,6 @@
-"""Archives of classes, with which a Java program starts in half the time (JEP 350).
+"""Archives of classes, which halve the start time of a Java program (JEP 350).
 
-Java trusts an archive and crashes on a damaged one, so each is read only if it is as it was made.
+Java trusts an archive and crashes on a damaged one. So an archive is read only if it is unchanged.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-# A start without the archive, as where the jars lie elsewhere now, is no news to anybody.
+# A start without the archive, for example after the jars were moved, is not worth a warning.
 _QUIETLY: Final = ("-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassArchive:
-    """The classes that a program loads, in a file beside its jars, and a file with its digest."""
+    """The classes that a program loads, in a file next to its jars, and a file with its digest."""
 
     path: Path
     jars: Path
@@ -24,12 +24,12 @@ class ClassArchive:
 
     @classmethod
     def of(cls, jars: Path, java: Path) -> ClassArchive:
-        """Name the archive of a folder of jars; the last Java that was used to make it counts."""
+        """Return the archive of a folder of jars; the last Java that made it counts."""
         return cls(path=jars.with_name(f"{jars.name}.jsa"), jars=jars, java=java)
 
     @property
     def is_good(self) -> bool:
-        """Whether it was made by this Java of these jars, and is what it was then."""
+        """Whether this Java made it from these jars, and it is unchanged."""
         try:
             return self._noted.read_bytes() == self._digest(self.path).encode()
         except OSError:
@@ -37,12 +37,12 @@ class ClassArchive:
 
     @property
     def options_to_read(self) -> tuple[str, ...]:
-        """Java's options for a start with it; none where it is not good."""
+        """Java's options for a start with the archive; none if it is not good."""
         return (f"-XX:SharedArchiveFile={self.path}", *_QUIETLY) if self.is_good else ()
 
     @property
     def part(self) -> Path:
-        """Where it is while it is being made."""
+        """Path of the archive while it is being made."""
         return self.path.with_suffix(".part")
 
     @property
@@ -51,9 +51,9 @@ class ClassArchive:
         return (f"-XX:ArchiveClassesAtExit={self.part}", *_QUIETLY)
 
     def keep(self) -> None:
-        """Put `part`, which is complete, in the place of what was there."""
+        """Replace the archive by `part`, which is complete."""
         digest = self._digest(self.part)
-        # Until its own digest is complete, after a crash too, the new archive is not good.
+        # The new archive is not good until its own digest is complete, even after a crash.
         self.part.replace(self.path)
         self._noted.write_text(digest, encoding="ascii")
 
@@ -62,7 +62,7 @@ class ClassArchive:
         return self.path.with_suffix(".sha256")
 
     def _digest(self, archive: Path) -> str:
-        """Digest what Java examines, the program and the jars in their order, and the content."""
+        """Return a digest of Java's own inputs (program, jars in order) and of the content."""
         java = self.java.resolve()
         files = [java, *self.jars.iterdir()]
         made_of = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]

@@ -1,4 +1,4 @@
-"""Directories of the servers: the caller's own, or temporary ones that no crash leaves for good."""
+"""Directories of the servers: the caller's own, or temporary ones, removed even after a crash."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ _SWEEP_LOCK: Final = "sweep.lock"
 class ServerDirectory:
     """The directory of one server.
 
-    A temporary one belongs to the process that made it: that process holds a lock on it, which
-    the kernel lets go at its death, and the next temporary directory made by the same user sweeps
-    away those without an owner.
+    A temporary directory belongs to the process that made it. That process holds a lock on it,
+    which the kernel releases at its death. The next temporary directory of the same user removes
+    those without an owner.
     """
 
     def __init__(self, path: Path, *, lock: int | None = None) -> None:
         self.path = path
-        # A bare descriptor: a forgotten object must not let go of the directory of a live server.
+        # A bare descriptor: the garbage collector must not release the directory of a live server.
         self._lock = lock
 
     @classmethod
     def given(cls, path: Path) -> ServerDirectory:
-        """Use the caller's directory, made if need be; `remove` leaves it alone."""
+        """Return the caller's directory, created if needed; `remove` leaves it alone."""
         path = path.expanduser().resolve()
         path.mkdir(parents=True, exist_ok=True)
         return cls(path)
 
     @classmethod
     def temporary(cls, kind: str) -> ServerDirectory:
-        """Make a directory that this process owns, and sweep those whose owners are dead."""
+        """Create a directory that this process owns, and remove those whose owners are dead."""
         root = _own_root()
         with exclusive(root / _SWEEP_LOCK):
             for left in root.iterdir():
                 if left.is_dir():
                     _remove_if_ownerless(left)
             path = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=root))
-            path.chmod(0o755)  # a server may run as another account than its owner
+            path.chmod(0o755)  # a server may run as another account
             lock = _open_lock(path / _OWNER_LOCK)
             fcntl.flock(lock, fcntl.LOCK_EX)
         return cls(path, lock=lock)
 
     def remove(self) -> None:
-        """Remove the directory if it is a temporary one; its server must have ended."""
+        """Remove the directory if it is temporary; its server must have ended."""
         if self._lock is None:
             return
         with exclusive(self.path.parent / _SWEEP_LOCK):
@@ -65,7 +65,7 @@ class ServerDirectory:
 
 @contextmanager
 def exclusive(lock: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """Hold the lock file, whose kernel lock ends with its holder; `on_wait` hears of a wait."""
+    """Hold the lock file; the kernel unlocks it when its holder dies. A wait calls `on_wait`."""
     descriptor = _open_lock(lock)
     try:
         try:
@@ -80,7 +80,7 @@ def exclusive(lock: Path, *, on_wait: Callable[[], None] | None = None) -> Itera
 
 
 def can_enter(path: Path, account: Account) -> bool:
-    """Tell whether `account` may read and enter `path` and pass through all folders above it."""
+    """Return whether `account` may read and enter `path` and traverse all its parent folders."""
     return _permits(path, account, stat.S_IROTH | stat.S_IXOTH) and all(
         _permits(parent, account, stat.S_IXOTH) for parent in path.parents
     )
@@ -93,7 +93,7 @@ def _permits(path: Path, account: Account, wanted: int) -> bool:
 
 
 def _own_root() -> Path:
-    """Return the folder of this user's temporary directories, which nobody else can write to."""
+    """Return the folder of this user's temporary directories, which no other user can write to."""
     root = Path(tempfile.gettempdir()).resolve() / f"shieldtx-embedded-{os.geteuid()}"
     root.mkdir(exist_ok=True)
     status = root.lstat()
@@ -110,8 +110,8 @@ def _open_lock(path: Path) -> int:
 def _remove_if_ownerless(directory: Path) -> None:
     """Remove a directory that no live process holds; the caller holds the sweep lock.
 
-    Directories get their owner under the same lock, so one without an owner's lock file was left
-    by a death in between.
+    Directories get their owner under the same lock, so a directory without an owner's lock file
+    belonged to a process that died in between.
     """
     try:
         descriptor = _open_lock(directory / _OWNER_LOCK)
@@ -121,14 +121,14 @@ def _remove_if_ownerless(directory: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _remove_tree(directory)
     except OSError:
-        # Held by its owner, or its server is dying and still writes: the next sweep comes by.
+        # Its owner holds it, or its dying server still writes: the next sweep removes it.
         return
     finally:
         os.close(descriptor)
 
 
 def _remove_tree(directory: Path) -> None:
-    """Remove everything, the owner's lock file last: a removal cut short can be taken up again."""
+    """Remove everything, the owner's lock file last: an interrupted removal can be continued."""
     for entry in directory.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)

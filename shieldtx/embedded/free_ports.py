@@ -1,4 +1,4 @@
-"""Ports on 127.0.0.1 that a server can leave and come back to."""
+"""Ports on 127.0.0.1 that a server can release and bind again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _TRIES: Final = 200
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on, outside the range of outgoing connections.
+    """Return an unused port, outside the range of outgoing connections.
 
-    The kernel gives ports of that range to clients: while a server is being restarted, its port
-    could go to a client, even to one that dials this very port and so reaches itself.
+    The kernel assigns ports of that range to clients. While a server is being restarted, its port
+    could go to a client, even to one that dials this port and so connects to itself.
     """
     candidates = range(_LOWEST_PORT, _first_outgoing_port())
     for _ in range(_TRIES if candidates else 0):
-        # Chance, not order: two runs that look at the same time must not find the same port.
+        # Random, not in order: two runs that search at the same time must not find the same port.
         port = random.choice(candidates)  # noqa: S311 - nothing here is secret
         if _can_bind(port):
             return port
@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 def accepts_connections(port: int, *, timeout: float = 1.0) -> bool:
-    """Tell whether somebody listens on the port; `timeout` in seconds."""
+    """Return whether a server listens on the port; `timeout` in seconds."""
     try:
         with socket.create_connection((HOST, port), timeout=timeout) as connection:
             return bool(connection.getsockname() != connection.getpeername())
@@ -40,7 +40,7 @@ def accepts_connections(port: int, *, timeout: float = 1.0) -> bool:
 
 def _can_bind(port: int) -> bool:
     with socket.socket() as probe:
-        # As servers do: connections in TIME_WAIT are no obstacle, a listener is.
+        # As servers do: connections in TIME_WAIT do not block the port, a listener does.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))

@@ -1,7 +1,7 @@
 """The jars of Apache Kafka and of PostgreSQL's JDBC driver: fetched once, pinned, cached.
 
-The Ivy that comes inside PySpark fetches them. Every jar must have the SHA-256 that the file
-`<name>.sha256` beside this module lists, and no other jar may be among them.
+The Ivy inside PySpark fetches them. Every jar must have the SHA-256 that the file `<name>.sha256`
+next to this module lists, and no other jar may be among them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Artifact:
-    """A module in Maven's terms; with `needs` set, what it depends on is fetched as well."""
+    """A module in Maven's terms; with `needs`, its dependencies are fetched as well."""
 
     organisation: str
     module: str
@@ -71,7 +71,7 @@ KAFKA: Final = Bundle(
             version=KAFKA_VERSION,
             needs=True,
         ),
-        # Kafka depends on slf4j's interface only: without a backend its log would be lost.
+        # Kafka depends only on the interface of slf4j: without a backend its log would be lost.
         Artifact(organisation="org.slf4j", module="slf4j-simple", version="1.7.36"),
     ),
 )
@@ -83,17 +83,17 @@ JDBC_DRIVER: Final = Bundle(
 
 
 def fetch_kafka(cache: Path | None = None, progress: Progress | None = None) -> Path:
-    """Return the folder with Apache Kafka's jars, fetched (44 MB) when the cache has them not.
+    """Return the folder with Apache Kafka's jars, fetched (44 MB) if they are not cached.
 
-    `cache` is $SHIELDTX_CACHE or ~/.cache/shieldtx unless given. They come from Maven Central,
-    or from where the Ivy settings file $SHIELDTX_IVY_SETTINGS says (a mirror). Raises
-    RequirementMissing without Java or PySpark, DownloadFailed when the jars cannot be had.
+    `cache` defaults to $SHIELDTX_CACHE or ~/.cache/shieldtx. The jars come from Maven Central, or
+    from the repository (a mirror) of the Ivy settings file $SHIELDTX_IVY_SETTINGS. Raises
+    RequirementMissing without Java or PySpark, DownloadFailed when the jars cannot be fetched.
     """
     return _fetch(KAFKA, cache or default_cache(), progress or _silent)
 
 
 def fetch_jdbc_driver(cache: Path | None = None, progress: Progress | None = None) -> Path:
-    """Return the jar of PostgreSQL's JDBC driver; cache and errors are those of `fetch_kafka`."""
+    """Return the jar of PostgreSQL's JDBC driver; cache and errors as in `fetch_kafka`."""
     folder = _fetch(JDBC_DRIVER, cache or default_cache(), progress or _silent)
     return folder / f"postgresql-{JDBC_VERSION}.jar"
 
@@ -105,7 +105,7 @@ def default_cache() -> Path:
 
 
 def _fetch(bundle: Bundle, cache: Path, progress: Progress) -> Path:
-    """Return the bundle's folder, which appears in the cache by one rename, verified."""
+    """Return the bundle's folder, verified; one rename moves it into the cache."""
     cache = cache.resolve()
     folder = cache / bundle.name
     if not _defects(bundle, folder):
@@ -137,7 +137,7 @@ def _fetch(bundle: Bundle, cache: Path, progress: Progress) -> Path:
 
 
 def _defects(bundle: Bundle, folder: Path) -> list[str]:
-    """Say what is wrong with a folder of jars; nothing when it holds the pinned ones."""
+    """Return what is wrong with a folder of jars; [] if it has exactly the pinned jars."""
     pinned = bundle.checksums()
     present = {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
     missing = [f"{name} is missing" for name in pinned if name not in present]
@@ -205,12 +205,12 @@ def _sizes(folder: Path) -> dict[Path, int]:
 
 
 def _stage(bundle: Bundle, files: Mapping[Path, int]) -> str:
-    """Say how far Ivy is, by the sizes in bytes of the files in its cache."""
+    """Return Ivy's progress, from the sizes in bytes of the files in its cache."""
     jars = [path for path in files if path.suffix == ".jar"]
     if not jars:
         modules = sum(path.name.startswith("ivy-") and path.suffix == ".xml" for path in files)
         return f"looking up what it consists of, {modules} modules so far"
-    # Ivy names what it has not finished yet *.jar.part.
+    # Ivy names unfinished files *.jar.part.
     size = sum(size for path, size in files.items() if ".jar" in path.suffixes)
     return f"{len(jars)} of {len(bundle.checksums())} jars, {size / 1e6:.1f} MB"
 
@@ -227,7 +227,8 @@ def _write_ivy_module(bundle: Bundle, path: Path) -> None:
             org=artifact.organisation,
             name=artifact.module,
             rev=artifact.version,
-            # Maven's scopes: `master` is the jar alone, `default` its run-time needs as well.
+            # Maven's scopes: `master` is only the jar, `default` includes its run-time
+            # dependencies.
             conf="default->default" if artifact.needs else "default->master",
         )
     ET.ElementTree(module).write(path, encoding="utf-8", xml_declaration=True)
@@ -241,4 +242,4 @@ def _ivy_jar() -> Path:
 
 
 def _silent(_message: str) -> None:
-    """Tell nobody."""
+    """Ignore the progress."""

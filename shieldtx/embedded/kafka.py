@@ -38,12 +38,12 @@ _LOGGING: Final = (
 class EmbeddedKafka(EmbeddedServer):
     """An Apache Kafka broker of this process, without authentication, on 127.0.0.1 only.
 
-    Topics are never made by being used. The log directory stays over `stop`, `kill` and `start`;
-    `close`, or leaving the `with` block, removes it unless `directory` was given. The port stays
-    the same for the life of the object; clients are told `advertised_port`, for a proxy between
-    them and the broker. `settings` are the broker's own and win over the ones made here.
+    Topics are not created by use. The log directory survives `stop`, `kill` and `start`. `close`,
+    or leaving the `with` block, removes it unless `directory` was given. The port stays the same
+    for the lifetime of the object. Clients get `advertised_port`, for a proxy between them and the
+    broker. `settings` are the broker's own and override the ones made here.
 
-    Where `shieldtx.embedded.kafka.archive_classes` was called once, it starts in half the time.
+    After one call of `shieldtx.embedded.kafka.archive_classes`, it starts in half the time.
     """
 
     name = "Apache Kafka"
@@ -67,7 +67,7 @@ class EmbeddedKafka(EmbeddedServer):
         return f"{HOST}:{self.port}"
 
     def stop(self) -> None:
-        """Shut the broker down in order, by force after 5 s, and keep its data."""
+        """Shut the broker down gracefully, by force after 5 s, and keep its data."""
         if self._process is not None:
             self._process.stop(patience=STOP_S)
             self._process = None
@@ -96,7 +96,8 @@ class EmbeddedKafka(EmbeddedServer):
         )
 
     def _write_properties(self, directory: Path) -> Path:
-        # A new one each time: only this broker asks its controller, so nothing remembers it.
+        # A new port each time: only this broker connects to its controller, so nothing stores the
+        # port.
         controller = f"{HOST}:{free_port()}"
         settings = {
             "process.roles": "broker,controller",
@@ -116,8 +117,8 @@ class EmbeddedKafka(EmbeddedServer):
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
-            # After a kill the controller lets the broker back in only when its former session
-            # has run out: 3 s instead of 9.
+            # After a kill, the controller admits the broker only when its former session has
+            # expired: 3 s instead of 9.
             "broker.session.timeout.ms": "3000",
             "broker.heartbeat.interval.ms": "1000",
             **self._settings,
@@ -138,10 +139,10 @@ class EmbeddedKafka(EmbeddedServer):
         ).finish(within=FORMAT_S)
 
     def _answers(self) -> bool:
-        """Tell whether the broker names itself, unfenced, in an answer to a metadata request.
+        """Return whether the broker names itself, unfenced, in a metadata response.
 
-        Asked with a socket of our own: a client would follow the advertised port, behind which
-        the proxy may not listen yet, and go on retrying in the background.
+        The request uses a socket of its own. A client would follow the advertised port, where the
+        proxy may not listen yet, and would retry in the background.
         """
         api_key, version, correlation_id, no_client_id, no_topics = 3, 1, 1, -1, 0
         request = struct.pack(">hhihi", api_key, version, correlation_id, no_client_id, no_topics)
@@ -150,7 +151,10 @@ class EmbeddedKafka(EmbeddedServer):
                 connection.sendall(struct.pack(">i", len(request)) + request)
                 answer = connection.makefile("rb").read(_METADATA_HEAD.size)
                 _size, _correlation_id, brokers = _METADATA_HEAD.unpack(answer)
-        except (OSError, struct.error):  # nobody listens, or it hung up before its answer
+        except (
+            OSError,
+            struct.error,
+        ):  # no listener, or a closed connection
             return False
         return bool(brokers > 0)
 
@@ -172,11 +176,11 @@ class _ArchivingKafka(EmbeddedKafka):
 
 
 def archive_classes(progress: Progress | None = None) -> None:
-    """Run a broker once, so that all later ones on this machine start in half the time.
+    """Run a broker once, so that all later brokers on this machine start in half the time.
 
-    It takes some seconds, and 50 MB beside the jars. Where it cannot be done, in a cache that is
-    read only for example, `progress` gets the reason, and brokers start as they did. Raises
-    RequirementMissing and DownloadFailed as `fetch_kafka`.
+    This takes some seconds, and 50 MB next to the jars. Where it is impossible, for example in a
+    read-only cache, `progress` gets the reason, and brokers start as before. Raises
+    RequirementMissing and DownloadFailed like `fetch_kafka`.
     """
     java, jars = require_java(), fetch_kafka(progress=progress)
     archive = ClassArchive.of(jars, java)

@@ -28,12 +28,12 @@ STOP_S: Final = 10.0
 class EmbeddedPostgres(EmbeddedServer):
     """A PostgreSQL server of this process, on TCP at 127.0.0.1 and nowhere else.
 
-    Other users of the machine reach 127.0.0.1 too, and a superuser of PostgreSQL runs programs:
-    so the superuser has a random password, kept in the directory and part of the URLs.
-    PostgreSQL refuses to run as root: started by root, it runs as the account `nobody`.
+    Other users of the machine reach 127.0.0.1 too, and a superuser of PostgreSQL can run programs.
+    So the superuser has a random password, stored in the directory and part of the URLs. PostgreSQL
+    refuses to run as root: started by root, it runs as the account `nobody`.
 
-    The data stays over `stop`, `kill` and `start`; `close`, or leaving the `with` block, removes it
-    unless `directory` was given. The port stays the same for the life of the object. `settings`
+    The data survives `stop`, `kill` and `start`. `close`, or leaving the `with` block, removes it
+    unless `directory` was given. The port stays the same for the lifetime of the object. `settings`
     are PostgreSQL's own (`max_connections`, ...). With `fsync` off, data survives a crash of the
     server but not of the machine.
     """
@@ -56,13 +56,13 @@ class EmbeddedPostgres(EmbeddedServer):
             "unix_socket_directories": "",
             "fsync": "on" if fsync else "off",
         }
-        # Copying files takes two checkpoints, which cost nothing without fsync.
+        # Copying files requires two checkpoints, which are free without fsync.
         self._copy_strategy = sql.SQL("wal_log" if fsync else "file_copy")
         self._account = unprivileged_account()
 
     @property
     def password(self) -> str:
-        """The superuser's password, from the first start on."""
+        """The superuser's password, available after the first start."""
         return (self.directory / "password").read_text(encoding="ascii")
 
     def url(self, database: str) -> str:
@@ -75,7 +75,7 @@ class EmbeddedPostgres(EmbeddedServer):
         return f"jdbc:postgresql://{HOST}:{self.port}/{database}?{login}"
 
     def stop(self) -> None:
-        """Roll back what runs and shut the server down in order, by force after 10 s."""
+        """Roll back open transactions and shut down gracefully, by force after 10 s."""
         self._end(signal.SIGINT, signal.SIGQUIT)
 
     def kill(self) -> None:
@@ -88,7 +88,7 @@ class EmbeddedPostgres(EmbeddedServer):
             self._process = None
 
     def create_database(self, name: str, *, template: str = "template1") -> None:
-        """Create a database, as a copy of `template`, which nobody may be connected to."""
+        """Create a database, as a copy of `template`, which must have no connections."""
         self._execute(
             sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY {}").format(
                 sql.Identifier(name), sql.Identifier(template), self._copy_strategy
@@ -96,7 +96,7 @@ class EmbeddedPostgres(EmbeddedServer):
         )
 
     def drop_database(self, name: str) -> None:
-        """Drop a database if it is there, whoever is connected to it."""
+        """Drop a database if it exists, also with open connections."""
         self._execute(
             sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
         )
@@ -136,6 +136,6 @@ class EmbeddedPostgres(EmbeddedServer):
             log=directory / "postgres.log",
             directory=data,
             account=self._account,
-            # An immediate stop: to the postmaster SIGKILL would leave its children to find out.
+            # An immediate stop: SIGKILL to the postmaster would not stop its children at once.
             death_signal=signal.SIGQUIT,
         )

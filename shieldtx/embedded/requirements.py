@@ -1,10 +1,10 @@
-"""What a machine must have before the embedded servers can run, and the errors of this package.
+"""Requirements of the embedded servers, and the errors of this package.
 
 ::
 
     ShieldTxError
     └── EmbeddedError               anything that goes wrong with a local server
-        ├── RequirementMissing      Java or a Python package is not there; the message says which
+        ├── RequirementMissing      Java or a Python package is missing; the message names it
         ├── DownloadFailed          the jars could not be fetched or are not the pinned ones
         └── ServerFailed            a process ended or did not answer; the message ends with its log
 """
@@ -26,11 +26,11 @@ INSTALL_EXTRA: Final = "pip install 'shieldtx[embedded]'"
 
 
 class EmbeddedError(ShieldTxError):
-    """A local PostgreSQL or Apache Kafka cannot do what it was asked."""
+    """A local PostgreSQL or Apache Kafka cannot do what was requested."""
 
 
 class RequirementMissing(EmbeddedError):
-    """Something that the user has to install first is not there."""
+    """A requirement that the user has to install first is missing."""
 
 
 class DownloadFailed(EmbeddedError):
@@ -44,7 +44,7 @@ class ServerFailed(EmbeddedError):
 def require_java(minimum: int = 17) -> Path:
     """Return the `java` that the servers run on: JAVA_HOME's, else the first on PATH.
 
-    Raises RequirementMissing, in one line, when there is none or it is older than `minimum`.
+    Raises RequirementMissing, in one line, without Java or if it is older than `minimum`.
     """
     java = _find_java(minimum)
     found = java_version(java)
@@ -55,14 +55,14 @@ def require_java(minimum: int = 17) -> Path:
 
 
 def java_version(java: Path) -> int | None:
-    """Return the feature release (8, 17, 21, ...) that `java -version` names, None if nothing."""
+    """Return the feature release (8, 17, 21, ...) of `java -version`; None if it prints none."""
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own java, no shell
             [java, "-version"], capture_output=True, text=True, timeout=JAVA_ANSWER_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    # "1.8.0_392" is Java 8; from 9 on the first number is the release: "17.0.15", "21-ea".
+    # "1.8.0_392" is Java 8; from 9 on, the first number is the release: "17.0.15", "21-ea".
     version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     return int(version.group(1)) if version else None
 

@@ -1,4 +1,4 @@
-"""What the embedded servers have in common: a directory, a port and one process of this process."""
+"""The common part of the embedded servers: a directory, a port and one child process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ READY_S: Final = 60.0
 class EmbeddedServer(ABC):
     """A server on 127.0.0.1 that ends with this process.
 
-    Its data stays over `stop` and `start`; `close`, or leaving the `with` block, removes it unless
-    a directory was given. The port stays the same for the life of the object.
+    Its data survives `stop` and `start`. `close`, or leaving the `with` block, removes it unless a
+    directory was given. The port stays the same for the lifetime of the object.
     """
 
     name: ClassVar[str]
-    """As it is called in messages."""
+    """Name of the server in messages."""
 
     def __init__(self, directory: Path | None, *, port: int) -> None:
         self.port = port
@@ -34,7 +34,7 @@ class EmbeddedServer(ABC):
         try:
             self.start()
         except BaseException:
-            # Nobody else will: the block is not entered.
+            # The `with` block is not entered, so that only this code can close the server.
             self.close()
             raise
         return self
@@ -49,7 +49,7 @@ class EmbeddedServer(ABC):
 
     @property
     def directory(self) -> Path:
-        """Where its data and its log are, from the first start on."""
+        """Folder of the data and the log, available after the first start."""
         if self._directory is None:
             raise EmbeddedError(f"{self.name} has no directory yet: start it first")
         return self._directory.path
@@ -60,10 +60,10 @@ class EmbeddedServer(ABC):
         return self._process.pid if self._process and self._process.is_running else None
 
     def start(self) -> None:
-        """Start the server, with fresh data the first time, and wait until it answers.
+        """Start the server, with new data the first time, and wait until it answers.
 
-        Raises RequirementMissing, DownloadFailed where something to run it with is missing, and
-        ServerFailed, with the end of its log, when it does not answer.
+        Raises RequirementMissing or DownloadFailed if a requirement is missing, and ServerFailed,
+        with the end of its log, when it does not answer.
         """
         if self.pid is not None:
             raise EmbeddedError(f"{self.name} already runs on port {self.port}")
@@ -76,24 +76,24 @@ class EmbeddedServer(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Shut the server down in order, by force if that takes too long, and keep its data."""
+        """Shut the server down gracefully, by force if that takes too long, and keep its data."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End the server on the spot, and keep its data."""
+        """End the server at once, and keep its data."""
 
     def restart(self) -> None:
-        """Stop and start again, same port and data."""
+        """Stop and start again with the same port and data."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """Stop for good; removes the data unless the directory was given."""
+        """Stop permanently; removes the data unless the directory was given."""
         if self._directory is None:
             return
         if self._given:
             self.stop()
-        else:  # nobody will read it again: no need to shut down in order
+        else:  # its data is removed: no need to shut down gracefully
             self.kill()
         self._directory.remove()
         self._directory = None

@@ -13,11 +13,7 @@ from uuid import UUID
 
 from shieldtx.domain.reasons import loggable
 from shieldtx.domain.states import LocalOutcome
-from shieldtx.errors import (
-    ConfigurationError,
-    IllegalTransition,
-    TransactionRefused,
-)
+from shieldtx.errors import ConfigurationError, IllegalTransition, TransactionRefused
 from shieldtx.half_messages.barrier_check import joint, outcomes
 from shieldtx.half_messages.barrier_entry import BarrierEntry
 from shieldtx.half_messages.messages import (

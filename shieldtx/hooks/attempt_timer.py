@@ -1,4 +1,4 @@
-"""The watch of one consumer: calls the hooks around its attempts, and takes their time."""
+"""The timer of one consumer: calls the hooks around its attempts, and measures their duration."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from shieldtx.ports.inbox import Attempt, AttemptOutcome
 
 
 class AttemptTimer:
-    """Calls the consume hooks; does nothing where there are none. Used by one thread."""
+    """Calls the consume hooks, if there are any. Used by one thread."""
 
     def __init__(self, hooks: Hooks, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._hooks = hooks
         self._clock = clock
         self._since: dict[tuple[UUID, str], float] = {}
-        """When the attempts at work began, by the event's id and source."""
+        """Start times of the attempts in progress, by the event's id and source."""
 
     @property
     def is_on(self) -> bool:
-        """Whether anybody wants to know."""
+        """Whether any consume hook is registered."""
         return self._hooks.watch_consuming
 
     def begin(self, attempts: Sequence[Attempt]) -> None:
-        """Note that a handler is about to get these events."""
+        """Record that a handler is about to receive these events."""
         if not self.is_on:
             return
         self._hooks.consuming(attempts)
@@ -34,7 +34,7 @@ class AttemptTimer:
         self._since.update((_identity(attempt), now) for attempt in attempts)
 
     def end(self, attempts: Sequence[Attempt], outcome: AttemptOutcome) -> None:
-        """Note that these have gone well, behind their commit."""
+        """Record that these attempts succeeded; to be called after their commit."""
         if not self.is_on:
             return
         now = self._clock()
@@ -42,7 +42,7 @@ class AttemptTimer:
             self._hooks.consumed(attempt, outcome, took=self._took(attempt, now))
 
     def fail(self, attempt: Attempt, outcome: AttemptOutcome, error: Exception | str) -> None:
-        """Note that one has failed with `error`, and that this is written down."""
+        """Record that an attempt failed with `error`; to be called after that is committed."""
         if not self.is_on:
             return
         exception = None if isinstance(error, str) else error
@@ -56,7 +56,7 @@ class AttemptTimer:
         )
 
     def forget(self) -> None:
-        """Leave those behind that never ended: they got a turn of their own, or were lost."""
+        """Drop the attempts without an outcome: their events got other attempts, or were lost."""
         self._since.clear()
 
     def _took(self, attempt: Attempt, now: float) -> float | None:

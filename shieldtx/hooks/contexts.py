@@ -1,4 +1,4 @@
-"""What hooks are given: the facts of one send or one attempt."""
+"""Contexts: the arguments of hooks, with the facts of one send or one attempt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shieldtx.ports.relay import ClaimedEvent
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SendContext:
-    """One event in the hands of a relay; never its payload."""
+    """One event that a relay sends; never its payload."""
 
     event_id: UUID
     type: str
@@ -23,18 +23,19 @@ class SendContext:
     kind: TxKind
     key: str | None
     attempt: int
-    """1 for the first; one that a broker's outage cost is not counted, and comes again."""
+    """1 for the first; an attempt that a broker's outage ends is not counted: its number repeats.
+    """
     waited: float
-    """Seconds between the claim and the handing over to the broker's client."""
+    """Seconds between the claim and the call of the broker's client."""
     outcome: DeliveryOutcome | None = None
-    """How it ended; None before it did."""
+    """Outcome of the send; None before the send."""
     error: str = ""
-    """Why it was not acknowledged."""
+    """Why the event was not acknowledged."""
     took: float | None = None
-    """Seconds from the handing over to the answer, of all that was sent in one batch with it."""
+    """Seconds from the call of the broker's client to its result, for the event's whole batch."""
     partition: int | None = None
     offset: int | None = None
-    """Where the record lies; None where the broker did not say."""
+    """Offset of the record; None where the broker did not return it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,16 +54,20 @@ class ConsumeContext:
     """1 for the first."""
     partition: int | None
     offset: int | None
-    """Where its record lies; None of a row that came without one."""
+    """Offset of the record; None for a row that did not come from a record."""
     outcome: AttemptOutcome | None = None
-    """How the attempt ended; None before it did. `after_consume` is called for APPLIED,
-    COMPENSATED and MOOT, `on_consume_error` for all others."""
+    """Outcome of the attempt; None before its end.
+
+    `after_consume` is called for APPLIED, COMPENSATED and MOOT, `on_consume_error` for all others.
+    """
     error: str = ""
     exception: BaseException | None = None
-    """What the handler raised, unreduced: a database error's text may contain values of rows. None
-    where its process had died over the last attempt."""
+    """The handler's exception, unmasked: a database error's text may contain values of rows.
+
+    None where the process died during the last attempt.
+    """
     took: float | None = None
-    """Seconds from before its handler to the commit that it shared, or to the failure."""
+    """Seconds from the call of its handler to the shared commit, or to the failure."""
 
 
 def send_context_of(

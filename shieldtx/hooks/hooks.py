@@ -30,17 +30,17 @@ Context = TypeVar("Context", SendContext, ConsumeContext)
 class Hooks:
     """The hooks of an application: plain callables, called in the order of their registration.
 
-    Each method registers one and returns it, so that it is a decorator too; it raises
-    ConfigurationError for what is no plain function. What a hook may rely on:
+    Each method registers a hook and returns it, so that it also works as a decorator. It raises
+    ConfigurationError for an argument that is not a plain function. The rules for hooks:
 
-    - It runs in the worker, in the thread that does the work: what it does delays the events behind
-      it, and uses up their leases. It must be quick, and must not wait for anybody.
-    - It is called at least once for what its name says, and again after a crash, a lost lease, or
-      when the event comes again. A `before` may have no `after`: the process died, the time was up,
-      or the event got another turn, which has a `before` of its own.
-    - What it raises is logged, once a minute for each hook and kind of error. Neither the event nor
-      the other hooks notice.
-    - It has no part in any transaction. Business effects belong into handlers.
+    - A hook runs in the worker, in the thread that does the work. It delays later events and uses
+      up their leases, so it must be quick and must not block.
+    - A hook is called at least once for its occasion, and again after a crash, a lost lease, or a
+      redelivery. A `before` may have no `after`: the process died, the time was up, or the event
+      got another attempt, which has its own `before`.
+    - An exception of a hook is logged, once a minute for each hook and kind of error. It affects
+      neither the event nor the other hooks.
+    - A hook takes part in no transaction. Business effects belong into handlers.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,75 +52,80 @@ class Hooks:
         self._on_consume_error: list[ConsumeHook] = []
         self._lines = LogThrottle(clock=clock)
 
-    # --- what an application registers ------------------------------------------------------------
+    # --- registration by an application
+    # ------------------------------------------------------------
 
     def before_send(self, hook: S) -> S:
-        """Call it for each event that a relay is about to hand to the broker's client.
+        """Register a hook for each event that a relay is about to pass to the broker's client.
 
-        The claim is committed. In the relay's thread, or in that which publishes beside it.
+        The claim is committed. The hook runs in the relay's thread, or in the thread that publishes
+        for it.
         """
         self._before_send.append(_plain(hook))
         return hook
 
     def after_send(self, hook: S) -> S:
-        """Call it for each event that the broker has acknowledged, in the order of the batch.
+        """Register a hook for each event that the broker acknowledged, in the order of the batch.
 
-        In the same thread, before PROCESSED is committed: after a crash in between, or when the
-        lease is lost, the event is sent, and this called, once more.
+        The hook runs in the same thread, before PROCESSED is committed. After a crash in between,
+        or a lost lease, the event is sent again, and the hook is called again.
         """
         self._after_send.append(_plain(hook))
         return hook
 
     def on_send_error(self, hook: S) -> S:
-        """Call it for each event that was to be sent and was not acknowledged.
+        """Register a hook for each event that was to be sent and was not acknowledged.
 
-        As `after_send`, before it is written down what becomes of the event: whether it waits for
-        another attempt, is given back, or fails for good.
+        Like `after_send`, the hook runs before the event's new state is committed: another attempt,
+        release, or permanent failure.
         """
         self._on_send_error.append(_plain(hook))
         return hook
 
     def before_consume(self, hook: C) -> C:
-        """Call it before the handler gets an event, in the thread of the consumer and its handlers.
+        """Register a hook that runs before the handler gets an event, in the thread of the handler.
 
-        The attempt is counted and committed. Events that share a transaction are called for one by
-        one, each right before its handler; those of a handler that takes a list, all before it.
+        The attempt is counted and committed. For events that share a transaction, the hook runs
+        right before each handler; for a handler that takes a list, it runs for all events before
+        the handler.
         """
         self._before_consume.append(_plain(hook))
         return hook
 
     def after_consume(self, hook: C) -> C:
-        """Call it for each event whose effect or compensation is committed, in the same thread.
+        """Register a hook for each event whose effect or compensation is committed.
 
-        Of events that share a transaction, for all of them in their order, behind its commit. Of a
-        process that dies right after the commit, the call is lost: the effect comes only once.
+        The hook runs in the same thread, after the commit. For events that share a transaction, it
+        runs for all of them in their order. If the process dies right after the commit, the call is
+        lost: the effect happens only once.
         """
         self._after_consume.append(_plain(hook))
         return hook
 
     def on_consume_error(self, hook: C) -> C:
-        """Call it for each attempt that failed, in the same thread.
+        """Register a hook for each attempt that failed, in the same thread.
 
-        Its transaction is rolled back by then, and it is committed what becomes of the event: its
-        next attempt, or that it was given up.
+        At that time, the transaction is rolled back, and the event's next state is committed:
+        another attempt, or given up.
         """
         self._on_consume_error.append(_plain(hook))
         return hook
 
-    # --- what the workers call --------------------------------------------------------------------
+    # --- calls by the workers
+    # ----------------------------------------------------------------------
 
     @property
     def has_send_hooks(self) -> bool:
-        """Whether any hook has to do with sending; asked once a batch."""
+        """Whether any hook is registered for sends; read once per batch."""
         return bool(self._before_send or self._after_send or self._on_send_error)
 
     @property
     def watch_consuming(self) -> bool:
-        """Whether any hook has to do with attempts; asked once a batch."""
+        """Whether any hook is registered for attempts; read once per batch."""
         return bool(self._before_consume or self._after_consume or self._on_consume_error)
 
     def sending(self, claims: Sequence[ClaimedEvent], *, waited: float) -> None:
-        """Tell that events are about to be sent, so many seconds after their claim."""
+        """Call the hooks before a send, `waited` seconds after the claim of its events."""
         if self._before_send:
             for claimed in claims:
                 self._call(self._before_send, send_context_of(claimed, waited))
@@ -133,7 +138,7 @@ class Hooks:
         waited: float,
         took: float,
     ) -> None:
-        """Tell how they ended."""
+        """Call the hooks after a send, with the outcome of each event."""
         for claimed, delivery in zip(claims, deliveries, strict=False):
             acknowledged = delivery.outcome is DeliveryOutcome.ACKNOWLEDGED
             hooks = self._after_send if acknowledged else self._on_send_error
@@ -141,13 +146,13 @@ class Hooks:
                 self._call(hooks, send_context_of(claimed, waited, delivery, took))
 
     def consuming(self, attempts: Iterable[Attempt]) -> None:
-        """Tell that their handler is about to get these events."""
+        """Call the hooks before the attempts of one handler."""
         if self._before_consume:
             for attempt in attempts:
                 self._call(self._before_consume, consume_context_of(attempt))
 
     def consumed(self, attempt: Attempt, outcome: AttemptOutcome, *, took: float | None) -> None:
-        """Tell that an attempt has gone well and is committed."""
+        """Call the hooks after a successful attempt, which is committed."""
         if self._after_consume:
             self._call(self._after_consume, consume_context_of(attempt, outcome, took=took))
 
@@ -160,7 +165,7 @@ class Hooks:
         exception: BaseException | None,
         took: float | None,
     ) -> None:
-        """Tell that an attempt has failed, which is written down."""
+        """Call the hooks after a failed attempt, whose failure is committed."""
         if self._on_consume_error:
             context = consume_context_of(
                 attempt, outcome, error=error, exception=exception, took=took

@@ -41,9 +41,8 @@ class Relay:
     """Moves events from the outbox to the broker, in order per key.
 
     No transaction is open during publication. During a backlog, the next batch is claimed while a
-    batch is published. The next batch is sent only when every event of the previous batch is
-    acknowledged, and released otherwise. So no event overtakes an earlier event of its key whose
-    outcome is unknown.
+    batch is published. It is sent only when every event of the previous batch is acknowledged, and
+    released otherwise: no event overtakes an earlier event of its key with an unknown outcome.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""The life of worker processes: periodic jobs, signals, watchdog, cron."""
+"""Life cycle of worker processes: periodic jobs, signals, watchdog, cron."""

@@ -1,4 +1,4 @@
-"""Work at times of the clock: APScheduler says when, and signals end it gracefully."""
+"""Runs at the times of a crontab line: APScheduler sets the times, signals end them gracefully."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ log = logging.getLogger(__name__)
 
 
 class _Ended(BaseException):
-    """A signal came; not an Exception, so that nothing on the way takes it for an error."""
+    """A signal has come; not an Exception, so that no code takes it for an error."""
 
 
 def run_by_crontab(line: str, run: Callable[[], None]) -> int:
     """Call `run` at each time of a crontab line, in the machine's time zone, until a signal.
 
-    In this thread, so that SIGTERM, SIGINT or SIGHUP breaks off a call in the middle, `finally`
-    blocks included. An error is logged, and the next time comes all the same. A time that comes
-    while a call still runs is left out. Raises ConfigurationError for what is not a crontab line.
+    The call runs in this thread, so that SIGTERM, SIGINT or SIGHUP interrupts it, and its `finally`
+    blocks run. An error is logged, and the next time is kept. A time is skipped while a call still
+    runs. Raises ConfigurationError for an invalid crontab line.
     """
     try:
         trigger = CronTrigger.from_crontab(line)
@@ -41,7 +41,7 @@ def run_by_crontab(line: str, run: Callable[[], None]) -> int:
 
 
 def run_by(trigger: BaseTrigger, run: Callable[[], None]) -> int:
-    """Call `run` whenever the trigger says so; see `run_by_crontab`."""
+    """Call `run` at each time of the trigger; otherwise like `run_by_crontab`."""
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
     due: SimpleQueue[None] = SimpleQueue()
     scheduler = BackgroundScheduler(job_defaults={"misfire_grace_time": None, "coalesce": True})
@@ -53,14 +53,14 @@ def run_by(trigger: BaseTrigger, run: Callable[[], None]) -> int:
     try:
         with graceful_signals(end):
             with signals_deferred():
-                # A scheduler that is interrupted between its start and its thread's cannot be
-                # stopped.
+                # A scheduler that is interrupted between its start and the start of its thread
+                # cannot be stopped.
                 scheduler.start()
             while True:
                 due.get()
                 _run_logged(run)
                 with suppress(Empty):
-                    # Times that came meanwhile.
+                    # Skip the times that came meanwhile.
                     while True:
                         due.get_nowait()
     except _Ended:

@@ -1,4 +1,4 @@
-"""The exit statuses of worker processes, and the end of a process that hangs."""
+"""Exit statuses of worker processes, and the exit of a process that hangs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXIT_HUNG = 70
 
 
 EXIT_FAILING = 75
-"""EX_TEMPFAIL of sysexits.h: no pass succeeded for too long; a fresh process may do better."""
+"""EX_TEMPFAIL of sysexits.h: no pass succeeded for too long; a new process may succeed."""
 
 
 _LARGEST_STATUS = 255
@@ -29,8 +29,8 @@ def status_of(error: BaseException) -> int:
 
 
 def leave(status: int) -> NoReturn:
-    """End the process at once: threads that hang would keep an orderly exit waiting for ever.
+    """End the process at once: threads that hang would block an orderly exit for ever.
 
-    Without flushing logs, which would wait for a thread that hangs while it writes one.
+    Logs are not flushed, because that would wait for a thread that hangs in a log call.
     """
     os._exit(status)

@@ -9,25 +9,26 @@ from typing import Final
 
 _OBJECTS_BETWEEN_COLLECTIONS: Final = 200_000
 _FROZEN_BY_NOBODY: Final = 5_000
-"""CPython 3.12 begins with some hundreds of frozen objects; who freezes an application has more."""
+"""CPython 3.12 starts with some hundreds of frozen objects; an application that freezes adds more.
+"""
 
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Let the garbage collector look seldom, and at nothing that was there before.
+    """Make the garbage collector run rarely, and skip all objects that exist already.
 
-    A batch is some ten thousands of objects, none of them in a circle, which come and go together:
-    to look for circles among them, and among all that was imported, takes a good part of a relay's
+    A batch consists of tens of thousands of objects without cycles, which are freed together.
+    Searching these objects and all imported modules for cycles takes a large part of a relay's
     time.
     """
     threshold = gc.get_threshold()
-    # Objects are thawed all together: a host that has frozen its own keeps them frozen.
+    # Objects are unfrozen all together: those of a host that froze its own stay frozen.
     is_frozen = gc.get_freeze_count() > _FROZEN_BY_NOBODY
     if not is_frozen:
         gc.collect()
         gc.freeze()
     if threshold[0]:
-        # Who has switched collections off wants none.
+        # A threshold of 0 means that the host disabled collections; they stay disabled.
         gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, *threshold[1:])
     try:
         yield
@@ -38,10 +39,10 @@ def few_collections() -> Iterator[None]:
 
 
 def free_failed_pass() -> None:
-    """Free what a pass worked with whose error keeps it in reference cycles.
+    """Free the objects of a failed pass, whose error keeps them in reference cycles.
 
-    Between two of the few collections, an outage of the database would pile up 40 MB in a relay. To
-    be called when nothing refers to the error any more: what is there during a collection counts
-    as old, and is not looked at by the next one.
+    Collections are so rare that an outage of the database would accumulate 40 MB in a relay between
+    two of them. Call it when nothing refers to the error any more: objects that survive a
+    collection count as old, and the next one skips them.
     """
     gc.collect(0)

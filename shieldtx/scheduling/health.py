@@ -1,4 +1,4 @@
-"""The health of a worker: whether its passes end in time, and whether any of them succeeds."""
+"""Health of a worker: whether its passes end in time, and whether any of them succeeds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Symptom:
 
 
 class Health:
-    """Keeps when each pass began, and since when the passes of each job fail."""
+    """Records when each pass began, and since when the passes of each job fail."""
 
     def __init__(
         self,
@@ -32,13 +32,13 @@ class Health:
         failure_limit: timedelta,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Allow a pass `watchdog`, and a job `failure_limit` (NEVER: any time) without success."""
+        """Allow a pass `watchdog`, and a job `failure_limit` without success (NEVER: no limit)."""
         self._clock = clock
         self._watchdog = watchdog
         self._failure_limit = failure_limit
         self._began: dict[str, float] = {}
         self._failing: dict[str, tuple[float, float]] = {}
-        """When the first and the last of its failed passes ended, since its last good one."""
+        """End times of each job's first and last failed pass since its last successful pass."""
 
     @contextmanager
     def watching(self, job: str) -> Iterator[None]:
@@ -50,11 +50,11 @@ class Health:
             self._began.pop(job, None)
 
     def succeeded(self, job: str) -> None:
-        """Note a good pass."""
+        """Record a successful pass."""
         self._failing.pop(job, None)
 
     def failed(self, job: str, error: Exception) -> None:
-        """Note a failed pass; an unreachable broker does not count, a restart is no remedy."""
+        """Record a failed pass; an unreachable broker does not count: a restart does not help."""
         if isinstance(error, BrokerUnavailable):
             self._failing.pop(job, None)
         else:
@@ -72,10 +72,10 @@ class Health:
         return None
 
     def failing(self) -> Symptom | None:
-        """Return a job without a good pass for longer than the limit.
+        """Return a job without a successful pass for longer than the limit.
 
-        From its first failed pass to its last: one in progress may be good, and how long it takes
-        is the watchdog's concern.
+        The time counts from its first failed pass to its last one: a pass in progress may succeed,
+        and the watchdog limits its duration.
         """
         if self._failure_limit == NEVER:
             return None

@@ -9,18 +9,19 @@ from datetime import timedelta
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeriodicJob:
-    """A pass that runs every so often.
+    """A pass that runs periodically.
 
-    It returns True when it should run again at once, or after what time it should, unless woken.
+    The pass returns True to run again at once, or the delay until its next run, unless woken
+    earlier.
     """
 
     name: str
     run: Callable[[], bool | timedelta]
     every: timedelta | None
-    """None: only when it is woken."""
+    """None: only when the job is woken."""
     linger: timedelta = timedelta(0)
-    """How long after its last pass it can be woken without the scheduler, which takes a while."""
+    """How long after its last pass the job can be woken without the scheduler, which is slower."""
     until_next: Callable[[], timedelta | None] = lambda: None
-    """Asked when there is nothing more to do: when to run before its next time; None: not."""
+    """Called when a pass finds nothing more to do: time to an earlier run, or None."""
     vital: bool = False
-    """A worker is of no use while this one fails."""
+    """Whether the worker is useless while this job fails."""

@@ -1,4 +1,4 @@
-"""The signals that end a process gracefully."""
+"""Signals that end a process gracefully."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _GRACEFUL = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def graceful_signals(on_signal: Callable[[int], object]) -> Iterator[None]:
     """Have SIGTERM, SIGINT and SIGHUP call `on_signal` with their number, within the block.
 
-    SIGHUP stays ignored where it is, as under nohup. The earlier handlers are back at the end. For
-    the main thread only; `on_signal` may raise what ends the block.
+    An ignored SIGHUP stays ignored, as under nohup. The earlier handlers are restored at the end.
+    Only for the main thread; `on_signal` may raise an exception that ends the block.
     """
     before = {number: signal.getsignal(number) for number in _GRACEFUL}
     if before[signal.SIGHUP] is signal.SIG_IGN:
@@ -25,13 +25,13 @@ def graceful_signals(on_signal: Callable[[int], object]) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            if handler is not None:  # else it is not Python's
+            if handler is not None:  # None: the handler was not set by Python
                 signal.signal(number, handler)
 
 
 @contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Have these signals handled at the end of the block, should they come within it."""
+    """Defer these signals to the end of the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _GRACEFUL)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The life of a worker process: APScheduler runs its jobs, signals end it gracefully."""
+"""Life cycle of a worker process: APScheduler runs its jobs, signals end it gracefully."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from shieldtx.scheduling.signals import graceful_signals
 from shieldtx.scheduling.worker_log import WorkerLog
 
 _UNPLANNED = timedelta(days=365)
-"""Between two runs of a job that is only woken."""
+"""Interval between two runs of a job that only runs when woken."""
 
 
 _NEAR = timedelta(milliseconds=100)
 _SOONEST = timedelta(milliseconds=5)
-"""A pass that finds nothing, and is asked for again, shall not take a processor to itself."""
+"""Minimum delay between passes that find nothing, so that they do not occupy a processor."""
 
 _CLOCK_LOOK_S = 1.0
 _HOST_LOOK_S = 0.1
-"""How often a worker in a thread of its host looks whether the host's main thread has returned."""
+"""How often a worker in a thread of its host checks whether the host's main thread has returned."""
 _CLOCK_STEP_S = 0.1
-"""Below this a clock is being slewed, not set, and a job hardly later for it."""
+"""Smaller steps come from slewing a clock, not from setting it, and hardly delay a job."""
 
 
 class Worker:
-    """Runs jobs until SIGTERM, SIGINT or SIGHUP; a second signal ends the process on the spot.
+    """Runs jobs until SIGTERM, SIGINT or SIGHUP; a second signal ends the process at once.
 
-    No job runs twice at a time. An error in a job is logged and the job runs again at its next
-    time: whatever was in its hands is safe in the tables. What is not an `Exception` (SystemExit,
+    A job never runs twice concurrently. An error in a job is logged and the job runs again at its
+    next time: its work is safe in the tables. An error that is not an `Exception` (SystemExit,
     KeyboardInterrupt, a panic of an extension) ends the process gracefully, with a status above 0.
-    So does a vital job without one good pass for `failure_limit`. An outage of the broker does not
-    count: a restart is no remedy.
+    So does a vital job without a successful pass for `failure_limit`. An unreachable broker does
+    not count, since a restart does not help.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class Worker:
         self._health = Health(watchdog=watchdog, failure_limit=failure_limit)
         self._stopping = False
         self._exit_status = EXIT_STOPPED
-        # Of all that a thread can wait for, this alone may be touched by a signal's handler.
+        # The only object that a thread can wait for and a signal handler may use safely.
         self._ending: SimpleQueue[None] = SimpleQueue()
         self._woken = {name: threading.Event() for name in self._jobs}
         self._running = {name: threading.Lock() for name in self._jobs}
         self._scheduler = BackgroundScheduler(
-            # A late job is better than none; several late ones are one.
+            # A late run is better than a missing one; several late runs become one.
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
             executors={"default": {"type": "threadpool", "max_workers": len(jobs) + 1}},
             timezone=UTC,
@@ -82,27 +82,27 @@ class Worker:
 
     @property
     def stopping(self) -> bool:
-        """Whether the end of the process has been asked for."""
+        """Whether a stop has been requested."""
         return self._stopping
 
     def wake(self, job: str) -> None:
-        """Run a job at once; a hint in its last moment may be lost until its next time."""
+        """Run a job at once; near the end of a pass, the call may take effect at the next time."""
         self._woken[job].set()
         if not self._running[job].locked() and self._scheduler.running:
             self._scheduler.modify_job(job, next_run_time=datetime.now(UTC))
 
     def stop(self) -> None:
-        """Ask for a graceful end."""
+        """Request a graceful stop."""
         self._stopping = True
         self._ending.put(None)
 
     def run(self, ready: Callable[[], None] = lambda: None) -> int:
-        """Run until a signal or `stop`; return the exit status, 0 for a graceful end.
+        """Run until a signal or `stop`; return the exit status, 0 for a graceful stop.
 
-        `ready` is called once, when the jobs run and signals lead to a graceful end. In a thread
-        other than the main one, signals are left to the host, which calls `stop`; the worker ends
-        by itself when the main thread returns. A pass that hangs still ends the whole process: its
-        thread cannot be ended otherwise.
+        `ready` is called once, when the jobs run and signals lead to a graceful stop. In a thread
+        other than the main one, the host handles signals and calls `stop`; the worker also stops
+        when the main thread returns. A pass that hangs ends the whole process: its thread cannot be
+        ended otherwise.
         """
         if threading.current_thread() is not threading.main_thread():
             return self._live(ready)
@@ -110,13 +110,13 @@ class Worker:
             return self._live(ready)
 
     def _live(self, ready: Callable[[], None]) -> int:
-        # Before a job is planned: the clock may be set while the first ones run, or in `ready`.
+        # Before a job is planned: the clock may be set during the first passes or in `ready`.
         lead = wall_clock_lead()
         try:
             self._start()
             ready()
         except BaseException:
-            # What the first passes have leased is freed.
+            # Release the leases of the first passes.
             self._end()
             raise
         self._await_end(lead)
@@ -139,11 +139,11 @@ class Worker:
         self._log.started()
 
     def _await_end(self, lead: float) -> None:
-        """Wait until the end is asked for, and run all jobs at once when the clock is set back.
+        """Wait for a stop request; run all jobs at once when the clock is set back.
 
-        The scheduler plans by the wall clock, so that each would wait for the clock to catch up;
-        `lead` is what `wall_clock_lead` was before the first job was planned. In a host's thread
-        the end of the main thread is the end too: the interpreter waits for both.
+        The scheduler plans by the wall clock, so each job would wait for it to catch up. `lead` is
+        the value of `wall_clock_lead` before the first job was planned. In a host's thread, the end
+        of the main thread stops the worker too: the interpreter waits for both.
         """
         in_host = threading.current_thread() is not threading.main_thread()
         while True:
@@ -162,7 +162,7 @@ class Worker:
     def _run_job(self, job: PeriodicJob) -> None:
         """Run the passes of a job until there is nothing more to do."""
         running = self._running[job.name]
-        # Held already: by the end of the worker, since the scheduler starts no second one.
+        # Only a stopping worker holds the lock: the scheduler never starts a second run.
         if not running.acquire(blocking=False):
             return
         try:
@@ -172,7 +172,7 @@ class Worker:
             running.release()
 
     def _run_passes(self, job: PeriodicJob) -> bool:
-        """Return whether no error was caught: what has failed is logged, and runs again later."""
+        """Return whether no error was caught: a failed pass is logged, and runs again later."""
         woken = self._woken[job.name]
         try:
             while not self.stopping:
@@ -201,15 +201,15 @@ class Worker:
         return True
 
     def _goes_on(self, job: PeriodicJob, pause: timedelta | None) -> bool:
-        """Return whether a job runs on, having waited for its next pass if that is near."""
+        """Return whether the job runs again now, after waiting for a next pass that is near."""
         woken = self._woken[job.name]
         if pause is not None and pause <= _NEAR:
-            # The scheduler would not start a second run beside this one, which is about to end.
+            # The scheduler would not start a second run next to this one, which is about to end.
             woken.wait(max(pause, _SOONEST).total_seconds())
             return True
         if pause is not None and pause < (job.every or _UNPLANNED):
             self._run_early(job, datetime.now(UTC) + pause)
-        # It may have been woken while it asked.
+        # The job may have been woken meanwhile.
         return woken.is_set()
 
     def _run_early(self, job: PeriodicJob, at: datetime) -> None:
@@ -222,7 +222,7 @@ class Worker:
             scheduled.modify(next_run_time=at)
 
     def _watch(self) -> None:
-        """End a process in which a pass hangs, or in which each one fails: others go on."""
+        """End a process in which a pass hangs or every pass fails, so that others take over."""
         if (hung := self._health.hung()) is not None:
             self._log.job_hung(hung)
             leave(EXIT_HUNG)
@@ -232,7 +232,7 @@ class Worker:
             self.stop()
 
     def _end(self) -> int:
-        """Let the passes end, then close, all within the stop's deadline."""
+        """Wait for the passes, then close, all within the stop's deadline."""
         self._log.stopping()
         deadline = time.monotonic() + self._stop_timeout.total_seconds()
         self._stopping = True

@@ -22,9 +22,10 @@ BESIDE_SETTINGS: Final = frozenset(
         "SHIELDTX_SPARK_MASTER",
     }
 )
-"""What commands and tools read that is not a setting of a service."""
+"""Variables that commands and tools read, and that are not settings of a service."""
 
-# Kubernetes gives each pod variables for every Service of its namespace, `shieldtx-relay` too.
+# Kubernetes sets variables in each pod for every Service of its namespace, also for
+# `shieldtx-relay`.
 # https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
 _SERVICE_LINK = re.compile(
     r"SHIELDTX(_[A-Z0-9_]+)?"
@@ -32,7 +33,7 @@ _SERVICE_LINK = re.compile(
 )
 _SERVICE_PORT = re.compile(r"SHIELDTX(_[A-Z0-9_]+)?_PORT")
 _NEAR: Final = 0.75
-"""How alike a name has to be to be proposed, 1 being the same; a wrong proposal does harm."""
+"""Minimum similarity of a proposed name, from 0 to 1 (identical); a wrong proposal misleads."""
 _ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 

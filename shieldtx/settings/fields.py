@@ -1,4 +1,4 @@
-"""The kinds of values that settings have, and how each is checked."""
+"""Types of the values of settings, and their validation."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from shieldtx.store.dialects import dialect_named
 from shieldtx.store.migrations import schema_name
 
 _LONGEST = timedelta(days=36_525)
-"""What locks, databases and calendars can still count."""
+"""The longest duration that locks, databases and calendars can represent."""
 
 
 _DRIVERS = {"postgresql", "postgresql+psycopg", "sqlite", "sqlite+pysqlite"}
 
 
 def _duration(value: Any) -> Any:
-    """Let a text without a unit, which is all that the environment has, be a number of seconds."""
+    """Convert a number without a unit to seconds: environment variables are always text."""
     if not isinstance(value, str):
         return value
     try:
@@ -75,7 +75,7 @@ def _schema(value: str | None) -> str | None:
 
 
 def _url(value: SecretStr) -> SecretStr:
-    # No word of the text itself: any of it may be a password.
+    # The message contains no part of the text: any part may be a password.
     malformed = ValueError(
         "not a database URL; it looks like postgresql+psycopg://user:password@host:5432/name, "
         "with %40 for an @ in the password"
@@ -90,12 +90,12 @@ def _url(value: SecretStr) -> SecretStr:
         raise ValueError(str(error)) from None
     if url.drivername not in _DRIVERS:
         raise ValueError(f"a driver that shieldtx does not speak: use one of {sorted(_DRIVERS)}")
-    # The end of a password with an @ in it would be taken for the host, and told in errors.
+    # SQLAlchemy would take the end of a password with an @ for the host, and errors would show it.
     if url.password is not None and "@" in f"{url.host}{url.database}":
         raise malformed
     try:
         url.get_dialect()().create_connect_args(url)
-    except ArgumentError:  # hosts and ports that do not go together
+    except ArgumentError:  # contradictory hosts and ports
         raise malformed from None
     return value
 
@@ -119,10 +119,10 @@ Name = Annotated[str, AfterValidator(_name)]
 """A name of a service, a group or a topic: letters, digits, dots, underscores, hyphens."""
 
 SchemaName = Annotated[str | None, AfterValidator(_schema)]
-"""The name of a database schema; None for the connection's own."""
+"""A database schema; None for the default schema of the connection."""
 
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_url)]
-"""A database URL of a driver that shieldtx knows; a secret, since it may hold a password."""
+"""A database URL with a supported driver; a secret, since it may contain a password."""
 
 SigningKeys = Annotated[SecretStr | None, AfterValidator(_signing_keys)]
 """Keys for signatures, separated by commas; None without signatures."""

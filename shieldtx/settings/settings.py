@@ -33,7 +33,7 @@ from shieldtx.store.schema import DEFAULT_SHARDS, MAX_SHARDS
 
 
 class Settings(BaseSettings):
-    """Everything that can be configured, checked once at the start."""
+    """All settings of a service, validated once at the start."""
 
     model_config = SettingsConfigDict(
         env_prefix="SHIELDTX_", extra="forbid", frozen=True, hide_input_in_errors=True
@@ -272,7 +272,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def from_env(cls) -> Self:
-        """Read the settings; raises ConfigurationError that names every variable at fault."""
+        """Read the settings; raises ConfigurationError that names every invalid variable."""
         problems = environment.unknown(os.environ, cls.model_fields)
         try:
             settings = cls()  # filled from the environment
@@ -288,7 +288,7 @@ class Settings(BaseSettings):
 
     @property
     def signing_keys(self) -> tuple[SecretStr, ...]:
-        """The keys of rollbacks' signatures: the first signs, each is accepted."""
+        """Keys of rollback events' signatures: the first key signs, all keys verify."""
         if self.signing_key is None:
             return ()
         keys = self.signing_key.get_secret_value().split(",")
@@ -296,5 +296,5 @@ class Settings(BaseSettings):
 
     @property
     def url(self) -> URL:
-        """The database's URL; its password is masked when printed."""
+        """URL of the database; its password is masked when printed."""
         return make_url(self.database_url.get_secret_value())

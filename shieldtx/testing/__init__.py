@@ -1,1 +1,1 @@
-"""What tests of services need: a broker in memory."""
+"""Test support for services: a broker in memory."""

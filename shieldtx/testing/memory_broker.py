@@ -1,4 +1,4 @@
-"""A broker in memory, for tests: it behaves as Kafka does, and fails when told to."""
+"""A broker in memory, for tests: it behaves as Kafka does, and fails on request."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from shieldtx.testing.memory_cluster import AWAY, Cluster, Member
 
 
 class MemoryBroker:
-    """Topics, partitions and consumer groups in memory; safe to use from several threads.
+    """Topics, partitions and consumer groups in memory; thread-safe.
 
-    What it does follows from the calls alone, so that a test runs the same way each time. Failures
-    are ordered beforehand: `go_down`, `fail_next`, `throttle`, `duplicate_next`, `evict`,
+    Its behaviour depends on the calls alone, so that a test runs the same way each time. A test
+    plans failures in advance: `go_down`, `fail_next`, `throttle`, `duplicate_next`, `evict`,
     `forget_offsets`.
     """
 
@@ -43,63 +43,63 @@ class MemoryBroker:
         """Return an admin of the topics."""
         return MemoryTopics(self._cluster)
 
-    # --- what goes wrong -----------------------------------------------------------------------
+    # --- planned failures ----------------------------------------------------------------------
 
     def go_down(self) -> None:
-        """Be away for everybody until `come_back`."""
+        """Make the broker unreachable for all clients until `come_back`."""
         with self._cluster.changed:
             self._cluster.is_down = True
             self._cluster.changed.notify_all()
 
     def come_back(self) -> None:
-        """Be there again, with all that was stored before."""
+        """Make the broker reachable again, with all its records."""
         with self._cluster.changed:
             self._cluster.is_down = False
 
     def fail_next(self, *outcomes: DeliveryOutcome, stored: bool = False) -> None:
-        """Let the next records that are published end so, one outcome for each.
+        """Plan the outcomes of the next published records, one outcome for each.
 
-        REJECTED holds back the later records of its key in that call, REFUSED takes those of its
-        topic with it; after UNSENT and UNCONFIRMED nothing more of the call is sent. An UNCONFIRMED
-        record is in the log if `stored`.
+        REJECTED defers the later records of its key in that call, REFUSED also refuses those of its
+        topic; after UNSENT and UNCONFIRMED the rest of the call is not sent. An UNCONFIRMED record
+        is in the log if `stored`.
         """
         with self._cluster.changed:
             self._cluster.planned.extend((outcome, stored) for outcome in outcomes)
 
     def throttle(self, *, above: int, pause: float) -> None:
-        """Ask for a pause of so many seconds after each call of more than `above` records."""
+        """Request a pause of `pause` seconds after each call of more than `above` records."""
         with self._cluster.changed:
             self._cluster.throttle = (above, pause)
 
     def lift_throttle(self) -> None:
-        """Ask for no more pauses."""
+        """Request no more pauses."""
         with self._cluster.changed:
             self._cluster.throttle = None
 
     def duplicate_next(self, records: int = 1) -> None:
-        """Store the next records twice, as happens when an acknowledgement was lost."""
+        """Store the next records twice, as happens when an acknowledgement is lost."""
         with self._cluster.changed:
             self._cluster.duplicates += records
 
     def evict(self, subscriber: MemorySubscriber) -> None:
-        """Give the partitions of a member to the others, as if it had died; it may join anew."""
+        """Move the partitions of a member to the others, as if it had died; it may rejoin."""
         with self._cluster.changed:
             self._cluster.leave(subscriber.member)
 
     def forget_offsets(self, group: str) -> None:
-        """Let a group begin again with the oldest records."""
+        """Make a group start again with the oldest records."""
         with self._cluster.changed:
             self._cluster.groups[group].committed.clear()
             self._cluster.rebalance(group)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Give a topic more partitions; keys move to other ones, as they do in Kafka."""
+        """Add partitions to a topic; keys move to other partitions, as they do in Kafka."""
         with self._cluster.changed:
             self._cluster.topics[topic].logs.extend([] for _ in range(partitions))
             for group in self._cluster.groups:
                 self._cluster.rebalance(group)
 
-    # --- what a test looks at ------------------------------------------------------------------
+    # --- state for assertions -------------------------------------------------------------------
 
     def records(self, topic: str) -> list[ReceivedRecord]:
         """Return all records of a topic, partition by partition."""
@@ -107,7 +107,7 @@ class MemoryBroker:
             return [record for log in self._cluster.topics[topic].logs for record in log]
 
     def committed(self, group: str) -> Mapping[TopicPartition, int]:
-        """Return the offsets at which a group would go on, by topic and partition."""
+        """Return the offsets at which a group would continue, by topic and partition."""
         with self._cluster.changed:
             return dict(self._cluster.groups[group].committed)
 
@@ -125,20 +125,20 @@ class MemoryPublisher:
         records: Sequence[Record],
         *,
         timeout: float,  # noqa: ARG002  nothing waits here
-        with_offsets: bool = False,  # noqa: ARG002  it always says
+        with_offsets: bool = False,  # noqa: ARG002  always included
     ) -> Sequence[Delivery]:
-        """Store `records` in order and answer for each, as the port says."""
+        """Store `records` in order and return the outcome of each, as the port defines."""
         with self._cluster.changed:
             above, pause = self._cluster.throttle or (len(records), 0.0)
             self._pressure = Backpressure(pause=pause if len(records) > above else 0.0)
             return self._publish(records)
 
     def pressure(self) -> Backpressure:
-        """Tell what was asked for after the last call: no time goes by in memory."""
+        """Return the pressure after the last call: no time passes in memory."""
         return self._pressure
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Do nothing: there is no connection to close."""
 
     def _publish(self, records: Sequence[Record]) -> list[Delivery]:
         ended: list[Delivery] = []
@@ -205,7 +205,7 @@ class MemorySubscriber:
             return cluster.fetch(member, limit, limit_bytes)
 
     def commit(self, records: Sequence[ReceivedRecord]) -> None:
-        """Remember these records as taken care of; raises BrokerUnavailable."""
+        """Commit these records as done; raises BrokerUnavailable."""
         with self._cluster.changed:
             self._cluster.require()
             for record in self._mine(records):
@@ -214,7 +214,7 @@ class MemorySubscriber:
                 committed[place] = max(record.offset + 1, committed.get(place, 0))
 
     def rewind(self, records: Sequence[ReceivedRecord]) -> None:
-        """Have these records delivered again, where their partitions are still this member's."""
+        """Have these records delivered again, if their partitions still belong to this member."""
         with self._cluster.changed:
             first: dict[TopicPartition, int] = {}
             for record in self._mine(records):
@@ -229,7 +229,7 @@ class MemorySubscriber:
             self._cluster.changed.notify_all()
 
     def has_caught_up(self) -> bool:
-        """Whether this member's polls have brought all there is; raises BrokerUnavailable."""
+        """Whether this member has polled all records; raises BrokerUnavailable."""
         with self._cluster.changed:
             self._cluster.require()
             return self._cluster.is_member(self.member) and not self._cluster.has_records(
@@ -247,13 +247,13 @@ class MemorySubscriber:
 
 
 class MemoryTopics:
-    """Makes and describes topics of the broker in memory."""
+    """Creates and describes topics of the broker in memory."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def create(self, names: Sequence[str], *, partitions: int, replication: int) -> Sequence[str]:
-        """Create the topics that are missing and return their names; raises BrokerError."""
+        """Create the missing topics and return their names; raises BrokerError."""
         if partitions < 1 or replication < 1:
             raise BrokerError(
                 f"a topic cannot have {partitions} partitions and replication {replication}: "
@@ -267,16 +267,16 @@ class MemoryTopics:
             return missing
 
     def describe(self, names: Sequence[str]) -> Mapping[str, TopicState | None]:
-        """Tell what each topic looks like, None for one that does not exist."""
+        """Return the state of each topic, None for a topic that does not exist."""
         with self._cluster.changed:
             self._cluster.require()
             topics = self._cluster.topics
             return {name: topics[name].state if name in topics else None for name in names}
 
     def strangers(self, group_id: str) -> Collection[str]:
-        """Return none: all members of a group in memory are of one process."""
+        """Return no client ids: all members of a group in memory belong to one process."""
         del group_id
         return ()
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Do nothing: there is no connection to close."""

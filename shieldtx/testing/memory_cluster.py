@@ -1,6 +1,6 @@
-"""The state of the broker in memory: logs, consumer groups, and the failures it was told to make.
+"""State of the broker in memory: logs, consumer groups, and planned failures.
 
-Every method is to be called while `changed` is held.
+The caller of each method must hold `changed`.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Topic:
 
     @property
     def state(self) -> TopicState:
-        """What an admin sees."""
+        """The state that an admin sees."""
         return TopicState(name=self.name, partitions=len(self.logs), replication=self.replication)
 
     def partition_for(self, record: Record) -> int:
-        """Choose the partition of a record."""
+        """Return the partition of a record."""
         if record.key is not None:
             return partition_of(record.key, len(self.logs))
         return self.spread.next_partition(len(record.value), len(self.logs))
@@ -62,7 +62,7 @@ class Topic:
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Member:
-    """A member of a consumer group: where it goes on reading each partition that is its own."""
+    """A member of a consumer group, with its next offset in each of its partitions."""
 
     group: str
     reads: Sequence[str]
@@ -80,7 +80,7 @@ class Group:
 
 
 class Cluster:
-    """What all publishers, subscribers and admins of one broker in memory share."""
+    """State that all publishers, subscribers and admins of one broker in memory share."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
@@ -89,8 +89,8 @@ class Cluster:
         self.duplicates = 0
         self.is_down = False
         self.throttle: tuple[int, float] | None = None
-        """Calls of more records than that are answered with a pause of so many seconds."""
-        # Notified when a poll that waits may find something new.
+        """Record count and seconds: a call with more records returns a pause of that duration."""
+        # Notified when a waiting poll may find something new.
         self.changed = Condition()
 
     def require(self) -> None:
@@ -99,7 +99,7 @@ class Cluster:
             raise BrokerUnavailable(AWAY)
 
     def store(self, record: Record) -> tuple[int, int]:
-        """Append a record to its partition, twice if that was ordered; return where it lies."""
+        """Append a record to its partition, twice if planned; return its partition and offset."""
         topic = self.topics[record.topic]
         partition = topic.partition_for(record)
         offset = len(topic.logs[partition])
@@ -111,12 +111,12 @@ class Cluster:
         return partition, offset
 
     def create(self, name: str, *, partitions: int, replication: int) -> None:
-        """Make a topic."""
+        """Create a topic."""
         logs: list[list[ReceivedRecord]] = [[] for _ in range(partitions)]
         self.topics[name] = Topic(name=name, replication=replication, logs=logs)
 
     def join(self, member: Member) -> None:
-        """Make sure that a member is in its group; raises TopicMissing."""
+        """Add a member to its group, unless it is there; raises TopicMissing."""
         group = self.groups.setdefault(member.group, Group())
         if member in group.members:
             return
@@ -131,7 +131,7 @@ class Cluster:
         return member.group in self.groups and member in self.groups[member.group].members
 
     def leave(self, member: Member) -> None:
-        """Take a member out of its group."""
+        """Remove a member from its group."""
         group = self.groups.get(member.group)
         if group is not None and member in group.members:
             group.members.remove(member)
@@ -139,7 +139,7 @@ class Cluster:
             self.rebalance(member.group)
 
     def rebalance(self, name: str) -> None:
-        """Deal the partitions out; every member goes on at the committed offsets."""
+        """Distribute the partitions; every member continues at the committed offsets."""
         group = self.groups[name]
         for member in group.members:
             member.positions.clear()
@@ -152,9 +152,10 @@ class Cluster:
         self.changed.notify_all()
 
     def fetch(self, member: Member, limit: int, limit_bytes: int) -> list[ReceivedRecord]:
-        """Return a member's next records, and go on behind them.
+        """Return a member's next records, and advance its offsets past them.
 
-        Another partition comes first each time, so that a full one does not starve the others.
+        Each call starts with another partition, so that a full partition does not starve the
+        others.
         """
         places = sorted(member.positions.keys() - member.paused)
         if not places:

@@ -1,1 +1,1 @@
-"""Tracing: each attempt is recorded, and the timeline of one event is put together."""
+"""Tracing: a record of each attempt, and the timeline of one event."""

@@ -1,4 +1,4 @@
-"""The timeline of an event: its hops through services, and the steps on each."""
+"""The timeline of an event: its hops through services, and the steps of each hop."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from shieldtx.ports.tracing import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """Something that happened to an event on a hop."""
+    """A step of an event within a hop."""
 
     what: str
     """WRITTEN, CLAIMED, PUBLISHED, NOT_PUBLISHED, RECEIVED, STARTED, an outcome, or a status."""
     at: datetime | None = None
-    """None: nobody knows, or it is still to come."""
+    """None: unknown, or in the future."""
     after: timedelta | None = None
-    """Since what came before it; below 0 where the clocks of two databases differ by more."""
+    """Time since the step before it; below 0 where the clocks of two databases differ by more."""
     attempt: int | None = None
     outcome: str = ""
     partition: int | None = None
@@ -29,7 +29,7 @@ class Step:
     """Seconds."""
     reason: str = ""
     until: datetime | None = None
-    """Of what waits: for when."""
+    """When a waiting step ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,16 +42,16 @@ class Hop:
     attempts: int
     steps: Sequence[Step]
     unknown: Sequence[str] = ()
-    """What is not known here, and why."""
+    """Facts that are unknown here, with the reason."""
     caused: Sequence[EventTimeline] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EventTimeline:
-    """An event from its writing to its effects, and the events that followed from it."""
+    """An event from its writing to its effects, and the events that it caused."""
 
     identity: Identity
     hops: Sequence[Hop]
     unknown: Sequence[str] = ()
     caused: Sequence[EventTimeline] = ()
-    """Where it is not known which hop has caused them."""
+    """Caused events for which the causing hop is unknown."""

@@ -1,4 +1,4 @@
-"""Tracing: hooks that keep when each attempt was made and how it ended, beside the tables."""
+"""Tracing hooks: they record when each attempt was made and its outcome, next to the tables."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 
 
 class TraceRecorder:
-    """Gathers entries and writes them from a thread of its own: no event ever waits for it.
+    """Collects entries and writes them in its own thread: no event ever waits for them.
 
-    Entries are lost when the process dies, when the database refuses them, and when they come
-    faster than it takes them, `most` waiting. That harms nothing but the trace.
+    Entries are lost when the process dies, when the database refuses them, or when more than `most`
+    entries wait for the database. A loss affects only the trace.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class TraceRecorder:
         batch_size: int = 1000,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin nothing: thread and `store` are made with the first entry."""
+        """Start nothing: the first entry creates the thread and the `store`."""
         self._make_store = store
         self._store: TraceStore | None = None
         self._every = every.total_seconds()
@@ -50,14 +50,14 @@ class TraceRecorder:
         self._closing = threading.Event()
 
     def attach(self, hooks: Hooks) -> None:
-        """Have it called for what ends."""
+        """Register the recorder for the ends of sends and attempts."""
         hooks.after_send(self._sent)
         hooks.on_send_error(self._sent)
         hooks.after_consume(self._consumed)
         hooks.on_consume_error(self._consumed)
 
     def flush(self) -> None:
-        """Write what has been gathered so far; never raises."""
+        """Write the entries collected so far; never raises."""
         with self._writing:
             while self._entries and self._write():
                 pass
@@ -69,8 +69,8 @@ class TraceRecorder:
                 self._lost = 0
 
     def close(self, *, within: timedelta = timedelta(seconds=3)) -> None:
-        """Write what is left, unless the database takes too long."""
-        # Together: an entry that comes between would start another thread with an event of its own.
+        """Write the remaining entries, unless the database takes too long."""
+        # Under one lock: a concurrent entry would start another thread with another event object.
         with self._starting:
             thread, self._thread = self._thread, None
             self._closing.set()
@@ -119,7 +119,7 @@ class TraceRecorder:
     def _start(self) -> None:
         with self._starting:
             if self._thread is None:
-                # After a close, what still comes has a thread again.
+                # Entries after a close start a new thread.
                 self._closing = threading.Event()
                 self._thread = threading.Thread(
                     target=self._run, args=(self._closing,), name="shieldtx-trace", daemon=True
@@ -132,13 +132,13 @@ class TraceRecorder:
         self.flush()
 
     def _write(self) -> bool:
-        """Write one batch, and lose it where the database does not take it: False."""
+        """Write one batch; False: the database refused it, and it is lost."""
         batch = [self._entries.popleft() for _ in range(min(len(self._entries), self._batch_size))]
         try:
             if self._store is None:
                 self._store = self._make_store()
             self._store.write(batch, clock=self._clock)
-        except Exception as error:  # noqa: BLE001  whatever it is, no event may suffer
+        except Exception as error:  # noqa: BLE001  no error may affect an event
             self._lost += len(batch)
             if self._lines.admits("unwritable"):
                 log.warning(

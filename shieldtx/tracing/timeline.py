@@ -1,4 +1,4 @@
-"""The timeline of an event: built from what each service knows, with the events it caused."""
+"""The timeline of an event: built from the rows of each service, with the events it caused."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ RecordPosition: TypeAlias = tuple[int | None, int | None]
 
 
 def trace(event_id: UUID, readers: Mapping[str, TraceReader]) -> EventTimeline | None:
-    """Build the timeline of an event from services, by name; None where none knows it."""
+    """Build the timeline of an event from services, by name; None if no service has the event."""
     return _TimelineBuilder(readers).build(event_id, None)
 
 
 def first_cause(event_id: UUID, readers: Mapping[str, TraceReader]) -> UUID:
-    """Return the first event of the chain that led to this one, as far as the services know."""
+    """Return the first event of the chain that caused this event, as far as the services know."""
     builder, seen = _TimelineBuilder(readers), {event_id}
     while True:
         causes = {row.identity.causation_id for row in _rows(builder.facts(event_id))}
@@ -35,7 +35,7 @@ def first_cause(event_id: UUID, readers: Mapping[str, TraceReader]) -> UUID:
 
 
 class _TimelineBuilder:
-    """One trace, in which no event is read or shown twice."""
+    """Builds one event timeline, reading and showing each event once."""
 
     def __init__(self, readers: Mapping[str, TraceReader]) -> None:
         self._readers = readers
@@ -84,7 +84,7 @@ class _TimelineBuilder:
     def _with_caused(
         self, facts: Mapping[str, Facts], hops: Sequence[Hop]
     ) -> tuple[list[Hop], list[EventTimeline], int]:
-        """Build the caused timelines, each below the hop that has caused it where that is clear."""
+        """Build the caused timelines, each below its causing hop if that hop is unambiguous."""
         below: dict[int, list[EventTimeline]] = {}
         alone: list[EventTimeline] = []
         left_out = 0
@@ -105,25 +105,25 @@ class _TimelineBuilder:
 
 
 def _rows(facts: Mapping[str, Facts]) -> list[KnownRow]:
-    """Return all rows of an event: its own first, tombstones, which a rollback has left, last."""
+    """Return all rows of an event: its own first, tombstones of rollback events last."""
     own = [known.written for known in facts.values() if known.written is not None]
     received = [row for known in facts.values() for row in known.received]
     return [*own, *sorted(received, key=lambda row: row.status is InboxStatus.FENCED)]
 
 
 def _position_of(rows: Iterable[KnownRow]) -> RecordPosition:
-    """Return where its record lies, by what a consumer has read."""
+    """Return the position of the record that a consumer has read."""
     return next(((r.partition, r.offset) for r in rows if r.offset is not None), (None, None))
 
 
 def _cause_among(hops: Sequence[Hop], caused: Sequence[KnownRow]) -> int | None:
-    """Return the index of the one hop that can have caused an event."""
+    """Return the index of the hop that caused an event, if only one is possible."""
     if not caused:
         return None
     identity = caused[0].identity
     ended = {InboxStatus.PROCESSED.value}
     if identity.kind is TxKind.ROLLBACK:
-        # It gave up, or has undone what it did when its own event was taken back.
+        # The group gave the event up, or undid its effect when the event was taken back.
         ended.add(InboxStatus.MAX_RECONSUMED.value)
     possible = [
         index
@@ -186,7 +186,7 @@ _SETTLING: dict[OutboxStatus | InboxStatus, set[str]] = {
     InboxStatus.MAX_RECONSUMED: {"REFUSED"},
     InboxStatus.DEAD: {"DEAD"},
 }
-"""The outcomes of attempts that have brought about a status, and describe it better."""
+"""Outcomes of attempts that lead to a status, and describe it more precisely."""
 
 
 def _of_mark(what: str, mark: TracedAttempt) -> Step:
@@ -225,7 +225,7 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 def _sorted(steps: Iterable[Step]) -> list[Step]:
-    """Order what tracers of several processes have kept."""
+    """Return the steps of several processes' tracers in the order of time."""
     return sorted(steps, key=lambda step: step.at or _NEVER)
 
 
@@ -246,7 +246,7 @@ def _before(at: datetime, seconds: float) -> datetime:
 
 
 def _published_at(hop: Hop) -> datetime | None:
-    """Return when the broker first acknowledged it, or when that was written down."""
+    """Return when the broker first acknowledged the event, or when the outbox recorded that."""
     times = {step.what: step.at for step in reversed(hop.steps)}
     return times.get("PUBLISHED") or times.get(OutboxStatus.PROCESSED.value)
 
@@ -258,7 +258,7 @@ def _cause_at(hop: Hop, caused: KnownRow) -> datetime | None:
 
 
 def _unknown(row: KnownRow, marks: Sequence[TracedAttempt]) -> list[str]:
-    """Return the attempts of which no trace was kept, as a sentence."""
+    """Return the attempts without a trace, as a sentence."""
     missing = sorted(set(range(1, row.attempts + 1)) - {mark.attempt for mark in marks})
     if not missing:
         return []

@@ -1,4 +1,4 @@
-"""The command line as processes of their own, on two services with real servers."""
+"""The command line as separate processes, on two services with real servers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SEND_TIMEOUT_S = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """How a command ended and what it said."""
+    """The exit status and the output of a command."""
 
     status: int
     out: str
@@ -47,7 +47,7 @@ class Result:
 
     @property
     def data(self) -> Any:
-        """What it printed, which must be JSON and nothing else."""
+        """Parse the standard output, which must be JSON and nothing else."""
         return json.loads(self.out)
 
 
@@ -60,21 +60,21 @@ class Service:
     environment: dict[str, str]
     folder: Path
     tables: Sequence[str]
-    """Of its own: what follows CREATE TABLE."""
+    """The service's own tables, each as the text after CREATE TABLE."""
     engine: Engine = field(init=False)
     running: list[ChildProcess] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # A freed connection is closed: databases are dropped, and locks are counted.
+        # NullPool closes a released connection: databases are dropped, and locks are counted.
         self.engine = create_engine(self.url, poolclass=NullPool)
 
     @property
     def database(self) -> str:
-        """The name of its database."""
+        """Return the name of the database."""
         return self.engine.url.database or ""
 
     def make_tables(self) -> None:
-        """Make the tables of its own."""
+        """Create the service's own tables."""
         for table in self.tables:
             self.execute(f"CREATE TABLE {table}")
 
@@ -86,7 +86,7 @@ class Service:
         anew: bool = False,
         **environment: str,
     ) -> Result:
-        """Run a command to its end, `anew` in a Python that has nothing imported yet."""
+        """Run a command until it exits; with `anew`, in a Python that has imported nothing yet."""
         environment = self._environment(environment, app=app)
         if anew:
             done = subprocess.run(
@@ -112,7 +112,7 @@ class Service:
         return result
 
     def start(self, *words: str, **environment: str) -> ChildProcess:
-        """Start a worker and wait until it says that it is ready."""
+        """Start a worker and wait until it reports that it is ready."""
         worker = self.launch(*words, **environment)
         worker.await_ready(lambda: is_ready(worker), within=30)
         return worker
@@ -130,36 +130,36 @@ class Service:
         return worker
 
     def end(self) -> None:
-        """Kill what still runs."""
+        """Kill the workers that still run."""
         for worker in self.running:
             worker.kill()
         self.engine.dispose()
 
     def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
-        """Read from the database."""
+        """Query the database and return the rows."""
         with self.engine.connect() as connection:
             return [tuple(row) for row in connection.execute(text(statement), parameters)]
 
     def one(self, statement: str, **parameters: Any) -> Any:
-        """Read one value from the database."""
+        """Query the database and return one value."""
         ((value,),) = self.rows(statement, **parameters)
         return value
 
     def execute(self, statement: str, **parameters: Any) -> None:
-        """Change something in the database."""
+        """Run a statement in the database, in a transaction of its own."""
         with self.engine.begin() as connection:
             connection.execute(text(statement), parameters)
 
     def outbox(self) -> dict[str, int]:
-        """How many outbox rows are in each state."""
+        """Return how many outbox rows are in each state."""
         return dict(self.rows("SELECT status, count(*) FROM shield_outbox GROUP BY 1"))
 
     def inbox(self) -> dict[str, int]:
-        """How many inbox rows are in each state."""
+        """Return how many inbox rows are in each state."""
         return dict(self.rows("SELECT status, count(*) FROM shield_inbox GROUP BY 1"))
 
     def shards_by_owner(self) -> dict[str | None, int]:
-        """How many shards each relay holds by a lease that runs."""
+        """Return how many shards each relay owns by a lease that has not expired."""
         return dict(
             self.rows(
                 "SELECT CASE WHEN lease_until > now() THEN owner END, count(*) "
@@ -168,7 +168,7 @@ class Service:
         )
 
     def _environment(self, more: dict[str, str], *, app: bool) -> dict[str, str]:
-        # Not this process's own settings; Python's stay (where it finds its packages).
+        # Settings of this process are left out; those of Python stay, to find its packages.
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("SHIELDTX_")}
         own = {k: v for k, v in self.environment.items() if app or k != "SHIELDTX_APP"}
         return inherited | own | more
@@ -176,7 +176,7 @@ class Service:
 
 @dataclass(frozen=True, kw_only=True)
 class Shop:
-    """Two services that talk to each other."""
+    """Two services that exchange events."""
 
     databases: MigratedDatabases
     orders: Service
@@ -197,7 +197,7 @@ class Shop:
                 self.writer.outbox.add(session, event)
 
     def migrate(self) -> None:
-        """Make the tables and the topics of both services, before anything is written."""
+        """Create the tables and the topics of both services, before any event is written."""
         for service in (self.orders, self.stock):
             self.databases.replace(service.database, DEFAULT_SHARDS)
             service.make_tables()
@@ -206,7 +206,7 @@ class Shop:
         topics.close()
 
     def records(self, kind: str = "commit") -> list[tuple[str, int]]:
-        """Read a topic whole: keys and order numbers, in order per partition."""
+        """Read a whole topic and return keys and order numbers, in order per partition."""
         consumer = KafkaConsumer(bootstrap_servers=self.kafka.bootstrap, consumer_timeout_ms=10_000)
         topic = f"{self.prefix}orders.placed.{kind}"
         places = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic) or ()]
@@ -221,18 +221,18 @@ class Shop:
         return found
 
     def reserved(self) -> list[tuple[str, int]]:
-        """The effects of the stock service, in the order in which they were made."""
+        """Return the effects of the stock service, in the order in which they were made."""
         return [(k, n) for k, n in self.stock.rows("SELECT key, number FROM reserved ORDER BY id")]
 
     @contextmanager
     def closed_gate(self) -> Iterator[None]:
-        """Keep the handlers of the stock service waiting, inside their transactions."""
+        """Block the handlers of the stock service inside their transactions."""
         with self.stock.engine.begin() as connection:
             connection.execute(text("SELECT pg_advisory_xact_lock(:gate)"), {"gate": GATE})
             yield
 
     def handlers_at_the_gate(self) -> int:
-        """How many handlers wait."""
+        """Return how many handlers are blocked."""
         return int(
             self.stock.one(
                 "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database "
@@ -247,7 +247,7 @@ class Shop:
 def shop(
     postgres: EmbeddedPostgres, databases: MigratedDatabases, kafka: EmbeddedKafka, tmp_path: Path
 ) -> Iterator[Shop]:
-    """Two services with empty databases, topics and groups of their own."""
+    """Create two services with empty databases, and with topics and groups of their own."""
     run = uuid.uuid4().hex[:12]
     with ExitStack() as closing:
 
@@ -280,7 +280,7 @@ def shop(
         orders = service("orders", "placed (number int)", "cancelled (number int)")
         stock = service("stock", "reserved (id serial, key text, number int)")
         writer = ShieldTx(
-            # Larger ones than the broker takes, so that some events fail.
+            # The writer accepts larger payloads than the broker does, so that some events fail.
             Settings(
                 source="orders",
                 database_url=orders.url,
@@ -302,18 +302,18 @@ def shop(
 
 
 def is_ready(worker: ChildProcess) -> bool:
-    """Whether a worker has said that it is ready."""
+    """Return whether a worker has reported that it is ready."""
     return re.search(r"^ready: ", worker.log.read_text(), re.MULTILINE) is not None
 
 
 def status_of(worker: ChildProcess, *, within: float = 20.0) -> int | None:
-    """Wait for a worker's end and return its exit status."""
+    """Wait until a worker exits and return its exit status."""
     assert worker.wait(within), f"still there after {within} s:\n{worker.log_tail()}"
     return worker.exit_status
 
 
 def first_of_each_key(records: Sequence[tuple[str, int]]) -> dict[str, list[int]]:
-    """The numbers of each key in the order in which they first came."""
+    """Return the numbers of each key in the order of their first occurrence."""
     seen: dict[str, list[int]] = {}
     for key, number in records:
         numbers = seen.setdefault(key, [])
@@ -323,7 +323,7 @@ def first_of_each_key(records: Sequence[tuple[str, int]]) -> dict[str, list[int]
 
 
 def unread_bytes(port: int) -> int:
-    """How many bytes lie in the kernel for a server that has not read them yet."""
+    """Return how many received bytes the kernel holds that the server has not read yet."""
     unread = 0
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:]:

@@ -1,4 +1,4 @@
-"""Commands in processes of their own that need not import everything anew: forks of one that has.
+"""Commands in separate processes, forked from one that has imported everything.
 
 Importing takes most of a second, and the tests run hundreds of commands.
 """
@@ -19,13 +19,13 @@ _FORKS.set_forkserver_preload(
 )
 
 TIMEOUT_S = 150
-"""For a command that starts Spark, on a machine that has other things to do."""
+"""For a command that starts Spark on a busy machine."""
 
 
 def run(
     words: Sequence[str], *, environment: Mapping[str, str], folder: Path, files: Sequence[Path]
 ) -> int:
-    """Run `shieldtx` with these words; `files` are its standard input, output and error."""
+    """Run `shieldtx` with these arguments; `files` are its standard input, output and error."""
     process = _FORKS.Process(target=_become, args=(words, environment, folder, files))
     process.start()
     process.join(TIMEOUT_S)

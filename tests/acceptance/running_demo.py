@@ -1,4 +1,4 @@
-"""The demo as a process: what it says, and every process that it starts."""
+"""The demo as a process: its output, and every process that it starts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ import pytest
 from examples.retail.stage import PROJECT
 
 PATIENCE_S = 480.0
-"""For a demo of a few hundred baskets, Spark included, on a machine that has other things to do."""
+"""For a demo of a few hundred baskets with Spark, on a busy machine."""
 
 
 class Demo:
-    """A running demo: what it has said, and every process that it has started."""
+    """A running demo: its output so far, and every process that it has started."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class Demo:
         return "\n".join(self._lines)
 
     def await_words(self, pattern: str) -> str:
-        """Wait until it says something, and meet its processes meanwhile; return what it said."""
+        """Wait until the output matches, and collect new processes meanwhile; return the output."""
         with self._changed:
             deadline = time.monotonic() + PATIENCE_S
             while not (found := re.search(pattern, self.said)):
@@ -58,7 +58,7 @@ class Demo:
         return found.group()
 
     def finish(self) -> int:
-        """Wait for its end; return its exit status."""
+        """Wait until the demo exits; return its exit status."""
         deadline = time.monotonic() + PATIENCE_S
         while self._popen.poll() is None:
             self.meet()
@@ -72,7 +72,7 @@ class Demo:
         self._popen.send_signal(number)
 
     def survivors(self) -> list[str]:
-        """Its processes that still run."""
+        """Return the demo's processes that still run."""
         return [
             f"{pid} {command}"
             for pid, process in self.family.items()
@@ -85,7 +85,7 @@ class Demo:
         self._popen.wait()
 
     def meet(self) -> None:
-        """Note which processes it has started by now."""
+        """Record which processes the demo has started by now."""
         try:
             for process in psutil.Process(self._popen.pid).children(recursive=True):
                 self.family.setdefault(process.pid, process)
@@ -101,7 +101,7 @@ class Demo:
 
 
 def command_of(process: psutil.Process) -> str:
-    """The command line of a process; empty when it runs no more."""
+    """Return the command line of a process; empty when the process has ended."""
     try:
         return " ".join(process.cmdline()) if process.is_running() else ""
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""`shieldtx consume` as a process: graceful, killed, and through to the compensation."""
+"""`shieldtx consume` as a process: graceful, killed, and up to the compensation."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def orders_group(shop: Shop) -> str:
 
 
 def a_consumer_at_the_gate(shop: Shop, eventually: Eventually) -> ChildProcess:
-    """Start the stock consumer and wait until a handler of it waits in its transaction."""
+    """Start the stock consumer and wait until one of its handlers waits in its transaction."""
     consumer = shop.stock.start("consume", stock_group(shop))
     eventually(lambda: shop.handlers_at_the_gate() == 1, "a handler runs", within=30)
     return consumer
 
 
-def test_events_have_their_effects_in_order(shop: Shop, eventually: Eventually) -> None:
+def test_consumer_applies_events_in_order(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     shop.orders.start("relay")
     shop.stock.start("consume", stock_group(shop))
@@ -38,7 +38,7 @@ def test_events_have_their_effects_in_order(shop: Shop, eventually: Eventually) 
     assert first_of_each_key(shop.reserved()) == IN_ORDER
 
 
-def test_a_refused_order_is_cancelled_upstream(shop: Shop, eventually: Eventually) -> None:
+def test_refused_order_is_cancelled_upstream(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     for service, group in ((shop.orders, orders_group(shop)), (shop.stock, stock_group(shop))):
         service.start("relay")
@@ -55,9 +55,8 @@ def test_a_refused_order_is_cancelled_upstream(shop: Shop, eventually: Eventuall
     assert shop.orders.inbox() == {"PROCESSED": 1}
 
 
-def test_sigterm_lets_the_handler_end_and_leaves_nothing_half_done(
-    shop: Shop, eventually: Eventually
-) -> None:
+def test_sigterm_lets_the_handler_finish(shop: Shop, eventually: Eventually) -> None:
+    """Nothing is left half done."""
     shop.migrate()
     shop.place(TWENTY)
     shop.orders.ok("relay", "--once")
@@ -67,7 +66,7 @@ def test_sigterm_lets_the_handler_end_and_leaves_nothing_half_done(
         eventually(lambda: "action=worker_stopping" in consumer.log.read_text(), "it is stopping")
 
     assert status_of(consumer) == 0
-    # The transaction that was open has ended well; the other attempts of its batch are taken back.
+    # The open transaction has committed; the other attempts of its batch are rolled back.
     done = len(shop.reserved())
     assert 1 <= done < 20
     assert shop.stock.inbox() == {"PROCESSED": done, "PROCESSING": 20 - done}
@@ -79,9 +78,7 @@ def test_sigterm_lets_the_handler_end_and_leaves_nothing_half_done(
     assert len(shop.reserved()) == 20
 
 
-def test_a_second_sigterm_ends_it_in_the_middle_of_a_handler(
-    shop: Shop, eventually: Eventually
-) -> None:
+def test_second_sigterm_ends_the_consumer_in_a_handler(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     shop.place(TWENTY)
     shop.orders.ok("relay", "--once")
@@ -94,9 +91,7 @@ def test_a_second_sigterm_ends_it_in_the_middle_of_a_handler(
     assert shop.reserved() == []
 
 
-def test_a_consumer_killed_in_a_handler_loses_and_doubles_nothing(
-    shop: Shop, eventually: Eventually
-) -> None:
+def test_killed_consumer_loses_and_duplicates_nothing(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     shop.place(TWENTY)
     shop.orders.ok("relay", "--once")
@@ -110,13 +105,11 @@ def test_a_consumer_killed_in_a_handler_loses_and_doubles_nothing(
     eventually(lambda: shop.stock.inbox() == {"PROCESSED": 20}, "all are handled", within=40)
     assert len(shop.reserved()) == 20
     assert first_of_each_key(shop.reserved()) == IN_ORDER
-    # The attempts that died with the process were counted before they ran, and only then.
+    # The attempts that were killed with the process were counted before they ran, and only then.
     assert shop.stock.one("SELECT max(attempts) FROM shield_inbox") == 1
 
 
-def test_once_handles_what_is_there_whatever_became_of_the_last_member(
-    shop: Shop, eventually: Eventually
-) -> None:
+def test_once_handles_all_events_after_a_killed_member(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     shop.place(TWENTY[:10])
     shop.orders.ok("relay", "--once")
@@ -124,7 +117,7 @@ def test_once_handles_what_is_there_whatever_became_of_the_last_member(
     eventually(lambda: len(shop.reserved()) == 10, "the first are handled", within=30)
     shop.place(TWENTY[10:])
     shop.orders.ok("relay", "--once")
-    # The broker keeps its place in the group for a while: the next member has to wait for it.
+    # The broker keeps the killed member in the group for a while: the next member waits for that.
     member.kill()
 
     result = shop.stock.ok("consume", stock_group(shop), "--once", "--json")
@@ -136,7 +129,7 @@ def test_once_handles_what_is_there_whatever_became_of_the_last_member(
     assert again == {"records": 0, "fresh": 0, "duplicates": 0, "parked": 0}
 
 
-def test_once_runs_the_whole_way_there_and_back(shop: Shop) -> None:
+def test_once_runs_an_event_and_its_compensation(shop: Shop) -> None:
     shop.migrate()
     shop.place([1])
     shop.place([2], quantity=1000)
@@ -153,7 +146,7 @@ def test_once_runs_the_whole_way_there_and_back(shop: Shop) -> None:
     assert shop.orders.rows("SELECT number FROM cancelled") == [(2,)]
 
 
-def test_a_missing_topic_is_named_with_what_makes_it(shop: Shop) -> None:
+def test_missing_topic_names_the_command_that_creates_it(shop: Shop) -> None:
     shop.stock.ok("db", "upgrade")
 
     result = shop.stock.run("consume", stock_group(shop))
@@ -165,7 +158,7 @@ def test_a_missing_topic_is_named_with_what_makes_it(shop: Shop) -> None:
     )
 
 
-def test_an_unknown_group_is_refused_with_those_there_are(shop: Shop) -> None:
+def test_unknown_group_is_refused_with_the_known_groups(shop: Shop) -> None:
     shop.stock.ok("db", "upgrade")
 
     result = shop.stock.run("consume", "nobody")
@@ -176,14 +169,14 @@ def test_an_unknown_group_is_refused_with_those_there_are(shop: Shop) -> None:
     )
 
 
-def test_a_consumer_refuses_tables_that_are_not_there_at_once(shop: Shop) -> None:
+def test_consumer_refuses_missing_tables_at_once(shop: Shop) -> None:
     result = shop.stock.run("consume", stock_group(shop))
 
     assert result.status == 2
     assert result.err == "error: the tables do not exist yet: run `shieldtx db upgrade`\n"
 
 
-def test_a_consumer_refuses_sequences_that_start_again_and_names_the_repair(shop: Shop) -> None:
+def test_consumer_refuses_restarted_sequences_with_the_repair(shop: Shop) -> None:
     shop.migrate()
     shop.place([1])
     shop.orders.ok("relay", "--once")
@@ -197,7 +190,7 @@ def test_a_consumer_refuses_sequences_that_start_again_and_names_the_repair(shop
     assert "`SELECT setval('public.shield_inbox_seq_seq', 1)`" in refused.err
 
 
-def test_a_group_of_another_service_is_refused(shop: Shop, eventually: Eventually) -> None:
+def test_consumer_refuses_a_group_of_another_service(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     group = stock_group(shop)
     shop.stock.start("consume", group)

@@ -6,7 +6,7 @@ from shieldtx.embedded.free_ports import free_port
 from tests.acceptance.conftest import Shop
 
 
-def test_the_tables_are_made_once_and_then_fit(shop: Shop) -> None:
+def test_upgrade_creates_tables_once_and_check_accepts_them(shop: Shop) -> None:
     orders = shop.orders
     assert orders.ok("db", "current", "--json").data == {"revision": None}
     assert orders.ok("db", "current").out == "none: there are no tables yet\n"
@@ -24,12 +24,12 @@ def test_the_tables_are_made_once_and_then_fit(shop: Shop) -> None:
     assert orders.outbox() == {}
 
 
-def test_no_application_is_needed(shop: Shop) -> None:
+def test_db_commands_need_no_application(shop: Shop) -> None:
     for words in (["upgrade"], ["current"], ["check"]):
         assert shop.orders.run("db", *words, app=False).status == 0
 
 
-def test_a_schema_of_its_own_is_made_too(shop: Shop) -> None:
+def test_upgrade_creates_its_own_schema(shop: Shop) -> None:
     shop.orders.ok("db", "upgrade", SHIELDTX_DATABASE_SCHEMA="shield")
     shop.orders.ok("db", "check", SHIELDTX_DATABASE_SCHEMA="shield")
 
@@ -37,7 +37,7 @@ def test_a_schema_of_its_own_is_made_too(shop: Shop) -> None:
     assert shop.orders.one("SELECT count(*) FROM shield.shield_outbox") == 0
 
 
-def test_tables_of_a_newer_shieldtx_and_other_settings_do_not_fit(shop: Shop) -> None:
+def test_check_refuses_newer_tables_and_other_settings(shop: Shop) -> None:
     shop.orders.ok("db", "upgrade")
     result = shop.orders.run("db", "check", SHIELDTX_SHARDS="8")
     assert (result.status, result.out) == (2, "")
@@ -50,7 +50,7 @@ def test_tables_of_a_newer_shieldtx_and_other_settings_do_not_fit(shop: Shop) ->
         assert "revision 9999, which this shieldtx" in result.err
 
 
-def test_an_unknown_revision_is_refused_with_one_line(shop: Shop) -> None:
+def test_unknown_revision_is_refused_with_one_line(shop: Shop) -> None:
     result = shop.orders.run("db", "upgrade", "nonsense")
 
     assert result.status == 2
@@ -58,7 +58,7 @@ def test_an_unknown_revision_is_refused_with_one_line(shop: Shop) -> None:
     assert result.err.count("\n") == 1
 
 
-def test_a_database_that_does_not_answer_is_one_line(shop: Shop) -> None:
+def test_unreachable_database_is_one_line(shop: Shop) -> None:
     url = f"postgresql+psycopg://ann:s3cret-word@127.0.0.1:{free_port()}/orders"
     for words in (["db", "upgrade"], ["status"], ["relay"], ["dead", "list"]):
         result = shop.orders.run(*words, SHIELDTX_DATABASE_URL=url)
@@ -69,7 +69,7 @@ def test_a_database_that_does_not_answer_is_one_line(shop: Shop) -> None:
         assert "s3cret-word" not in result.err
 
 
-def test_with_log_level_debug_the_traceback_comes_too_without_the_password(shop: Shop) -> None:
+def test_debug_traceback_of_a_database_error_has_no_password(shop: Shop) -> None:
     url = f"postgresql+psycopg://ann:s3cret-word@127.0.0.1:{free_port()}/orders"
 
     result = shop.orders.run("db", "current", "--log-level", "debug", SHIELDTX_DATABASE_URL=url)
@@ -79,7 +79,7 @@ def test_with_log_level_debug_the_traceback_comes_too_without_the_password(shop:
     assert "s3cret-word" not in result.err
 
 
-def test_a_wrong_password_and_a_missing_database_are_one_line(shop: Shop) -> None:
+def test_wrong_password_and_missing_database_are_one_line(shop: Shop) -> None:
     right = shop.orders.url
     wrong = right.replace("//postgres:", "//postgres:wrong")
     assert wrong != right
@@ -90,7 +90,7 @@ def test_a_wrong_password_and_a_missing_database_are_one_line(shop: Shop) -> Non
         assert result.err.count("\n") == 1
 
 
-def test_a_database_without_a_driver_is_one_line(shop: Shop) -> None:
+def test_database_without_a_driver_is_one_line(shop: Shop) -> None:
     result = shop.orders.run("db", "current", SHIELDTX_DATABASE_URL="oracle+nothing://x/y")
 
     assert result.status == 2

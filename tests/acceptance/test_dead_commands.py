@@ -15,14 +15,14 @@ SECRET = "four-digits-and-a-name"
 
 
 def a_failed_order(shop: Shop, number: int = 1) -> str:
-    """Have the broker reject an order for ever, by its size."""
+    """Make the broker reject an order permanently, by its size."""
     shop.place([number], note=SECRET + "x" * 1_100_000)
     shop.orders.ok("relay", "--once")
     return str(shop.orders.one("SELECT event_id FROM shield_outbox WHERE status = 'FAILED'"))
 
 
 def a_dead_compensation(shop: Shop) -> str:
-    """Have an order refused that can never be cancelled."""
+    """Have an order refused whose compensation always fails."""
     shop.place([7], quantity=1000, note="for ever")
     shop.orders.ok("relay", "--once")
     shop.stock.ok("consume", shop.stock.environment["SHOP_STOCK_GROUP"], "--once")
@@ -32,7 +32,7 @@ def a_dead_compensation(shop: Shop) -> str:
 
 
 def a_parked_record(shop: Shop) -> str:
-    """Have a record on the topic that is no event."""
+    """Park a record on the topic that is not an event."""
     producer = KafkaProducer(bootstrap_servers=shop.kafka.bootstrap)
     topic = f"{shop.prefix}orders.placed.commit"
     sent = producer.send(topic, SECRET.encode(), key=b"\x1b[31mk", partition=1).get(timeout=10)
@@ -52,7 +52,7 @@ def one(result: Result) -> dict[str, object]:
     return dict(found)
 
 
-def test_a_failed_event_is_listed_shown_and_replayed(shop: Shop) -> None:
+def test_failed_event_is_listed_shown_and_replayed(shop: Shop) -> None:
     shop.migrate()
     event_id = a_failed_order(shop)
     assert shop.orders.one("SELECT count(*) FROM placed") == 0, "the local rollback has run"
@@ -85,7 +85,7 @@ def test_a_failed_event_is_listed_shown_and_replayed(shop: Shop) -> None:
     assert shop.orders.ok("dead", "list").out == "no dead letters\n"
 
 
-def test_a_payload_is_masked_until_asked_for(shop: Shop) -> None:
+def test_payload_is_masked_until_requested(shop: Shop) -> None:
     shop.migrate()
     event_id = a_failed_order(shop)
 
@@ -99,7 +99,7 @@ def test_a_payload_is_masked_until_asked_for(shop: Shop) -> None:
     assert SECRET in shop.orders.ok("dead", "show", event_id, "--payload").out
 
 
-def test_a_failed_event_is_replayed_only_after_a_yes(shop: Shop) -> None:
+def test_failed_event_is_replayed_only_after_confirmation(shop: Shop) -> None:
     shop.migrate()
     event_id = a_failed_order(shop)
 
@@ -117,7 +117,7 @@ def test_a_failed_event_is_replayed_only_after_a_yes(shop: Shop) -> None:
     assert shop.orders.outbox() == {"INIT": 1}
 
 
-def test_a_replay_warns_of_age_and_of_a_rollback(shop: Shop) -> None:
+def test_replay_warns_of_age_and_of_a_rollback(shop: Shop) -> None:
     shop.migrate()
     event_id = a_failed_order(shop)
     replay = ("dead", "replay", event_id)
@@ -141,7 +141,7 @@ def test_a_replay_warns_of_age_and_of_a_rollback(shop: Shop) -> None:
     assert "There is a rollback of it" in taken_back
 
 
-def test_a_dead_compensation_is_replayed_and_on_the_record(shop: Shop) -> None:
+def test_replay_of_a_dead_compensation_is_audited(shop: Shop) -> None:
     shop.migrate()
     event_id = a_dead_compensation(shop)
     listed = one(shop.orders.run("dead", "list", "--group", orders_group(shop), "--json"))
@@ -155,7 +155,7 @@ def test_a_dead_compensation_is_replayed_and_on_the_record(shop: Shop) -> None:
     )
     assert told[2].strip() == listed["reason"]
 
-    # Nobody is asked: nothing was rolled back locally.
+    # The command asks for no confirmation: nothing was rolled back locally.
     assert one(shop.orders.run("dead", "replay", event_id, "--json"))["ref"] == event_id
     (who, action, subject, detail) = shop.orders.rows(
         "SELECT who, action, subject, detail FROM shield_audit"
@@ -172,7 +172,7 @@ def test_a_dead_compensation_is_replayed_and_on_the_record(shop: Shop) -> None:
     assert shop.orders.rows("SELECT number FROM cancelled") == [(7,)]
 
 
-def test_whoever_replays_may_give_another_name(shop: Shop) -> None:
+def test_replay_may_name_another_user_for_the_audit(shop: Shop) -> None:
     shop.migrate()
     event_id = a_dead_compensation(shop)
 
@@ -181,7 +181,7 @@ def test_whoever_replays_may_give_another_name(shop: Shop) -> None:
     assert shop.orders.one("SELECT who FROM shield_audit") == "ann, ticket 12"
 
 
-def test_what_is_not_dead_cannot_be_replayed(shop: Shop) -> None:
+def test_replay_refuses_events_that_are_not_dead_letters(shop: Shop) -> None:
     shop.migrate()
     shop.place([1])
     event_id = str(shop.orders.one("SELECT event_id FROM shield_outbox"))
@@ -196,7 +196,7 @@ def test_what_is_not_dead_cannot_be_replayed(shop: Shop) -> None:
     assert shop.orders.rows("SELECT * FROM shield_audit") == []
 
 
-def test_what_is_not_there_is_one_line(shop: Shop) -> None:
+def test_unknown_dead_letter_is_one_line(shop: Shop) -> None:
     shop.migrate()
     shop.place([1])
     event_id = str(shop.orders.one("SELECT event_id FROM shield_outbox"))
@@ -215,13 +215,13 @@ def test_what_is_not_there_is_one_line(shop: Shop) -> None:
         assert result.err.count("\n") == 1
 
 
-def test_a_parked_record_is_listed_and_shown_and_no_terminal_obeys_it(shop: Shop) -> None:
+def test_parked_record_is_shown_without_control_characters(shop: Shop) -> None:
     shop.migrate()
     ref = a_parked_record(shop)
 
     listed = one(shop.stock.run("dead", "list", "--topic", "orders.placed", "--json"))
     assert (listed["status"], listed["partition"]) == ("PARKED", 1)
-    # With a digest behind the offset, which a recreated topic may give to another record.
+    # The reference has a digest after the offset, since a recreated topic may reuse the offset.
     assert listed["ref"].startswith(f"{ref}/")
     assert SECRET not in shop.stock.ok("dead", "show", listed["ref"]).out
     assert "ce_specversion: the header is missing" in str(listed["reason"])

@@ -1,4 +1,4 @@
-"""`shieldtx delayed` and a relay process beside a real Kafka: list, cancel, reschedule, on time."""
+"""`shieldtx delayed`, and a relay process with a real Kafka: list, cancel, reschedule, on time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def status(shop: Shop, event_id: UUID) -> str:
     return str(found)
 
 
-def test_what_waits_is_listed_the_next_due_first(shop: Shop) -> None:
+def test_delayed_events_are_listed_by_due_time(shop: Shop) -> None:
     shop.migrate()
     assert shop.orders.ok("delayed", "list").out == "nothing waits for its time\n"
     assert shop.orders.ok("delayed", "list", "--json").data == []
@@ -67,7 +67,7 @@ def test_what_waits_is_listed_the_next_due_first(shop: Shop) -> None:
         assert [event["ref"] for event in found] == [str(ref) for ref in refs]
 
 
-def test_an_overdue_event_is_listed_as_such(shop: Shop) -> None:
+def test_overdue_event_is_listed_as_overdue(shop: Shop) -> None:
     shop.migrate()
     remind(shop, 1, at=datetime.now(UTC) - HOUR)
     assert shop.orders.ok("delayed", "list").out.rstrip().endswith("overdue")
@@ -75,7 +75,7 @@ def test_an_overdue_event_is_listed_as_such(shop: Shop) -> None:
     assert event["due_in_seconds"] < -3500
 
 
-def test_events_are_cancelled_by_id_or_by_business_key_and_on_the_record(shop: Shop) -> None:
+def test_cancel_by_id_or_business_key_is_audited(shop: Shop) -> None:
     shop.migrate()
     first, second = (remind(shop, n, delay=HOUR) for n in (1, 2))
     third = remind(shop, 3, biz_key="4711", delay=HOUR)
@@ -98,7 +98,7 @@ def test_events_are_cancelled_by_id_or_by_business_key_and_on_the_record(shop: S
     ]
 
 
-def test_an_event_is_rescheduled_and_both_times_are_on_the_record(shop: Shop) -> None:
+def test_reschedule_audits_both_times(shop: Shop) -> None:
     shop.migrate()
     event_id = remind(shop, 1, delay=HOUR)
     before = shop.orders.one("SELECT due_at FROM shield_outbox")
@@ -124,9 +124,7 @@ def test_an_event_is_rescheduled_and_both_times_are_on_the_record(shop: Shop) ->
 
 
 @pytest.mark.parametrize("command", [["cancel"], ["reschedule", "--delay", "60"]])
-def test_what_comes_too_late_is_told_and_what_does_not_is_done(
-    shop: Shop, command: list[str]
-) -> None:
+def test_late_changes_are_reported_and_others_are_made(shop: Shop, command: list[str]) -> None:
     shop.migrate()
     published = remind(shop, 1, at=datetime.now(UTC) - HOUR)
     shop.orders.ok("relay", "--once")
@@ -165,9 +163,7 @@ def test_what_comes_too_late_is_told_and_what_does_not_is_done(
         (["reschedule", str(UUID(int=1)), "--level", "1", "--delay", "1"], "--delay: .* only one"),
     ],
 )
-def test_words_that_cannot_be_understood_end_in_one_line(
-    shop: Shop, words: list[str], problem: str
-) -> None:
+def test_invalid_arguments_are_one_line(shop: Shop, words: list[str], problem: str) -> None:
     shop.migrate()
     result = shop.orders.run("delayed", *words)
     assert result.status == 2
@@ -176,14 +172,14 @@ def test_words_that_cannot_be_understood_end_in_one_line(
     assert result.err.count("\n") == 1
 
 
-def test_a_relay_publishes_to_kafka_at_the_due_times_and_in_their_order(
+def test_relay_publishes_delayed_events_on_time_and_in_order(
     shop: Shop, eventually: Eventually
 ) -> None:
-    """Nothing but what it knows of due times wakes it: it polls once in ten minutes."""
+    """The relay is woken by due times alone: it polls once in ten minutes."""
     shop.migrate()
     shop.orders.start("relay", SHIELDTX_RELAY_POLL_INTERVAL="600")
     eventually(lambda: shop.orders.shards_by_owner().get(None) is None, "all shards are held")
-    # The first one connects everything.
+    # The first event opens all connections.
     shop.place([0], key="warm")
     eventually(lambda: shop.orders.outbox() == {"PROCESSED": 1}, "it is warm")
     with Session(shop.writer.engine) as session, session.begin():
@@ -205,7 +201,7 @@ def test_a_relay_publishes_to_kafka_at_the_due_times_and_in_their_order(
     assert [n for key, n in shop.records() if key == "same"] == [2, 4, 3, 5, 1]
 
 
-def test_a_cancelled_event_never_comes_and_a_rescheduled_one_comes_at_its_new_time(
+def test_cancelled_event_is_not_sent_and_rescheduled_is_on_time(
     shop: Shop, eventually: Eventually
 ) -> None:
     shop.migrate()

@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it: nothing is lost, and the incident is found and repaired."""
+"""The demo as a new user runs it: no event is lost, and the incident is found and repaired."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from tests.conftest import Eventually
 pytestmark = pytest.mark.demo
 
 BASKETS = "150"
-"""Some of which ask for more than there is left, and half of which come after the kills."""
+"""Some baskets order more than the stock has, and half of them come after the kills."""
 IN_ALL = int(BASKETS) + LATE
 
 
 def figure(said: str, name: str) -> str:
-    """What the last audit's table says beside a name."""
+    """Return the value of a name in the table of the last audit."""
     found = re.findall(rf"│ {re.escape(name)} +│ +(.+?) +│", said)
     assert found, f"no {name!r} in:\n{said}"
     return str(found[-1])
 
 
 def verdicts(demo: Path, run: str) -> dict[tuple[str, str, str], int]:
-    """How many events a run of the reconciliation counts, by kind, other side and verdict.
+    """Return how many events a reconciliation run counts, by kind, downstream and verdict.
 
-    Without those that may or may not be: records that a killed relay has sent twice.
+    Records that a killed relay sent twice count as ON_TOPIC, since their number varies.
     """
     folder = OutputFolder(path=demo / "reconciliation" / run)
     counts = from_json(folder.findings.read_bytes()).counts
@@ -49,14 +49,14 @@ def verdicts(demo: Path, run: str) -> dict[tuple[str, str, str], int]:
 
 
 def repaired(said: str) -> dict[str, tuple[int, int, int]]:
-    """How many rows of each verdict the repairs have done, found needless, and found changed."""
+    """Return how many rows of each verdict the repairs did, found needless, and found changed."""
     rows = re.findall(r"^ *([A-Z_]+) +[a-z ]+? +(\d+) +(\d+) +(\d+) +0 *$", said, re.MULTILINE)
     return {verdict: (int(done), int(needless), int(new)) for verdict, done, needless, new in rows}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """A demo that was left to itself, and the folder in which it has kept everything."""
+    """A demo that ran undisturbed, and the folder that holds all its files."""
 
     folder: Path
     status: int
@@ -67,7 +67,7 @@ class Finished:
 @pytest.fixture(scope="module")
 def finished() -> Iterator[Finished]:
     """One run of the demo."""
-    # Not pytest's: root's is closed to the account that PostgreSQL then runs as.
+    # Not pytest's folder: root's is closed to the account under which PostgreSQL runs then.
     with TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -78,7 +78,7 @@ def finished() -> Iterator[Finished]:
 
 
 @pytest.mark.timeout(2 * PATIENCE_S)
-def test_the_demo_loses_nothing_although_a_relay_and_a_consumer_are_killed(
+def test_demo_loses_nothing_when_relay_and_consumer_are_killed(
     finished: Finished,
 ) -> None:
     said = finished.said
@@ -108,7 +108,7 @@ def test_the_demo_loses_nothing_although_a_relay_and_a_consumer_are_killed(
     assert not finished.survivors
 
 
-def test_the_demo_finds_and_repairs_what_it_has_planted(finished: Finished) -> None:
+def test_demo_finds_and_repairs_its_planted_faults(finished: Finished) -> None:
     found = verdicts(finished.folder, "found")
     assert {key: rows for key, rows in found.items() if Verdict(key[2]).is_mismatch} == {
         ("COMMIT", "stock", "MISSING_DOWNSTREAM"): VANISHED,
@@ -127,8 +127,8 @@ def test_the_demo_finds_and_repairs_what_it_has_planted(finished: Finished) -> N
 
 
 @pytest.mark.timeout(2 * PATIENCE_S)
-def test_the_demo_fails_loudly_when_rows_change_behind_its_back(finished: Finished) -> None:
-    # The orders of one run are enough for both tests: this one comes in when they are through.
+def test_demo_fails_when_rows_change_outside_of_the_services(finished: Finished) -> None:
+    # The orders of one run are enough for both tests: this one runs after all of them are handled.
     with EmbeddedPostgres(finished.folder / "postgres") as server:
         sabotage(server.url("stock"))
 
@@ -146,7 +146,7 @@ def test_the_demo_fails_loudly_when_rows_change_behind_its_back(finished: Finish
 
 
 @pytest.mark.timeout(2 * PATIENCE_S)
-def test_spark_does_not_outlive_the_demo(finished: Finished, eventually: Eventually) -> None:
+def test_spark_ends_with_the_demo(finished: Finished, eventually: Eventually) -> None:
     with demo(finished.folder, "--again") as running:
         running.await_words(r"\$ shieldtx reconcile")
 
@@ -162,7 +162,7 @@ def test_spark_does_not_outlive_the_demo(finished: Finished, eventually: Eventua
 
 
 def sabotage(stock_url: str) -> None:
-    """Reserve an order a second time, and forget that it was ever received."""
+    """Reserve an order a second time, and delete its inbox row."""
     engine = create_engine(stock_url)
     with engine.begin() as connection:
         basket = connection.scalars(

@@ -1,4 +1,4 @@
-"""The demo that is ended early, by signals really sent, leaves no process behind."""
+"""The demo, ended early by real signals, leaves no process running."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.conftest import Eventually
 pytestmark = pytest.mark.demo
 
 
-def test_an_audit_of_nothing_is_refused(tmp_path: Path) -> None:
+def test_audit_of_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with demo(tmp_path, "--again") as running:
         assert running.finish() == 2
     assert "holds nothing that a run with --keep has left" in running.said

@@ -1,4 +1,4 @@
-"""`shieldtx dead discard`: what will never be handled."""
+"""`shieldtx dead discard`: dead letters that will never be handled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.acceptance.test_dead_commands import (
 WHY = ("--reason", "refunded by hand")
 
 
-def test_a_discard_needs_a_reason_and_rows(shop: Shop) -> None:
+def test_discard_needs_a_reason_and_rows(shop: Shop) -> None:
     shop.migrate()
     for words, problem in (
         (["--status", "DEAD"], "Missing option '--reason'"),
@@ -33,7 +33,7 @@ def test_a_discard_needs_a_reason_and_rows(shop: Shop) -> None:
         assert problem in result.err
 
 
-def test_a_failed_event_is_discarded_only_after_a_yes(shop: Shop) -> None:
+def test_failed_event_is_discarded_only_after_confirmation(shop: Shop) -> None:
     shop.migrate()
     event_id = a_failed_order(shop)
 
@@ -64,7 +64,7 @@ def test_a_failed_event_is_discarded_only_after_a_yes(shop: Shop) -> None:
     assert shop.orders.ok("relay", "--once", "--json").data["published"] == 0
 
 
-def test_a_dead_compensation_is_discarded_and_on_the_record(shop: Shop) -> None:
+def test_discard_of_a_dead_compensation_is_audited(shop: Shop) -> None:
     shop.migrate()
     event_id = a_dead_compensation(shop)
     taken_back = str(shop.orders.one("SELECT event_id FROM shield_outbox"))
@@ -95,7 +95,7 @@ def test_a_dead_compensation_is_discarded_and_on_the_record(shop: Shop) -> None:
     assert "DISCARDED" in shop.orders.ok("trace", event_id).out
 
 
-def test_what_a_filter_lists_is_discarded_and_nothing_else(shop: Shop) -> None:
+def test_discard_by_filter_takes_the_listed_rows_only(shop: Shop) -> None:
     shop.migrate()
     group = a_parked_record(shop).split("/", maxsplit=1)[0]
 

@@ -1,4 +1,4 @@
-"""The small examples as a newcomer runs them: as programs."""
+"""The small examples as a new user runs them: as programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from examples.retail.stage import PROJECT
 
 
-def test_the_smallest_example_reserves_what_is_there_and_takes_the_rest_back() -> None:
+def test_smallest_example_reserves_stock_and_cancels_the_rest() -> None:
     example = PROJECT / "examples" / "smallest.py"
 
     done = subprocess.run(
@@ -30,7 +30,7 @@ def test_the_smallest_example_reserves_what_is_there_and_takes_the_rest_back() -
     assert len(example.read_text().splitlines()) < 80
 
 
-def test_without_java_the_demo_says_in_one_line_what_to_install(tmp_path: Path) -> None:
+def test_demo_without_java_names_the_package_to_install(tmp_path: Path) -> None:
     environment = {**os.environ, "JAVA_HOME": "", "PATH": str(tmp_path)}
 
     done = subprocess.run(

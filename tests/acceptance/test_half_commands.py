@@ -1,4 +1,4 @@
-"""`shieldtx half`, and the relay that asks about half messages."""
+"""`shieldtx half`, and the check-backs of the relay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def prepare(shop: Shop, note: str = SECRET, number: int = 1) -> str:
 
 
 def unresolved(shop: Shop) -> str:
-    """A half message that got too old."""
+    """Make a half message that becomes UNRESOLVED by its age."""
     event_id = prepare(shop)
     shop.orders.execute("UPDATE shield_outbox SET due_at = now()")
     shop.orders.ok("relay", "--once")
@@ -33,7 +33,7 @@ def unresolved(shop: Shop) -> str:
     return event_id
 
 
-def test_a_relay_asks_who_knows_and_sends_or_discards(shop: Shop, eventually: Eventually) -> None:
+def test_relay_checks_back_and_sends_or_discards(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     prepare(shop, "COMMIT", 1)
     prepare(shop, "ROLLBACK", 2)
@@ -44,13 +44,13 @@ def test_a_relay_asks_who_knows_and_sends_or_discards(shop: Shop, eventually: Ev
     assert shop.records() == [("k1", 1)]
 
 
-def test_a_relay_that_runs_once_asks_too(shop: Shop) -> None:
+def test_relay_once_checks_back_too(shop: Shop) -> None:
     shop.migrate()
     prepare(shop, "COMMIT")
     assert shop.orders.ok("relay", "--once", "--json").data["published"] == 1
 
 
-def test_what_nobody_can_tell_is_listed_shown_and_committed(shop: Shop) -> None:
+def test_unresolved_message_is_listed_shown_and_committed(shop: Shop) -> None:
     shop.migrate()
     assert shop.orders.ok("half", "list").out == "there is no half message\n"
     event_id = unresolved(shop)
@@ -103,7 +103,7 @@ def test_what_nobody_can_tell_is_listed_shown_and_committed(shop: Shop) -> None:
     assert shop.orders.ok("relay", "--once", "--json").data["published"] == 1
 
 
-def test_a_person_may_roll_back_what_is_still_checked(shop: Shop) -> None:
+def test_operator_may_roll_back_a_message_still_checked(shop: Shop) -> None:
     shop.migrate()
     first, second = prepare(shop, number=1), prepare(shop, number=2)
     result = shop.orders.ok("half", "rollback", first, second, "--yes", "--who", "ann")
@@ -115,7 +115,7 @@ def test_a_person_may_roll_back_what_is_still_checked(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("way", ["commit", "rollback"])
-def test_what_has_ended_is_decided(shop: Shop, way: str) -> None:
+def test_decided_half_message_is_refused(shop: Shop, way: str) -> None:
     shop.migrate()
     event_id = prepare(shop)
     shop.orders.ok("half", "commit", event_id, "--yes")
@@ -124,7 +124,7 @@ def test_what_has_ended_is_decided(shop: Shop, way: str) -> None:
     assert f"error: half message {event_id} is INIT: an operator decides" in result.err
 
 
-def test_what_is_not_there_is_one_line(shop: Shop) -> None:
+def test_unknown_half_message_is_one_line(shop: Shop) -> None:
     shop.migrate()
     shop.place([1])
     ordinary = str(shop.orders.one("SELECT event_id FROM shield_outbox"))
@@ -139,7 +139,7 @@ def test_what_is_not_there_is_one_line(shop: Shop) -> None:
         assert result.err.count("\n") == 1
 
 
-def test_the_status_tells_how_old_they_are(shop: Shop) -> None:
+def test_status_shows_the_age_of_half_messages(shop: Shop) -> None:
     shop.migrate()
     unresolved(shop)
     prepare(shop, number=2)

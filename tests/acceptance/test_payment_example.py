@@ -1,4 +1,4 @@
-"""The example of half messages, as a newcomer runs it."""
+"""The example of half messages, as a new user runs it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def counts(label: str, said: str) -> dict[str, int]:
     return literal_eval(found[1])
 
 
-def test_money_and_orders_agree_although_the_bank_dies_in_every_phase() -> None:
+def test_money_and_orders_agree_if_the_bank_dies_in_any_phase() -> None:
     done = run()
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -47,7 +47,7 @@ def test_money_and_orders_agree_although_the_bank_dies_in_every_phase() -> None:
     assert sum(ended.values()) == 60
 
 
-def test_the_example_says_so_when_they_do_not_agree(
+def test_example_reports_accounts_that_do_not_agree(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["payment", "--orders", "10"])

@@ -34,7 +34,7 @@ COMMANDS = [
 
 @pytest.fixture(scope="module")
 def helps() -> dict[str, str]:
-    """What --help says of the program ("") and of each command, asked for in one process."""
+    """Return the --help of the program ("") and of each command, all run in one process."""
     script = """
 import json, sys
 from typer.testing import CliRunner
@@ -56,7 +56,7 @@ print(json.dumps(told))
     return dict(json.loads(done.stdout))
 
 
-def test_the_version_is_that_of_the_package(shop: Shop) -> None:
+def test_version_is_that_of_the_package(shop: Shop) -> None:
     assert re.fullmatch(r"shieldtx \d+\.\d+\.\d+\n", shop.orders.ok("--version").out)
 
 
@@ -68,16 +68,14 @@ def test_help_names_every_setting(helps: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("command", [" ".join(words) for words in COMMANDS])
-def test_help_of_each_command_has_an_example_and_the_settings_that_matter(
-    command: str, helps: dict[str, str]
-) -> None:
+def test_help_of_each_command_has_example_and_settings(command: str, helps: dict[str, str]) -> None:
     told = helps[command]
 
     assert command in told.partition("Example: shieldtx ")[2]
     assert "SHIELDTX_" in told
 
 
-def test_settings_at_fault_are_all_named_and_secrets_are_not(shop: Shop) -> None:
+def test_all_invalid_settings_are_named_without_secrets(shop: Shop) -> None:
     result = shop.orders.run(
         "status",
         app=False,
@@ -94,7 +92,7 @@ def test_settings_at_fault_are_all_named_and_secrets_are_not(shop: Shop) -> None
     assert "s3cret-word" not in result.err
 
 
-def test_settings_at_fault_are_named_also_when_the_application_reads_them(shop: Shop) -> None:
+def test_invalid_settings_are_named_if_an_application_reads_them(shop: Shop) -> None:
     result = shop.orders.run("relay", SHIELDTX_SHARDS="many")
 
     assert result.status == 2
@@ -113,7 +111,7 @@ def test_settings_at_fault_are_named_also_when_the_application_reads_them(shop: 
         ("shop.orders:orders.name", "that is a str, not a ShieldTx"),
     ],
 )
-def test_an_application_that_is_not_there_is_one_line(app: str, problem: str, shop: Shop) -> None:
+def test_missing_application_is_one_line(app: str, problem: str, shop: Shop) -> None:
     result = shop.orders.run("--app", app, "relay")
 
     assert (result.status, result.out) == (2, "")
@@ -130,7 +128,7 @@ def test_an_application_that_is_not_there_is_one_line(app: str, problem: str, sh
         ("def broken(:", "SyntaxError: "),
     ],
 )
-def test_an_application_that_cannot_be_imported_says_where(
+def test_application_import_error_names_its_place(
     code: str, problem: str, shop: Shop, tmp_path: Path
 ) -> None:
     module = tmp_path / "faulty_shop.py"
@@ -146,7 +144,7 @@ def test_an_application_that_cannot_be_imported_says_where(
     assert result.err.count("\n") == 1
 
 
-def test_common_options_may_stand_before_and_after_the_command(shop: Shop) -> None:
+def test_common_options_may_precede_or_follow_the_command(shop: Shop) -> None:
     shop.orders.ok("db", "upgrade")
     for words in (
         ["--app", "shop.orders:shield", "relay", "--once"],
@@ -157,7 +155,7 @@ def test_common_options_may_stand_before_and_after_the_command(shop: Shop) -> No
         assert result.status == 0, result.err
 
 
-def test_the_application_is_found_in_the_current_directory(shop: Shop, tmp_path: Path) -> None:
+def test_application_is_found_in_the_current_directory(shop: Shop, tmp_path: Path) -> None:
     shop.orders.ok("db", "upgrade")
     package = Path(shieldtx.__file__).parents[1]
 
@@ -168,16 +166,14 @@ def test_the_application_is_found_in_the_current_directory(shop: Shop, tmp_path:
     assert result.status == 0, result.err
 
 
-def test_a_usage_error_is_told_from_a_failure(shop: Shop) -> None:
+def test_usage_error_has_another_status_than_a_failure(shop: Shop) -> None:
     for words in (["bogus"], ["dead", "list", "--limit", "0"], ["consume"], ["relay", "--bogus"]):
         result = shop.orders.run(*words)
         assert (result.status, result.out) == (2, ""), words
         assert "Traceback" not in result.err
 
 
-def test_logs_go_to_standard_error_as_json_lines_when_asked_for(
-    shop: Shop, eventually: Eventually
-) -> None:
+def test_json_logs_go_to_standard_error(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     shop.place([1], quantity=1000)
     shop.orders.ok("relay", "--once")
@@ -194,9 +190,7 @@ def test_logs_go_to_standard_error_as_json_lines_when_asked_for(
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", entry["time"])
 
 
-def test_a_failing_database_costs_a_line_each_time_not_a_traceback(
-    shop: Shop, eventually: Eventually
-) -> None:
+def test_failing_database_logs_one_line_each_time(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     relay = shop.orders.start("relay", SHIELDTX_RELAY_POLL_INTERVAL="0.2")
     shop.orders.execute("ALTER TABLE shield_shard RENAME TO shield_shard_away")

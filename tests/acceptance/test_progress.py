@@ -1,4 +1,4 @@
-"""A spinner turns on a terminal, and writes no frame into a file, whatever the environment asks."""
+"""A spinner animates on a terminal, and writes no frame into a file, whatever the environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
 def spin(stderr: int) -> None:
-    """Show progress for a while, as a program of a service would."""
+    """Show progress for a while, as a service's program would."""
     environment = os.environ | {"FORCE_COLOR": "1", "TERM": "xterm", "PYTHONUTF8": "1"}
     subprocess.run([sys.executable, "-c", SPIN], stderr=stderr, env=environment, check=True)
 
@@ -39,7 +39,7 @@ def test_a_file_gets_no_frames_even_with_forced_colours(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_bytes() == b""
 
 
-def test_a_terminal_shows_what_is_being_done(terminal) -> None:
+def test_terminal_shows_the_current_step(terminal) -> None:
     ours, theirs = terminal
     spin(theirs)
     os.close(theirs)

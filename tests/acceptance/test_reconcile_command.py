@@ -1,4 +1,4 @@
-"""`shieldtx reconcile`: what it takes, what it refuses, and one run on Spark."""
+"""`shieldtx reconcile`: its options, its refusals, and one run on Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.folders import assert_free_of
 URL = "postgresql+psycopg://ann:s3cret-word@127.0.0.1:5432/orders"
 
 
-def test_a_lost_event_is_found_and_the_exit_status_says_so(shop: Shop, tmp_path: Path) -> None:
+def test_lost_event_is_found_and_sets_the_exit_status(shop: Shop, tmp_path: Path) -> None:
     shop.migrate()
     shop.place(range(6), note="payload nobody reads")
     shop.orders.ok("relay", "--once")
@@ -76,9 +76,7 @@ def config(folder: Path, shop: Shop) -> Path:
     return path
 
 
-def test_a_run_that_breaks_off_has_a_status_of_its_own_and_says_why_without_the_password(
-    shop: Shop, tmp_path: Path
-) -> None:
+def test_aborted_run_has_its_own_status_and_shows_no_password(shop: Shop, tmp_path: Path) -> None:
     shop.migrate()
     wrong = make_url(shop.stock.url).set(password="wr0ng-pa55word")
 
@@ -105,7 +103,7 @@ def test_a_run_that_breaks_off_has_a_status_of_its_own_and_says_why_without_the_
     assert "password authentication failed" in stored["problem"]
 
 
-def test_tables_of_another_version_are_refused_before_anything_is_compared(
+def test_tables_of_another_version_are_refused_before_comparison(
     shop: Shop, tmp_path: Path
 ) -> None:
     shop.migrate()
@@ -138,7 +136,7 @@ def test_tables_of_another_version_are_refused_before_anything_is_compared(
         ("this is not TOML", "is not TOML"),
     ],
 )
-def test_what_cannot_be_understood_is_one_line_without_passwords(
+def test_invalid_arguments_are_one_line_without_passwords(
     text: str, problem: str, shop: Shop, tmp_path: Path
 ) -> None:
     path = tmp_path / "reconcile.toml"

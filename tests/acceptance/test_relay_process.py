@@ -1,4 +1,4 @@
-"""`shieldtx relay` as a process: graceful, killed, frozen, in company."""
+"""`shieldtx relay` as a process: stopped, killed, frozen, and together with another one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TWENTY = range(20)
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[EmbeddedKafka]:
-    """A broker to be frozen: nobody else's."""
+    """A broker that the tests may freeze: no other test file uses it."""
     with EmbeddedKafka() as server:
         yield server
 
@@ -36,7 +36,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 IN_ORDER = {f"k{k}": [n for n in TWENTY if n % 4 == k] for k in range(4)}
 
 
-def test_a_relay_publishes_what_was_written_before_and_after_it_started(
+def test_relay_publishes_events_written_before_and_after_start(
     shop: Shop, eventually: Eventually
 ) -> None:
     shop.migrate()
@@ -50,7 +50,7 @@ def test_a_relay_publishes_what_was_written_before_and_after_it_started(
     assert first_of_each_key(shop.records()) == IN_ORDER
 
 
-def test_a_commit_wakes_the_relay(shop: Shop, eventually: Eventually) -> None:
+def test_commit_wakes_the_relay(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     shop.orders.start("relay", SHIELDTX_RELAY_POLL_INTERVAL="600")
     eventually(lambda: shop.orders.shards_by_owner().get(None) is None, "all shards are held")
@@ -60,7 +60,7 @@ def test_a_commit_wakes_the_relay(shop: Shop, eventually: Eventually) -> None:
     eventually(lambda: shop.orders.outbox() == {"PROCESSED": 1}, "it was woken", within=10)
 
 
-def test_sigterm_lets_what_is_in_flight_end(shop: Shop, eventually: Eventually) -> None:
+def test_sigterm_waits_for_events_in_flight(shop: Shop, eventually: Eventually) -> None:
     relay = a_relay_at_work(shop, eventually)
     with frozen(shop.kafka.pid):
         shop.place(TWENTY)
@@ -74,7 +74,7 @@ def test_sigterm_lets_what_is_in_flight_end(shop: Shop, eventually: Eventually) 
     assert shop.orders.one("SELECT count(*) FROM shield_relay") == 0
 
 
-def test_sigterm_during_an_outage_gives_everything_back(shop: Shop, eventually: Eventually) -> None:
+def test_sigterm_during_an_outage_releases_all_rows(shop: Shop, eventually: Eventually) -> None:
     relay = a_relay_at_work(shop, eventually)
     with frozen(shop.kafka.pid):
         shop.place(TWENTY)
@@ -89,7 +89,7 @@ def test_sigterm_during_an_outage_gives_everything_back(shop: Shop, eventually: 
     assert first_of_each_key(shop.records()) == {"warm": [-1]} | IN_ORDER
 
 
-def test_a_second_sigterm_ends_it_on_the_spot(shop: Shop, eventually: Eventually) -> None:
+def test_second_sigterm_ends_the_relay_at_once(shop: Shop, eventually: Eventually) -> None:
     relay = a_relay_at_work(
         shop, eventually, SHIELDTX_RELAY_LEASE="60", SHIELDTX_RELAY_SEND_TIMEOUT="40"
     )
@@ -103,15 +103,17 @@ def test_a_second_sigterm_ends_it_on_the_spot(shop: Shop, eventually: Eventually
     assert shop.orders.outbox()["PROCESSING"] == 20
 
 
-def test_a_relay_killed_with_twenty_events_in_flight_loses_doubles_and_inverts_nothing(
+def test_relay_killed_with_events_in_flight_keeps_guarantees(
     shop: Shop, eventually: Eventually
 ) -> None:
+    """Twenty events are in flight: none is lost, doubled or out of order."""
     relay = a_relay_at_work(shop, eventually)
     # The broker does not answer, so the events are in flight for as long as the test wants.
     with frozen(shop.kafka.pid):
         shop.place(TWENTY, note="x" * 500)
         eventually(lambda: shop.orders.outbox().get("PROCESSING") == 20, "all are claimed")
-        # They lie in the broker's socket: it will store them, and nobody will hear of it.
+        # The records lie in the broker's socket: it will store them, and no relay gets the
+        # response.
         eventually(lambda: unread_bytes(shop.kafka.port) > 20 * 500, "all are sent")
         relay.kill()
     assert relay.exit_status == -signal.SIGKILL
@@ -124,7 +126,7 @@ def test_a_relay_killed_with_twenty_events_in_flight_loses_doubles_and_inverts_n
     records = [record for record in shop.records() if record[0] != "warm"]
     eventually(lambda: shop.stock.inbox() == {"PROCESSED": 21}, "all are received", within=30)
 
-    # The broker has them twice, or this test would prove little.
+    # The broker must have the records twice, or this test would prove little.
     assert len(records) == 40
     assert first_of_each_key(records) == IN_ORDER
     effects = [effect for effect in shop.reserved() if effect[0] != "warm"]
@@ -132,9 +134,7 @@ def test_a_relay_killed_with_twenty_events_in_flight_loses_doubles_and_inverts_n
     assert first_of_each_key(effects) == IN_ORDER
 
 
-def test_a_relay_frozen_for_longer_than_its_lease_harms_nothing_when_it_wakes(
-    shop: Shop, eventually: Eventually
-) -> None:
+def test_relay_frozen_beyond_its_lease_changes_no_rows(shop: Shop, eventually: Eventually) -> None:
     sleeper = a_relay_at_work(shop, eventually)
     with ExitStack() as asleep:
         with frozen(shop.kafka.pid):
@@ -157,9 +157,7 @@ def test_a_relay_frozen_for_longer_than_its_lease_harms_nothing_when_it_wakes(
     assert first_of_each_key(shop.records()) == {"warm": [-1]} | IN_ORDER
 
 
-def test_two_relays_share_the_shards_and_one_takes_over_from_the_other(
-    shop: Shop, eventually: Eventually
-) -> None:
+def test_two_relays_share_shards_and_one_takes_over(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     first = shop.orders.start("relay")
     eventually(lambda: list(shop.orders.shards_by_owner().values()) == [64], "one holds them all")
@@ -178,7 +176,7 @@ def test_two_relays_share_the_shards_and_one_takes_over_from_the_other(
     assert numbers == {f"k{k}": [n for n in range(40) if n % 4 == k] for k in range(4)}
 
 
-def test_a_relay_that_ends_gracefully_leaves_its_shards_to_the_other_at_once(
+def test_stopped_relay_releases_its_shards_to_the_other_at_once(
     shop: Shop, eventually: Eventually
 ) -> None:
     shop.migrate()
@@ -192,7 +190,7 @@ def test_a_relay_that_ends_gracefully_leaves_its_shards_to_the_other_at_once(
     eventually(lambda: list(shop.orders.shards_by_owner().values()) == [64], "the other has them")
 
 
-def test_once_publishes_what_is_due_and_leaves(shop: Shop) -> None:
+def test_once_publishes_due_events_and_exits(shop: Shop) -> None:
     shop.migrate()
     shop.place(TWENTY)
 
@@ -204,7 +202,7 @@ def test_once_publishes_what_is_due_and_leaves(shop: Shop) -> None:
     assert shop.orders.ok("relay", "--once").out == "0 published, 0 retried, 0 failed, 0 released\n"
 
 
-def test_once_without_a_broker_gives_everything_back_and_says_so(shop: Shop) -> None:
+def test_once_without_a_broker_releases_all_rows_and_fails(shop: Shop) -> None:
     shop.migrate()
     shop.place(TWENTY)
 
@@ -217,9 +215,7 @@ def test_once_without_a_broker_gives_everything_back_and_says_so(shop: Shop) -> 
     assert shop.orders.one("SELECT max(attempts) FROM shield_outbox") == 0
 
 
-def test_workers_wait_for_a_broker_that_is_not_there_yet(
-    shop: Shop, eventually: Eventually
-) -> None:
+def test_workers_wait_for_an_unreachable_broker(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     port = free_port()
     away = {"SHIELDTX_KAFKA_BOOTSTRAP": f"127.0.0.1:{port}"}
@@ -239,7 +235,7 @@ def test_workers_wait_for_a_broker_that_is_not_there_yet(
             assert status_of(worker) == 0
 
 
-def test_a_relay_refuses_tables_that_are_not_there_at_once(shop: Shop) -> None:
+def test_relay_refuses_missing_tables_at_once(shop: Shop) -> None:
     began = time.monotonic()
     relay = shop.orders.launch("relay")
     assert status_of(relay) == 2
@@ -251,7 +247,7 @@ def test_a_relay_refuses_tables_that_are_not_there_at_once(shop: Shop) -> None:
 
 
 def a_relay_at_work(shop: Shop, eventually: Eventually, **environment: str) -> ChildProcess:
-    """Start a relay that holds all shards and has its connection to the broker."""
+    """Start a relay that owns all shards and is connected to the broker."""
     shop.migrate()
     relay = shop.orders.start("relay", **environment)
     shop.place([-1], key="warm")

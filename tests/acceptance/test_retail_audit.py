@@ -1,4 +1,4 @@
-"""The demo's audit: content with sound books, and loud about every way to spoil them."""
+"""The demo's audit: it accepts correct books, and reports every way to corrupt them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def services() -> Iterator[Any]:
-    """Both services; what they do goes through the sessions that a test hands them."""
+    """Both services, whose handlers use the sessions that a test provides."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("SHIELDTX_SOURCE", "retail")
         environment.setenv("SHIELDTX_DATABASE_URL", "postgresql+psycopg://nowhere/nothing")
@@ -87,7 +87,7 @@ def world(services: Any, databases: MigratedDatabases) -> Iterator[World]:
 
 
 def played(world: World, orders: Any, stock: Any) -> World:
-    """Let the services handle all baskets, as relays and consumers would have them do."""
+    """Let the services handle all baskets, as relays and consumers would."""
     for service, engine in ((orders, world.orders), (stock, world.stock)):
         service.Base.metadata.create_all(engine)
     with Session(world.orders) as session, session.begin():
@@ -117,7 +117,7 @@ def played(world: World, orders: Any, stock: Any) -> World:
     return world
 
 
-def test_sound_books_are_found_sound(world: World) -> None:
+def test_correct_books_pass_the_audit(world: World) -> None:
     audit = world.audit()
 
     assert audit.failures == []
@@ -129,7 +129,7 @@ def test_sound_books_are_found_sound(world: World) -> None:
     assert (audit.books.delivered, audit.books.reserved, audit.books.on_hand) == (12, 8, 4)
 
 
-def test_a_duplicate_record_is_counted_and_is_no_failure(world: World) -> None:
+def test_duplicate_record_is_counted_but_not_a_failure(world: World) -> None:
     world.records.append(replace(world.record_of(11), offset=99))
 
     audit = world.audit()
@@ -236,9 +236,7 @@ def invent_a_record(world: World) -> None:
         "goods from nowhere",
     ],
 )
-def test_the_audit_is_loud_about(
-    spoil: Callable[[World], None], failures: list[str], world: World
-) -> None:
+def test_audit_reports(spoil: Callable[[World], None], failures: list[str], world: World) -> None:
     spoil(world)
 
     assert world.audit().failures == failures
@@ -256,7 +254,7 @@ def test_the_audit_is_loud_about(
     ],
     ids=["whose record could not be read", "whose event could not be sent"],
 )
-def test_a_parked_order_is_not_lost(park: str, services: Any, world: World) -> None:
+def test_parked_order_is_not_lost(park: str, services: Any, world: World) -> None:
     orders, _ = services
     with Session(world.orders) as session, session.begin():
         orders.place(session, basket(31, 2, apples=1))
@@ -270,7 +268,7 @@ def test_a_parked_order_is_not_lost(park: str, services: Any, world: World) -> N
     assert audit.failures == []
 
 
-def test_the_first_baskets_are_real_and_in_order() -> None:
+def test_first_baskets_are_real_and_in_order() -> None:
     baskets = first_baskets(300)
 
     assert len({one.id for one in baskets}) == 300
@@ -284,7 +282,7 @@ def test_the_first_baskets_are_real_and_in_order() -> None:
         first_baskets(1_000_000)
 
 
-def test_a_delivery_falls_short_of_the_demand_for_popular_products_only() -> None:
+def test_only_popular_products_are_delivered_below_demand() -> None:
     baskets = [basket(number, 1, apples=1) for number in range(100)]
 
     assert deliveries([*baskets, basket(100, 1, breads=3)]) == {APPLE: 94, BREAD: 3}

@@ -9,11 +9,11 @@ from tests.conftest import Eventually
 
 
 def rows(backlog: dict[str, Any]) -> dict[str, int]:
-    """The states that have rows."""
+    """Return the states that have rows."""
     return {s: count["rows"] for s, count in backlog["states"].items() if count["rows"]}
 
 
-def test_the_keys_are_those_that_programs_rely_on(shop: Shop) -> None:
+def test_json_status_has_the_documented_keys(shop: Shop) -> None:
     shop.orders.ok("db", "upgrade")
 
     data = shop.orders.ok("status", "--json").data
@@ -48,7 +48,7 @@ def test_the_keys_are_those_that_programs_rely_on(shop: Shop) -> None:
     }
 
 
-def test_it_follows_events_through_both_services(shop: Shop, eventually: Eventually) -> None:
+def test_status_follows_events_through_both_services(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     shop.place(range(5))
 
@@ -74,7 +74,7 @@ def test_it_follows_events_through_both_services(shop: Shop, eventually: Eventua
     assert received["parked"] == {"rows": 0, "precision": "exact"}
 
 
-def test_people_read_tables_without_passwords(shop: Shop) -> None:
+def test_text_status_is_tables_without_passwords(shop: Shop) -> None:
     shop.migrate()
     shop.place(range(3))
 
@@ -93,7 +93,7 @@ def test_people_read_tables_without_passwords(shop: Shop) -> None:
     assert "DISCARDED" not in told
 
 
-def test_it_refuses_tables_that_are_not_there(shop: Shop) -> None:
+def test_status_refuses_missing_tables(shop: Shop) -> None:
     result = shop.orders.run("status", "--json")
 
     assert (result.status, result.out) == (2, "")

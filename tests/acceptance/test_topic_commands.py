@@ -6,7 +6,7 @@ from shieldtx.embedded.free_ports import free_port
 from tests.acceptance.conftest import Shop
 
 
-def test_missing_topics_are_made_and_all_are_listed(shop: Shop) -> None:
+def test_missing_topics_are_created_and_all_are_listed(shop: Shop) -> None:
     names = [f"{shop.prefix}orders.placed.{kind}" for kind in ("commit", "rollback")]
     absent = {"exists": False, "created": False, "partitions": None, "replication": None}
     there = {"exists": True, "created": False, "partitions": 2, "replication": 1}
@@ -15,13 +15,13 @@ def test_missing_topics_are_made_and_all_are_listed(shop: Shop) -> None:
     assert shop.orders.ok("topics", "create", "--json").data == [
         {"topic": n} | there | {"created": True} for n in names
     ]
-    # Other settings change nothing about topics that are there.
+    # Another number of partitions leaves existing topics unchanged.
     again = shop.orders.ok("topics", "create", "--json", SHIELDTX_TOPIC_PARTITIONS="3").data
     assert again == [{"topic": n} | there for n in names]
     assert shop.stock.ok("topics", "list", "--json").data == again
 
 
-def test_people_read_a_table(shop: Shop) -> None:
+def test_text_output_is_a_table(shop: Shop) -> None:
     listed = shop.orders.ok("topics", "list").out
     assert [line.split()[-1] for line in listed.splitlines() if "orders.placed" in line] == [
         "missing",
@@ -34,7 +34,7 @@ def test_people_read_a_table(shop: Shop) -> None:
     ]
 
 
-def test_what_the_broker_refuses_is_one_line(shop: Shop) -> None:
+def test_refusal_by_the_broker_is_one_line(shop: Shop) -> None:
     result = shop.orders.run("topics", "create", SHIELDTX_TOPIC_REPLICATION="3")
 
     assert result.status == 1
@@ -44,7 +44,7 @@ def test_what_the_broker_refuses_is_one_line(shop: Shop) -> None:
     assert result.err.count("\n") == 1
 
 
-def test_a_broker_that_does_not_answer_is_one_line(shop: Shop) -> None:
+def test_unreachable_broker_is_one_line(shop: Shop) -> None:
     away = f"127.0.0.1:{free_port()}"
     result = shop.orders.run("topics", "create", SHIELDTX_KAFKA_BOOTSTRAP=away)
     assert (result.status, result.out) == (1, "")
@@ -52,7 +52,7 @@ def test_a_broker_that_does_not_answer_is_one_line(shop: Shop) -> None:
     assert result.err.count("\n") == 1
 
 
-def test_the_topics_are_those_of_the_code_so_an_application_is_needed(shop: Shop) -> None:
+def test_topics_need_an_application_that_declares_them(shop: Shop) -> None:
     result = shop.orders.run("topics", "list", app=False)
 
     assert result.status == 2

@@ -1,4 +1,4 @@
-"""`shieldtx trace`: the workers' own trace, read by the command of either service."""
+"""`shieldtx trace`: the traces of the workers, read by the command of either service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRACED = {"SHIELDTX_TRACE": "true"}
 
 
 def refuse_an_order(shop: Shop, **environment: str) -> str:
-    """Have an order refused and cancelled; returns its event's id."""
+    """Have an order refused and cancelled; return the id of its event."""
     shop.place([7], quantity=1000, note=SECRET)
     shop.orders.ok("relay", "--once", **environment)
     shop.stock.ok("consume", shop.stock.environment["SHOP_STOCK_GROUP"], "--once", **environment)
@@ -36,9 +36,7 @@ def steps(hop: dict[str, Any]) -> list[str]:
     return [step["what"] for step in hop["steps"]]
 
 
-def test_the_whole_life_of_a_refused_order_is_told_as_its_workers_traced_it(
-    shop: Shop, tmp_path: Path
-) -> None:
+def test_timeline_of_a_refused_order_shows_all_attempts(shop: Shop, tmp_path: Path) -> None:
     shop.migrate()
     event_id = refuse_an_order(shop, **TRACED)
     urls = {"ORDERS_URL": shop.orders.url, "STOCK_URL": shop.stock.url}
@@ -65,9 +63,7 @@ def test_the_whole_life_of_a_refused_order_is_told_as_its_workers_traced_it(
         assert (make_url(shop.orders.url).password or "-") not in said
 
 
-def test_workers_that_are_stopped_leave_nothing_of_their_trace_behind(
-    shop: Shop, eventually: Eventually
-) -> None:
+def test_stopped_workers_write_their_trace_completely(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     relay = shop.orders.start("relay", **TRACED)
     group = shop.stock.environment["SHOP_STOCK_GROUP"]
@@ -83,7 +79,7 @@ def test_workers_that_are_stopped_leave_nothing_of_their_trace_behind(
     assert shop.stock.one(traced, outcome="APPLIED") == 50
 
 
-def test_one_service_tells_what_its_tables_know_without_a_trace(shop: Shop) -> None:
+def test_timeline_without_a_trace_comes_from_the_tables(shop: Shop) -> None:
     shop.migrate()
     event_id = refuse_an_order(shop)
 
@@ -98,7 +94,7 @@ def test_one_service_tells_what_its_tables_know_without_a_trace(shop: Shop) -> N
     assert shop.stock.one("SELECT count(*) FROM shield_trace") == 0
 
 
-def test_what_is_no_event_or_unknown_is_one_line(shop: Shop, tmp_path: Path) -> None:
+def test_unknown_event_is_one_line(shop: Shop, tmp_path: Path) -> None:
     shop.migrate()
     unknown, path = str(uuid4()), config(tmp_path)
     unset = "services.orders.url: the environment variable ORDERS_URL is not set"

@@ -1,4 +1,4 @@
-"""Signals and streams of worker processes: at their start, of a terminal, of a container."""
+"""Signals and streams of worker processes: at start, on a terminal, in a container."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.conftest import Eventually
 from tests.support import child_process
 
 FIRST_PROCESS = (
-    "import os; os.getpid = lambda: 1\n"  # as in a container without an init
+    "import os; os.getpid = lambda: 1\n"  # as in a container without an init process
     "from shieldtx.cli import main; main()"
 )
 
 
 @contextmanager
 def relay_with(shop: Shop, redirection: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A relay whose standard streams are redirected as a shell does it."""
+    """Start a relay whose standard streams are redirected as by a shell."""
     process = child_process.start(
         ["sh", "-c", f'exec "$@" relay {redirection}', "sh", *SHIELDTX],
         env=shop.orders._environment({}, app=True),
@@ -38,7 +38,7 @@ def relay_with(shop: Shop, redirection: str) -> Iterator[subprocess.Popen[bytes]
 
 
 @pytest.mark.parametrize("redirection", [">&-", ">/dev/full", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_a_worker_needs_no_standard_output(
+def test_worker_needs_no_standard_output(
     shop: Shop, eventually: Eventually, redirection: str
 ) -> None:
     shop.migrate()
@@ -50,9 +50,7 @@ def test_a_worker_needs_no_standard_output(
     assert shop.orders.shards_by_owner() == {None: 64}
 
 
-def test_a_worker_outlives_the_reader_of_its_standard_output(
-    shop: Shop, eventually: Eventually
-) -> None:
+def test_worker_survives_a_closed_standard_output(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     reading, writing = os.pipe()
     os.close(reading)
@@ -76,14 +74,14 @@ def test_a_worker_outlives_the_reader_of_its_standard_output(
 
 @pytest.fixture
 def hangup() -> Iterator[None]:
-    """A hangup ends processes that start now, although the tests may run below `nohup`."""
+    """Let a hangup end the processes that start now, although the tests may run under `nohup`."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.usefixtures("hangup")
-def test_sighup_frees_what_a_worker_holds(shop: Shop, eventually: Eventually) -> None:
+def test_sighup_releases_the_shards_of_a_worker(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     relay = shop.orders.start("relay", SHIELDTX_RELAY_LEASE="600")
     eventually(lambda: shop.orders.shards_by_owner() != {None: 64}, "it holds shards")
@@ -93,7 +91,7 @@ def test_sighup_frees_what_a_worker_holds(shop: Shop, eventually: Eventually) ->
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_the_first_process_of_a_container_ends_while_it_starts(
+def test_signal_ends_the_first_process_of_a_container_at_start(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     (tmp_path / "slow.py").write_text("print('importing')\nimport time\ntime.sleep(600)\n")
@@ -105,7 +103,7 @@ def test_the_first_process_of_a_container_ends_while_it_starts(
         text=True,
     )
     try:
-        # What a module prints while it is imported goes to standard error.
+        # The output of a module at import goes to standard error.
         assert process.stderr.readline() == "importing\n"
         process.send_signal(number)
         assert process.wait(20) == 128 + number
@@ -114,7 +112,7 @@ def test_the_first_process_of_a_container_ends_while_it_starts(
         process.wait()
 
 
-def test_a_password_that_is_refused_ends_a_worker(shop: Shop, eventually: Eventually) -> None:
+def test_refused_password_ends_a_worker(shop: Shop, eventually: Eventually) -> None:
     shop.migrate()
     shop.orders.execute("CREATE ROLE rotated SUPERUSER LOGIN PASSWORD 'first'")
     try:

@@ -1,7 +1,8 @@
-"""A real browser without a window: Chromium, spoken to in its DevTools protocol over two pipes.
+"""Headless Chromium, driven by the DevTools protocol over two pipes.
 
-A pipe needs neither a port nor a client library. What Chromium reads comes by its file descriptor
-3, what it says goes out by 4, each message as JSON with a NUL behind it.
+A pipe needs neither a port nor a client library. Chromium reads messages from file descriptor 3 and
+writes them to 4; each message is JSON and ends with a NUL.
+
 https://chromedevtools.github.io/devtools-protocol/
 """
 
@@ -30,7 +31,7 @@ _QUIET: Final = (
 )
 _ANSWER_S: Final = 60.0
 _STOP_S: Final = 10.0
-_ABOVE: Final = 10  # out of the way of the two descriptors that Chromium wants
+_ABOVE: Final = 10  # above the two descriptors that Chromium uses
 _TROUBLE: Final = frozenset({"error", "warning", "assert"})
 
 Message = dict[str, Any]
@@ -42,23 +43,23 @@ def installed() -> str | None:
 
 
 class BrowserError(Exception):
-    """Chromium ended, did not answer in time, or says that it cannot do what it was asked."""
+    """Chromium exited, did not answer in time, or returned an error."""
 
 
 @dataclass(kw_only=True)
 class Heard:
-    """What a page did while it was watched."""
+    """The requests and the console messages of a page while it was watched."""
 
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
-    """What stands in its console: errors, warnings, violations of its policy, exceptions."""
+    """The page's console: errors, warnings, exceptions, violations of its content policy."""
 
 
 class Chromium:
-    """A Chromium with one tab; to be closed, as a context manager does."""
+    """A Chromium with one tab, as a context manager that closes it."""
 
     def __init__(self, folder: Path) -> None:
-        """Start it; its profile and its log go into `folder`."""
+        """Start Chromium; its profile and its log go into `folder`."""
         program = installed()
         if program is None:
             raise BrowserError(MISSING)
@@ -98,7 +99,7 @@ class Chromium:
         self.close()
 
     def close(self) -> None:
-        """End it, gently if it lets itself be ended so."""
+        """Stop Chromium; kill it where it does not exit by itself."""
         self._session = None
         with suppress(BrowserError):
             self._send("Browser.close")
@@ -113,7 +114,9 @@ class Chromium:
     def show(
         self, *, width: int, height: int = 900, scheme: str = "light", media: str = "screen"
     ) -> None:
-        """Set the size of the tab, whether its reader likes it light or dark, or has it printed."""
+        """Set the tab's size, its color scheme (light or dark), and its medium (screen
+        or print).
+        """
         self.ask(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -128,18 +131,18 @@ class Chromium:
         )
 
     def open(self, page: Path) -> Heard:
-        """Load a page from its file, wait until it is there, and tell what it did meanwhile."""
+        """Load a page from its file, wait until it is loaded, and return what it did meanwhile."""
         self._events.clear()
         answer = self.ask("Page.navigate", url=page.as_uri())
         if "errorText" in answer:
             raise BrowserError(f"{page}: {answer['errorText']}")
         self._until(lambda event: event["method"] == "Page.loadEventFired")
-        # Whatever is still to be said comes before the answer to this.
+        # All pending events come before the answer to this.
         self.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         return _heard(self._events)
 
     def value(self, expression: str) -> Any:
-        """Return the value of an expression of JavaScript on the page; promises are awaited."""
+        """Return the value of a JavaScript expression on the page; promises are awaited."""
         answer = self.ask(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -148,12 +151,12 @@ class Chromium:
         return answer["result"].get("value")
 
     def picture(self) -> bytes:
-        """Return the whole page as PNG, beyond what the tab shows too."""
+        """Return the whole page as PNG, including the parts beyond the tab."""
         answer = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         return base64.b64decode(answer["data"])
 
     def printed(self) -> bytes:
-        """Return the page as PDF, as it would be printed."""
+        """Return the page as PDF, as it is printed."""
         answer = self.ask("Page.printToPDF", preferCSSPageSize=True)
         return base64.b64decode(answer["data"])
 
@@ -215,7 +218,7 @@ class Chromium:
 
 
 def _pipe() -> tuple[int, int]:
-    """Return a pipe whose ends have numbers that nobody asks for."""
+    """Return a pipe whose descriptors have numbers that Chromium does not use."""
     ends = os.pipe()
     moved = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for end in ends)
     for end in ends:

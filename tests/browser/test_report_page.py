@@ -1,4 +1,4 @@
-"""The report in a real browser: it loads nothing, fits every screen, and says what was found."""
+"""The report in a real browser: it loads nothing, fits every screen, and shows the findings."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.support.sample_findings import HOSTILE_AS_SHOWN, all_findings
 
 FINDINGS = all_findings()
 TELEPHONE, TABLET, DESK = 390, 800, 1280
-A4 = 718  # between the margins that Chromium leaves
+A4 = 718  # the width between Chromium's print margins
 SECTIONS = ["unjudged", "verdicts", "found", "days", "windows", "meanings"]
 
-# Of an element that is wider than the page, how it begins.
+# For each element that is wider than the page: the beginning of its text.
 TOO_WIDE = """
 (() => {
   document.querySelectorAll('details').forEach(each => each.open = true);
@@ -51,7 +51,7 @@ NUMBERS = """
     row => [...row.children].map(cell => cell.innerText));
 })
 """
-# Of text too faint to be read: WCAG 2.2 asks for a contrast of 4.5.
+# Elements whose text has less contrast than 4.5, the minimum of WCAG 2.2.
 FAINT = """
 (() => {
   const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
@@ -92,14 +92,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("name", FINDINGS)
-def test_the_page_loads_nothing_else_and_the_browser_has_no_complaint(chromium, pages, name):
+def test_page_loads_nothing_else_and_causes_no_browser_warning(chromium, pages, name):
     chromium.show(width=DESK)
     heard = chromium.open(pages[name])
     assert heard.requests == [pages[name].as_uri()]
     assert heard.complaints == []
 
 
-def test_a_page_that_loads_or_runs_something_would_be_noticed(chromium, tmp_path):
+def test_page_that_loads_or_runs_something_is_detected(chromium, tmp_path):
     page = tmp_path / "bad.html"
     page.write_text(
         "<meta http-equiv=Content-Security-Policy content=\"script-src 'none'\">"
@@ -110,7 +110,7 @@ def test_a_page_that_loads_or_runs_something_would_be_noticed(chromium, tmp_path
     assert any("Content Security Policy" in complaint for complaint in heard.complaints)
 
 
-def test_the_page_forbids_itself_to_load_and_to_run(chromium, pages, tmp_path):
+def test_page_policy_forbids_loading_and_scripts(chromium, pages, tmp_path):
     page = tmp_path / "report.html"
     planted = "<img src='https://example.org/x.png'><script>document.title='gone'</script>"
     page.write_text(pages["few"].read_text().replace("</main>", f"{planted}</main>"))
@@ -122,7 +122,7 @@ def test_the_page_forbids_itself_to_load_and_to_run(chromium, pages, tmp_path):
 
 @pytest.mark.parametrize("name", FINDINGS)
 @pytest.mark.parametrize("width", [TELEPHONE, TABLET, DESK])
-def test_nothing_is_wider_than_the_screen(chromium, pages, name, width):
+def test_no_element_is_wider_than_the_screen(chromium, pages, name, width):
     chromium.show(width=width)
     chromium.open(pages[name])
     assert chromium.value(TOO_WIDE) == []
@@ -131,7 +131,7 @@ def test_nothing_is_wider_than_the_screen(chromium, pages, name, width):
 
 @pytest.mark.parametrize("name", FINDINGS)
 @pytest.mark.parametrize("width", [TELEPHONE, DESK])
-def test_every_section_is_to_be_seen_at_once(chromium, pages, name, width):
+def test_every_section_is_visible_without_interaction(chromium, pages, name, width):
     chromium.show(width=width)
     chromium.open(pages[name])
     assert [each for each in chromium.value(SEEN) if each not in {"", "repair"}] == SECTIONS
@@ -146,7 +146,7 @@ def test_all_text_is_readable_in_light_and_dark_mode(chromium, pages, name, sche
 
 
 @pytest.mark.parametrize("name", FINDINGS)
-def test_the_numbers_of_the_page_are_those_of_the_findings(chromium, pages, name):
+def test_counts_on_the_page_are_those_of_the_findings(chromium, pages, name):
     found = FINDINGS[name]
     chromium.show(width=DESK)
     chromium.open(pages[name])
@@ -161,7 +161,7 @@ def test_the_numbers_of_the_page_are_those_of_the_findings(chromium, pages, name
     assert chromium.value(TILES) == [[f"{totals[w]:,}", labels.WEIGHTS[w]] for w in labels.WEIGHTS]
 
 
-def test_the_numbers_of_each_day_are_those_of_the_findings(chromium, pages):
+def test_daily_counts_are_those_of_the_findings(chromium, pages):
     chromium.show(width=DESK)
     chromium.open(pages["few"])
     shown = list(itertools.chain.from_iterable(chromium.value(NUMBERS)))
@@ -170,7 +170,7 @@ def test_the_numbers_of_each_day_are_those_of_the_findings(chromium, pages):
     ]
 
 
-def test_hostile_text_is_text(chromium, pages):
+def test_hostile_text_is_shown_as_text(chromium, pages):
     chromium.show(width=DESK)
     chromium.open(pages["hostile"])
     assert chromium.value("document.scripts.length") == 0
@@ -184,7 +184,7 @@ def test_hostile_text_is_text(chromium, pages):
 
 
 @pytest.mark.parametrize("name", FINDINGS)
-def test_the_page_can_be_printed(chromium, pages, name):
+def test_page_can_be_printed(chromium, pages, name):
     chromium.show(width=A4, scheme="dark", media="print")
     chromium.open(pages[name])
     assert chromium.value(TOO_WIDE) == []

@@ -1,4 +1,4 @@
-"""The stores on every database that shieldtx knows, behind the same fixture."""
+"""The stores on every database that shieldtx supports, as the same fixture."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.migrated_databases import migrated_sqlite
 
 SHARDS = 4
 ROUNDING = timedelta(milliseconds=1)
-"""The times of SQLite are numbers of days, exact to some ten-thousandths of a second."""
+"""SQLite stores times as numbers of days, exact to some ten-thousandths of a second."""
 POSTGRESQL, BEGUN_BY_HAND = "postgresql", "sqlite with BEGIN"
 
 
@@ -47,7 +47,7 @@ class Stores:
 
 
 def _with_begin(url: str) -> Engine:
-    """Make an engine that begins by hand, as SQLAlchemy's page on SQLite advises for pysqlite."""
+    """Make an engine with an explicit BEGIN, as SQLAlchemy advises for SQLite with pysqlite."""
     engine = create_engine(url)
 
     def leave_to_us(connection: sqlite3.Connection, record: object) -> None:
@@ -59,7 +59,7 @@ def _with_begin(url: str) -> Engine:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test on each database, and where it is marked so on an engine that begins by hand."""
+    """Run a test on each database, and if it is marked so, on an engine with an explicit BEGIN."""
     chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     if "stores" in metafunc.fixturenames and "stores" not in chosen:
         marked = metafunc.definition.get_closest_marker("begun_by_hand")
@@ -104,12 +104,12 @@ def _stores_over(engine: Engine) -> Stores:
 
 
 UNINDEXED = {f"enable_{scan}": "off" for scan in ("indexscan", "indexonlyscan", "bitmapscan")}
-"""Settings under which rows come in the order in which they lie, where no other is asked for."""
+"""Settings under which rows without an ORDER BY are returned in their physical order."""
 
 
 @contextmanager
 def before_first_update(engine: Engine, act: Callable[[], object]) -> Iterator[None]:
-    """Let another connection act before the first UPDATE of a block, when its SELECTs are done."""
+    """Let another connection act before the first UPDATE of a block, after its SELECTs."""
     acted = False
 
     def act_once(_: object, __: object, statement: str, *___: object) -> None:

@@ -1,4 +1,4 @@
-"""Services on databases of their own, joined by an in-memory broker whose faults a test decides."""
+"""Services on databases of their own, joined by an in-memory broker whose faults a test chooses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_service(databases: MigratedDatabases, wire: Wire) -> Iterator[Callable[
 
 @pytest.fixture(scope="session")
 def shop_url(databases: MigratedDatabases) -> Iterator[str]:
-    """A migrated database that the tests of the write side share, one after the other."""
+    """A migrated database that the tests of the write side share, one at a time."""
     with databases.database(shards=4) as url:
         Shop(url).close()
         yield url
@@ -54,7 +54,7 @@ def postgres_shop(shop_url: str) -> Iterator[Shop]:
 
 @pytest.fixture(params=["postgresql", "sqlite"])
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
-    """Such a service on each database that shieldtx knows."""
+    """A service with empty tables, on each database that shieldtx supports."""
     if request.param == "postgresql":
         yield request.getfixturevalue("postgres_shop")
     else:

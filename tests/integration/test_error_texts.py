@@ -1,4 +1,4 @@
-"""Whatever text an error carries, what it happened to goes on, and its reason is stored."""
+"""Any text of an error is stored as its reason, and processing continues."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def reasons(service: Service, table: str) -> list[str]:
 
 
 @pytest.mark.parametrize("error", [ValueError(NASTY), Refused(NASTY)], ids=["bug", "refusal"])
-def test_a_handler_gives_up_with_whatever_its_error_says(orders, make_service, error):
+def test_handler_gives_up_with_any_error_text(orders, make_service, error):
     stock = make_service("stock")
 
     @stock.app.consumer("stock").handles("order.placed", retry=QUICK)
@@ -61,7 +61,7 @@ def test_a_handler_gives_up_with_whatever_its_error_says(orders, make_service, e
     assert taken_back == ["a"]
 
 
-def test_a_rejection_is_stored_with_whatever_the_broker_said(orders: Service, wire: Wire):
+def test_rejection_is_stored_with_any_text_of_the_broker(orders: Service, wire: Wire):
     wire.fate = lambda record: Delivery(outcome=DeliveryOutcome.REJECTED, reason=NASTY)
     place(orders)
     drain(orders.relay())
@@ -69,9 +69,7 @@ def test_a_rejection_is_stored_with_whatever_the_broker_said(orders: Service, wi
     assert reasons(orders, "shield_outbox")[0].startswith("no stock\ufffd of ?")
 
 
-def test_a_local_rollback_that_fails_lets_its_event_wait_and_the_others_go(
-    orders: Service, wire: Wire
-):
+def test_failed_local_rollback_lets_only_its_event_wait(orders: Service, wire: Wire):
     @orders.app.local_rollback("order.placed")
     def undo(session, event) -> None:
         raise ValueError(NASTY)
@@ -86,9 +84,7 @@ def test_a_local_rollback_that_fails_lets_its_event_wait_and_the_others_go(
     assert orders.outbox() == {"INIT": 1, "PROCESSED": 1}
 
 
-def test_a_local_rollback_whose_own_event_is_refused_lets_its_event_wait(
-    orders: Service, wire: Wire
-):
+def test_local_rollback_with_a_refused_event_lets_its_event_wait(orders: Service, wire: Wire):
     @orders.app.local_rollback("order.placed")
     def undo(session, event) -> None:
         orders.app.outbox.add(session, Event(type="order.undone", biz_key="once"))
@@ -107,7 +103,7 @@ def test_a_local_rollback_whose_own_event_is_refused_lets_its_event_wait(
     assert orders.outbox() == {"INIT": 1, "PROCESSED": 1}
 
 
-def test_what_a_handlers_statement_was_given_is_in_no_reason(database_url: str):
+def test_statement_parameters_are_in_no_reason(database_url: str):
     shield = ShieldTx(Settings(source="stock", database_url=database_url))
     with Session(shield.engine) as session, pytest.raises(DBAPIError) as failed:
         session.execute(text("INSERT INTO nowhere VALUES (:card)"), {"card": "4000-1234"})
@@ -132,7 +128,7 @@ def book_and_wrap(session: Session, event: Event) -> None:
 
 
 def book_and_quote_a_part(session: Session, event: Event) -> None:
-    """Cut the error off behind the card: "Failing row contains (4111-1111-SECRET, 50"."""
+    """Cut the error off after the card: "Failing row contains (4111-1111-SECRET, 50"."""
     try:
         book(session, event)
     except DBAPIError as error:
@@ -148,17 +144,17 @@ def book_and_go_on(session: Session, event: Event) -> None:
 
 
 def book_no_number(session: Session, event: Event) -> None:
-    """Have the server quote a value in its primary message."""
+    """Let the server quote a value in its primary message."""
     session.execute(text("INSERT INTO pay VALUES ('x', CAST(:card AS integer))"), {"card": CARD})
 
 
 def book_locked(session: Session, event: Event) -> None:
-    """Have a trigger of the application quote the row."""
+    """Let a trigger of the application quote the row."""
     session.execute(text("INSERT INTO pay VALUES (:card, 1)"), {"card": CARD})
 
 
 def book_refused(session: Session, event: Event) -> None:
-    """Have it do so under the SQLSTATE of a constraint."""
+    """Let that trigger quote the row under the SQLSTATE of a constraint."""
     session.execute(text("INSERT INTO pay VALUES (:card, 2)"), {"card": CARD})
 
 
@@ -192,7 +188,7 @@ def stock(make_service: Callable[..., Service]) -> Service:
 
 
 def told_by(service: Service, log: pytest.LogCaptureFixture) -> str:
-    """All that the tables of a service and the log say."""
+    """Return all rows of a service's tables and the log."""
     tables = ("shield_inbox", "shield_outbox", "shield_trace")
     rows = [row for table in tables for row in service.rows(f"SELECT t::text FROM {table} t")]
     return log.text + str(rows)
@@ -214,7 +210,7 @@ def test_no_row_is_shown_by_logs_tables_and_topics(orders, stock, wire, caplog, 
     assert "SECRET" not in told_by(stock, caplog)
     assert not [record for record in wire.published if b"SECRET" in (record.value or b"")]
     assert handler.__name__ in caplog.text, "the traceback names the code"
-    # Three attempts: at the last one always, at the others on debug.
+    # Three attempts: the last always logs a traceback, the others on debug.
     assert caplog.text.count("Traceback (most recent call last)") >= (3 if level == "DEBUG" else 1)
     if handler is book:
         (reason,) = reasons(stock, "shield_inbox")

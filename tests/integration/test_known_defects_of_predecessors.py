@@ -1,7 +1,7 @@
 """The defects of ShieldTXC, each as a test that shieldtx does not have it.
 
-Where the behaviour is tested in depth elsewhere, this is its shortest form, under the defect's
-name.
+Where other tests cover the behaviour in depth, the test here is its shortest form, under the name
+of the defect.
 """
 
 from __future__ import annotations
@@ -99,12 +99,10 @@ def test_defect_the_success_path_ends_in_reconsume_later(orders: Service, stock:
     drain(first)
     first.close()
     again = consumer(stock)
-    assert again.run_once().records == 0  # the offset went on, the broker delivers it no more
+    assert again.run_once().records == 0  # offset committed: no second delivery
 
 
-def test_defect_a_handler_that_succeeds_on_retry_is_later_rolled_back(
-    orders: Service, stock: Service
-) -> None:
+def test_defect_success_on_a_retry_is_later_rolled_back(orders: Service, stock: Service) -> None:
     tries: list[int] = []
 
     @stock.app.consumer("stock").handles("orders.placed", retry=QUICK)
@@ -120,7 +118,7 @@ def test_defect_a_handler_that_succeeds_on_retry_is_later_rolled_back(
     assert stock.outbox() == {}
 
 
-def test_defect_duplicates_are_recognised_by_text_and_then_handled_anyway(
+def test_defect_duplicates_found_by_text_are_handled_anyway(
     orders: Service, stock: Service, wire: Wire
 ) -> None:
     stock.app.consumer("stock").handles("orders.placed")(effect("reserved"))
@@ -132,7 +130,7 @@ def test_defect_duplicates_are_recognised_by_text_and_then_handled_anyway(
     assert stock.effects() == ["a"]
 
 
-def test_defect_an_error_that_speaks_of_duplicates_is_taken_for_one(
+def test_defect_error_text_about_duplicates_counts_as_duplicate(
     orders: Service, stock: Service
 ) -> None:
     @stock.app.consumer("stock").handles("orders.placed", retry=QUICK)
@@ -144,7 +142,7 @@ def test_defect_an_error_that_speaks_of_duplicates_is_taken_for_one(
     assert stock.inbox() == {"MAX_RECONSUMED": 1}
 
 
-def test_defect_the_producers_row_number_is_the_consumers_primary_key(
+def test_defect_row_number_of_producer_is_key_of_consumer(
     make_service: Make, orders: Service, stock: Service
 ) -> None:
     # Two upstreams whose rows have the same numbers.
@@ -160,13 +158,13 @@ def test_defect_the_producers_row_number_is_the_consumers_primary_key(
     assert sorted(stock.effects()) == ["a", "b"]
 
 
-def test_defect_inbox_insert_handler_and_status_in_three_transactions(
+def test_defect_insert_handler_and_status_in_three_transactions(
     orders: Service, stock: Service
 ) -> None:
     @stock.app.consumer("stock").handles("orders.placed", retry=QUICK)
     def reserve(session: Session, event: Event) -> None:
         effect("reserved")(session, event)
-        # Outside of the transaction nothing is there yet, and nobody can take the row over.
+        # Outside the transaction no row is visible yet, and no process can take the row over.
         assert stock.inbox() == {"PROCESSING": 1}
         assert stock.effects() == []
         assert stock.rows("SELECT 1 FROM shield_inbox FOR UPDATE SKIP LOCKED") == []
@@ -179,7 +177,7 @@ def test_defect_inbox_insert_handler_and_status_in_three_transactions(
     assert status_by == effect_by
 
 
-def test_defect_attempts_used_up_and_rollback_insert_in_two_transactions(
+def test_defect_last_attempt_and_rollback_in_two_transactions(
     orders: Service, stock: Service
 ) -> None:
     @stock.app.consumer("stock").handles("orders.placed", retry=QUICK)
@@ -194,9 +192,7 @@ def test_defect_attempts_used_up_and_rollback_insert_in_two_transactions(
 
 
 @pytest.mark.parametrize("table", ["shield_inbox", "shield_outbox"])
-def test_defect_a_unique_key_contains_the_status_or_a_nullable_column(
-    orders: Service, table: str
-) -> None:
+def test_defect_unique_key_has_status_or_nullable_column(orders: Service, table: str) -> None:
     inspector = inspect(orders.engine)
     nullable = {c["name"] for c in inspector.get_columns(table) if c["nullable"]}
     unique = [i for i in inspector.get_indexes(table) if i["unique"]]
@@ -204,7 +200,7 @@ def test_defect_a_unique_key_contains_the_status_or_a_nullable_column(
     for index in unique:
         columns = set(index["column_names"])
         assert "status" not in columns
-        # A column that may be NULL is in no key, unless the key is for rows that have it only.
+        # A column that may be NULL is in no key, unless the key covers only rows with a value.
         partial = index.get("dialect_options", {}).get("postgresql_where")
         assert partial or not columns & nullable, index["name"]
 
@@ -229,9 +225,7 @@ def test_defect_limit_without_order_by(make_service: Make, wire: Wire) -> None:
     assert sent == [str(event_id) for (event_id,) in written]
 
 
-def test_planned_and_never_built_events_unsent_for_long_trigger_the_local_rollback(
-    orders: Service, wire: Wire
-) -> None:
+def test_planned_long_unsent_events_trigger_the_local_rollback(orders: Service, wire: Wire) -> None:
     orders.app.local_rollback("orders.placed")(effect("undone"))
     place(orders, "a")
     relay = orders.relay()

@@ -1,7 +1,7 @@
-"""Two processes of which one has another value of a setting: a documented outcome, or a refusal.
+"""Two processes with different values of a setting: a documented outcome, or a refusal.
 
-Never silence: the event takes its whole way, or it waits or ends with a reason that `shieldtx
-status` shows, or the process with the wrong value is refused. docs/how-to/connections.md lists it.
+No case is silent. The event is delivered, or it waits or ends with a reason in `shieldtx status`,
+or the process with the wrong value is refused. docs/how-to/connections.md has the table.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ NUMBER_OF_SHARDS = "SHIELDTX_SHARDS is 16, but shield_outbox was made for 8 shar
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Disagreement:
-    """A process whose setting differs from that of the others, and what comes of it."""
+    """A process whose setting differs from the other processes, and the outcome."""
 
     process: str
-    """writer, relay or consumer of the upstream service."""
+    """The writer, relay or consumer of the upstream service."""
     settings: dict[str, Any]
     usual: dict[str, Any] = field(default_factory=dict)
-    """What all other processes have, where it is no default."""
+    """The settings of all other processes that differ from the defaults."""
     refused: str = ""
-    """Part of the error by which the process is refused."""
+    """A part of the error that refuses the process."""
     outbox: str = "PROCESSED"
-    """How the event ends; empty: it is not written."""
+    """The status of the event; empty if it is not written."""
     reason: str = ""
-    """Part of why the event waits or has failed, or the rollback is parked."""
+    """A part of the reason why the event waits or failed, or why the rollback is parked."""
     is_undone: bool = True
     """Whether the event is published, refused by the other service, and compensated."""
 
@@ -121,7 +121,9 @@ TABLE = (
 
 
 class Chain:
-    """A service whose event another one refuses, with one process set otherwise."""
+    """A service and another service that refuses its event, with one process configured
+    differently.
+    """
 
     def __init__(self, row: Disagreement, make_service: Callable[..., Service]) -> None:
         self._row = row
@@ -152,7 +154,10 @@ class Chain:
         return self.other if process == self._row.process else self.orders.app
 
     def run(self) -> None:
-        """Write the event, and let each process make its passes; raises what refuses one."""
+        """Write the event, and let each process run its passes.
+
+        Raises the error that refuses a process.
+        """
         with self.orders.transaction() as session:
             self.of("writer").outbox.add(session, Event(type="orders.placed", key="k"))
         for make in (

@@ -1,4 +1,4 @@
-"""One outbox, two releases or two sources: a relay harms nothing that it does not know."""
+"""One outbox with two releases or two sources: a relay leaves rows alone that it does not know."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_an_old_release_sends_a_new_type_and_never_fails_it(
     assert undone == ["a"]
 
 
-def test_rows_of_another_source_stay_where_they_are(
+def test_rows_of_another_source_are_left_unchanged(
     new: Service, beside: Callable[[str], ShieldTx]
 ) -> None:
     billing = beside("billing")
@@ -79,7 +79,7 @@ def test_rows_of_another_source_stay_where_they_are(
     assert new.app.stores.limits().other_sources("billing") == {}
 
 
-def test_a_key_that_rows_of_another_source_hold_is_free_for_this_one(
+def test_key_blocked_by_rows_of_another_source_is_free(
     new: Service, beside: Callable[[str], ShieldTx], wire: Wire
 ) -> None:
     before = beside("billing")
@@ -97,7 +97,7 @@ def test_a_key_that_rows_of_another_source_hold_is_free_for_this_one(
         new.app.outbox.add_all(
             session, [Event(type="orders.split", payload=n, key="k") for n in (4, 5)]
         )
-    # A relay of an earlier release blocked them behind the row of the other source.
+    # A relay of an earlier release blocked the rows after the row of the other source.
     new.execute("UPDATE shield_outbox SET holds_key = true WHERE source = 'orders'")
     relay = new.relay("after")
     drain(relay)
@@ -127,7 +127,7 @@ def test_two_live_services_on_one_schema_are_both_warned(
 
 
 @pytest.mark.parametrize("applied", [False, True])
-def test_a_group_takes_back_what_it_applied_of_another_source(
+def test_group_compensates_only_applied_events_of_another_source(
     new: Service, beside: Callable[[str], ShieldTx], applied: bool
 ) -> None:
     billing, undone = beside("billing"), []

@@ -1,4 +1,4 @@
-"""docker-compose.yml and the Dockerfile fit each other, the schema and what shieldtx reads."""
+"""docker-compose.yml and the Dockerfile match each other, the schema and shieldtx's settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VARIABLE = re.compile(r"\$\{(\w+)(:[?-])([^}]*)\}")
 
 
 def filled(text: str) -> str:
-    """The text as Compose would hand it to a container."""
+    """Return the text with its variables filled in, as Compose passes it to a container."""
     with_values = VARIABLE.sub(lambda found: found[3] if found[2] == ":-" else "secret", text)
     return with_values.replace("$$", "$")
 
@@ -41,7 +41,7 @@ def environment(service: str) -> dict[str, str]:
 def understood(arguments: list[str]) -> str:
     """Parse a command line as shieldtx does, and return the command that would run.
 
-    It may be one with commands of its own, which runs by itself when none of them is named.
+    The command may be a group, which runs itself when none of its commands is named.
     """
     command: Any = typer.main.get_command(program)
     context: Any = None
@@ -63,7 +63,7 @@ def parameters(command: Any) -> list[Any]:
     return [*command.params, *inner]
 
 
-def test_the_compose_file_fits_the_compose_schema() -> None:
+def test_compose_file_fits_the_compose_schema() -> None:
     check = subprocess.run(
         [
             sys.executable,
@@ -81,7 +81,7 @@ def test_the_compose_file_fits_the_compose_schema() -> None:
     assert check.returncode == 0, check.stdout
 
 
-def test_a_service_waits_only_for_what_will_come_to_pass() -> None:
+def test_service_waits_for_reachable_conditions_only() -> None:
     for name, service in SERVICES.items():
         for needed, how in service.get("depends_on", {}).items():
             is_healthy = how["condition"] == "service_healthy"
@@ -91,7 +91,7 @@ def test_a_service_waits_only_for_what_will_come_to_pass() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_command_line_knows_the_command_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_accepts_the_command_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in environment(name).items():
         monkeypatch.setenv(variable, value)
 
@@ -104,7 +104,8 @@ def test_the_command_line_knows_the_command_of(name: str, monkeypatch: pytest.Mo
     }
 
 
-def test_the_reconciliation_stays_and_finds_every_service_and_the_broker() -> None:
+def test_reconciliation_keeps_running_and_finds_all_services() -> None:
+    """It finds the broker, too."""
     reconcile = SERVICES["reconcile"]
     folders = dict(volume.split(":")[1::-1] for volume in reconcile["volumes"])
     variables = environment("reconcile")
@@ -128,12 +129,12 @@ def test_every_variable_is_one_that_shieldtx_reads() -> None:
 
 
 @pytest.mark.parametrize("application", APPLICATIONS)
-def test_the_settings_load_an_application_with_the_groups_that_are_consumed(
+def test_settings_load_an_application_with_the_consumed_groups(
     application: str,
 ) -> None:
     mine = [n for n in WORKERS if SERVICES[n]["environment"]["SHIELDTX_APP"] == application]
     consumed = {SERVICES[n]["command"][1] for n in mine if SERVICES[n]["command"][0] == "consume"}
-    # In a process of its own: a module of the example reads its settings when it is imported.
+    # The check runs in a process of its own: a module of the example reads its settings at import.
     loading = (
         "import json; from shieldtx.cli.app_loading import load; "
         f"print(json.dumps(sorted(load({application!r}).groups)))"
@@ -151,7 +152,7 @@ def test_the_settings_load_an_application_with_the_groups_that_are_consumed(
     assert consumed == set(json.loads(loaded.stdout))
 
 
-def test_no_password_is_in_the_file_and_the_example_names_every_variable() -> None:
+def test_file_has_no_password_and_example_names_all_variables() -> None:
     text = COMPOSE.read_text()
     example = dict(
         line.split("=", 1)
@@ -168,7 +169,7 @@ def test_no_password_is_in_the_file_and_the_example_names_every_variable() -> No
         assert all(VARIABLE.fullmatch(value) for value in given if value)
 
 
-def test_every_image_is_a_stage_of_the_dockerfile_that_does_not_run_as_root() -> None:
+def test_every_image_is_a_dockerfile_stage_without_root() -> None:
     stages = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]
     lines_of = {re.findall(r" AS (\S+)", stage)[0]: stage.splitlines() for stage in stages}
     for name in OURS:
@@ -176,7 +177,7 @@ def test_every_image_is_a_stage_of_the_dockerfile_that_does_not_run_as_root() ->
         assert [line for line in lines if line.startswith("USER ")][-1:] == ["USER shieldtx"], name
 
 
-def test_what_the_dockerfile_copies_is_in_the_context() -> None:
+def test_files_that_the_dockerfile_copies_are_in_the_context() -> None:
     copied = {
         source
         for line in re.findall(r"^COPY (?!--from)(.+)", DOCKERFILE, re.MULTILINE)

@@ -18,7 +18,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_misspelt_variables_are_all_named_with_the_nearest_name(
+def test_misspelt_variables_are_named_with_the_nearest_name(
     service: pytest.MonkeyPatch,
 ) -> None:
     service.setenv("SHIELDTX_RELAY_BATCHSIZE", "10")
@@ -55,7 +55,7 @@ def test_misspelt_variables_are_all_named_with_the_nearest_name(
         ("PATH", "/bin"),
     ],
 )
-def test_what_kubernetes_and_tools_set_is_no_mistake(
+def test_variables_of_kubernetes_and_tools_are_accepted(
     service: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     service.setenv(name, value)
@@ -63,7 +63,7 @@ def test_what_kubernetes_and_tools_set_is_no_mistake(
     assert Settings.from_env().source == "orders"
 
 
-def test_a_port_that_kubernetes_would_not_write_is_a_mistake() -> None:
+def test_port_variable_unlike_those_of_kubernetes_is_a_mistake() -> None:
     [line] = unknown({"SHIELDTX_KAFKA_PORT": "9092"}, ["kafka_bootstrap"])
 
     assert line.startswith("SHIELDTX_KAFKA_PORT: ")
@@ -81,7 +81,7 @@ def test_every_variable_that_the_code_names_is_known() -> None:
     assert named >= BESIDE_SETTINGS
 
 
-def test_a_wrong_proposal_is_worse_than_none() -> None:
+def test_unrelated_variable_gets_no_proposal() -> None:
     [line] = unknown({"SHIELDTX_DB_PASSWORD": "secret"}, ["kafka_sasl_password", "database_url"])
     assert "did you mean" not in line
     assert "secret" not in line

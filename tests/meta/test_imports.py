@@ -1,6 +1,6 @@
-"""What shieldtx imports is what pyproject.toml says that it needs.
+"""The imports of shieldtx match the dependencies in pyproject.toml.
 
-A package that only a dependency needs is there by accident: its next release may do without.
+A package that only a dependency needs is there by accident: its next release may drop it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 from tests.support.project import ROOT
 
-# The extras that parts of shieldtx say they need, where they are imported.
+# The extras that shieldtx names where it imports their packages.
 EXTRAS = ("binary", "spark", "embedded", "confluent")
 OWN = {"shieldtx", "spark", "migrations"}
-# pydantic asks for one exact release of it, and documents its ValidationError and from_json.
+# pydantic pins one exact release of pydantic_core, and documents its ValidationError and from_json.
 PART_OF = {"pydantic_core": "pydantic"}
 
 
-def test_every_import_is_of_a_dependency_that_is_declared() -> None:
+def test_every_import_is_of_a_declared_dependency() -> None:
     declared = _declared()
     installed = packages_distributions()
 

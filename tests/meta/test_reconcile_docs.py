@@ -1,4 +1,4 @@
-"""What docs/explanation/reconciliation.md says fits what there is."""
+"""docs/explanation/reconciliation.md matches the code."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ def test_each_verdict_is_explained_and_mismatches_stand_out(verdict: Verdict) ->
     assert name.startswith("**") == verdict.is_mismatch
 
 
-def test_no_verdict_is_explained_that_there_is_not() -> None:
+def test_every_explained_verdict_exists() -> None:
     assert {name for name in ROWS if name} <= {verdict.value for verdict in Verdict}
 
 
 @pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict.is_mismatch])
-def test_what_is_said_to_be_repaired_is(verdict: Verdict) -> None:
+def test_page_marks_the_verdicts_that_are_repaired(verdict: Verdict) -> None:
     _, cells = ROWS[verdict.value]
     last = cells[-1].strip()
     assert (last == "no") == (verdict not in {*REPAIRED, *NAMED})
 
 
-def test_the_exit_statuses_are_those_of_the_outcomes() -> None:
+def test_exit_statuses_are_those_of_the_outcomes() -> None:
     documented = re.findall(r"^ +\| (\d) \| ([A-Z_]+) \|", PAGE, re.MULTILINE)
     assert {name: int(status) for status, name in documented} == {
         o.name: o.value for o in RunOutcome
     }
 
 
-def test_what_is_judged_in_both_books_is_named_beside_those_of_topics() -> None:
+def test_page_names_the_verdicts_of_both_pairs_and_topics() -> None:
     (named,) = re.findall(r"where topics are read\. (.*?) occur there too", PAGE)
     both = set(PAIRS.verdicts) & set(TOPICS.verdicts)
     assert set(re.findall(r"[A-Z_]+", named)) == both
@@ -72,7 +72,7 @@ def test_each_file_of_a_run_is_named() -> None:
     assert {name.rstrip("/") for name in documented} == {file.name for file in files}
 
 
-def test_the_example_of_a_file_can_be_read(tmp_path: Path) -> None:
+def test_example_file_can_be_read(tmp_path: Path) -> None:
     (example,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     path = tmp_path / "reconcile.toml"
     uncommented = re.sub(r"^# (\w+ = )", r"\1", example, flags=re.MULTILINE)
@@ -83,7 +83,7 @@ def test_the_example_of_a_file_can_be_read(tmp_path: Path) -> None:
         assert [service.name for service in found.services] == ["orders", "stock"], number
 
 
-def test_the_python_example_asks_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_example_requests_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT / "examples" / "retail")
     for name in ("ORDERS_URL", "STOCK_URL"):
         monkeypatch.setenv(name, "postgresql://host/database")

@@ -22,7 +22,7 @@ def engine(database_url: str) -> Iterator[Engine]:
 
 
 class Releases:
-    """Which migrations this process has: the real ones, or those of a later release."""
+    """Installs migrations into this process: the real ones, or those of a later release."""
 
     def __init__(self, later: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._folders = {"this": resource_folder("migrations"), "later": later}
@@ -44,7 +44,7 @@ def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Releases:
 
 @pytest.fixture
 def an_event() -> dict[str, Any]:
-    """The row of an event that waits in the outbox."""
+    """Return the row of an event that waits in the outbox."""
     return {
         "event_id": uuid4(),
         "shard": 7,

@@ -1,4 +1,4 @@
-"""Alembic's own command, for whoever writes the next migration."""
+"""Alembic's own command, for developers who write the next migration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.revisions import HEAD, LATER
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of what Alembic needs of the repository, to write into."""
+    """A copy of the files that Alembic needs, to write migrations into."""
     shutil.copytree(resource_folder("migrations"), tmp_path / "migrations")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "shieldtx").symlink_to(ROOT / "shieldtx")
@@ -55,14 +55,14 @@ def test_alembic_upgrades_checks_and_downgrades(
     assert Schema(engine, schema="messages").current() is None
 
 
-def test_alembic_without_a_database_says_how_to_name_one(checkout: Path) -> None:
+def test_alembic_without_a_database_explains_how_to_name_one(checkout: Path) -> None:
     ended = alembic(checkout, "upgrade", "head")
 
     assert ended.returncode != 0
     assert "alembic -x url=" in ended.stdout + ended.stderr
 
 
-def test_a_new_migration_starts_from_the_template(
+def test_new_migration_starts_from_the_template(
     checkout: Path, engine: Engine, database_url: str
 ) -> None:
     Schema(engine).upgrade()
@@ -85,9 +85,7 @@ def test_a_new_migration_starts_from_the_template(
     assert "op.add_column('shield_relay'" in Path(written.path).read_text()
 
 
-def test_an_empty_migration_refuses_to_run_until_it_is_written(
-    checkout: Path, database_url: str
-) -> None:
+def test_empty_migration_refuses_to_run_until_written(checkout: Path, database_url: str) -> None:
     ended = alembic(checkout, "revision", "--rev-id", LATER, "-m", "nothing yet")
     assert ended.returncode == 0, ended.stderr
 

@@ -10,7 +10,7 @@ from shieldtx.store.schema import Schema
 from tests.support.revisions import HEAD, LATER
 
 
-def test_check_accepts_what_upgrade_made(engine: Engine) -> None:
+def test_check_accepts_upgraded_tables(engine: Engine) -> None:
     schema = Schema(engine, schema="messages", shards=8)
     schema.upgrade()
     schema.check()
@@ -18,7 +18,7 @@ def test_check_accepts_what_upgrade_made(engine: Engine) -> None:
     assert schema.current() == HEAD
 
 
-def test_a_database_without_tables_is_told_to_upgrade(engine: Engine) -> None:
+def test_check_of_an_empty_database_asks_for_an_upgrade(engine: Engine) -> None:
     schema = Schema(engine, schema="messages")
 
     assert schema.current() is None
@@ -28,7 +28,7 @@ def test_a_database_without_tables_is_told_to_upgrade(engine: Engine) -> None:
         schema.check()
 
 
-def test_a_database_that_was_taken_down_is_told_to_upgrade(engine: Engine) -> None:
+def test_check_after_a_downgrade_asks_for_an_upgrade(engine: Engine) -> None:
     schema = Schema(engine)
     schema.upgrade()
     schema.downgrade("base")
@@ -37,7 +37,7 @@ def test_a_database_that_was_taken_down_is_told_to_upgrade(engine: Engine) -> No
         schema.check()
 
 
-def test_a_database_behind_is_told_to_upgrade(engine: Engine, releases: Any) -> None:
+def test_check_of_older_tables_asks_for_an_upgrade(engine: Engine, releases: Any) -> None:
     schema = Schema(engine)
     schema.upgrade()
     releases.install("later")
@@ -52,9 +52,7 @@ def test_a_database_behind_is_told_to_upgrade(engine: Engine, releases: Any) -> 
     schema.check()
 
 
-def test_a_database_ahead_is_told_to_install_the_newer_shieldtx(
-    engine: Engine, releases: Any
-) -> None:
+def test_check_of_newer_tables_asks_for_a_newer_shieldtx(engine: Engine, releases: Any) -> None:
     schema = Schema(engine)
     releases.install("later")
     schema.upgrade()
@@ -70,14 +68,14 @@ def test_a_database_ahead_is_told_to_install_the_newer_shieldtx(
     assert schema.current() == LATER
 
 
-def test_another_number_of_shards_is_told_the_number_to_configure(engine: Engine) -> None:
+def test_check_of_other_shards_names_the_number_to_configure(engine: Engine) -> None:
     Schema(engine, shards=64).upgrade()
 
     with pytest.raises(SchemaMismatch, match="64 shards, not for 32: set shards to 64"):
         Schema(engine, shards=32).check()
 
 
-def test_a_lost_table_is_named(engine: Engine) -> None:
+def test_check_names_a_missing_table(engine: Engine) -> None:
     schema = Schema(engine)
     schema.upgrade()
     with engine.begin() as connection:

@@ -27,7 +27,7 @@ PATIENCE_S = 60.0
 
 @pytest.fixture
 def start_upgrade(database_url: str) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
-    """Start processes that upgrade; none outlives the test."""
+    """Start processes that upgrade; the fixture ends all of them."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
@@ -52,7 +52,7 @@ def count(engine: Engine, query: str) -> int:
 
 
 def waiting_for_the_lock(engine: Engine) -> int:
-    """Count those that try again and again; the one that goes first has run other statements."""
+    """Count the upgrades that poll for the lock; the one that holds it has run other statements."""
     return count(
         engine,
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "
@@ -71,7 +71,7 @@ def assert_whole(engine: Engine, schema: str) -> None:
         assert connection.scalar(select(func.count()).select_from(tables(schema).shard)) == 64
 
 
-def test_ten_processes_upgrade_at_once(
+def test_ten_processes_upgrade_concurrently(
     engine: Engine,
     start_upgrade: Callable[[], subprocess.Popen[bytes]],
     eventually: Any,
@@ -88,7 +88,7 @@ def test_ten_processes_upgrade_at_once(
     assert_whole(engine, "messages")
 
 
-def test_ten_threads_upgrade_at_once(database_url: str, eventually: Any) -> None:
+def test_ten_threads_upgrade_concurrently(database_url: str, eventually: Any) -> None:
     engine = create_engine(database_url, pool_size=12)
     with engine.connect() as first, first.begin() as transaction, ThreadPoolExecutor(10) as threads:
         upgrade_with(first, schema="messages")
@@ -105,7 +105,7 @@ def test_ten_threads_upgrade_at_once(database_url: str, eventually: Any) -> None
 
 
 @pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE", "AUTOCOMMIT"])
-def test_whoever_waited_sees_what_the_first_one_made(
+def test_waiting_upgrade_finds_the_tables_of_the_first(
     engine: Engine, database_url: str, isolation: Any, eventually: Any
 ) -> None:
     strict = create_engine(database_url, isolation_level=isolation)
@@ -120,9 +120,8 @@ def test_whoever_waited_sees_what_the_first_one_made(
     strict.dispose()
 
 
-def test_other_schemas_do_not_wait_but_the_same_by_another_name_does(
-    engine: Engine, eventually: Any
-) -> None:
+def test_only_upgrades_of_the_same_schema_wait(engine: Engine, eventually: Any) -> None:
+    """The same schema by another name waits, too."""
     with engine.connect() as first, first.begin() as transaction, ThreadPoolExecutor(1) as thread:
         upgrade_with(first, schema=None)
 
@@ -154,7 +153,7 @@ def test_no_lock_stays_in_the_connection_pool(database_url: str) -> None:
     engine.dispose()
 
 
-def test_a_killed_upgrade_leaves_nothing_half_done(
+def test_killed_upgrade_leaves_no_partial_tables(
     engine: Engine,
     start_upgrade: Callable[[], subprocess.Popen[bytes]],
     eventually: Any,
@@ -167,9 +166,9 @@ def test_a_killed_upgrade_leaves_nothing_half_done(
     )
 
     with engine.connect() as blocker, blocker.begin() as transaction:
-        # The last table of the migration: its name is taken by a transaction that has not ended.
+        # The last table of the migration: an open transaction has taken its name.
         blocker.execute(text("CREATE TABLE messages.shield_audit (in_the_way int)"))
-        # So that the blocker's own last statement is another one.
+        # After this, the blocker's own last statement does not match the query.
         blocker.execute(text("SELECT 1"))
         process = start_upgrade()
         eventually(

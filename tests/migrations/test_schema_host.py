@@ -1,4 +1,4 @@
-"""A host project that has Alembic migrations of its own and makes shieldtx's tables with them."""
+"""A host project with Alembic migrations of its own, which create shieldtx's tables."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def downgrade():
 
 
 class Host:
-    """A service with a table of its own and a version table named as Alembic names it."""
+    """A service with a table of its own, and a version table with Alembic's default name."""
 
     def __init__(self, folder: Path, engine: Engine) -> None:
         self.metadata = MetaData(
-            # The conventions of Alembic's documentation: not shieldtx's.
+            # The naming conventions of Alembic's documentation, which differ from shieldtx's.
             naming_convention={
                 "ix": "ix_%(column_0_label)s",
                 "uq": "uq_%(table_name)s_%(column_0_name)s",
@@ -101,7 +101,7 @@ def names(engine: Engine, schema: str | None = None) -> set[str]:
 
 
 @pytest.mark.parametrize("schema", [None, "messages"])
-def test_a_hosts_migration_makes_and_drops_the_tables(
+def test_host_migration_creates_and_drops_the_tables(
     host: Host, engine: Engine, schema: str | None
 ) -> None:
     host.write_migration(schema)
@@ -121,7 +121,7 @@ def test_a_hosts_migration_makes_and_drops_the_tables(
     assert not inspect(engine).has_schema("messages")
 
 
-def test_the_tables_go_when_the_hosts_transaction_rolls_back(host: Host, engine: Engine) -> None:
+def test_tables_go_when_the_host_transaction_rolls_back(host: Host, engine: Engine) -> None:
     host.write_migration("messages", last_words="raise RuntimeError('the host changed its mind')")
 
     with pytest.raises(RuntimeError, match="changed its mind"):
@@ -131,7 +131,7 @@ def test_the_tables_go_when_the_hosts_transaction_rolls_back(host: Host, engine:
     assert not inspect(engine).has_schema("messages")
 
 
-def test_a_caller_who_undoes_his_savepoint_undoes_the_tables(engine: Engine) -> None:
+def test_tables_go_when_the_host_savepoint_rolls_back(engine: Engine) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE orders (id int)"))
         with connection.begin_nested() as savepoint:
@@ -141,9 +141,7 @@ def test_a_caller_who_undoes_his_savepoint_undoes_the_tables(engine: Engine) -> 
     assert names(engine) == {"orders"}
 
 
-def test_without_the_filter_a_hosts_autogenerate_would_drop_the_tables(
-    host: Host, engine: Engine
-) -> None:
+def test_without_the_filter_host_autogenerate_drops_the_tables(host: Host, engine: Engine) -> None:
     host.write_migration(None)
     host.run("upgrade", "head")
 
@@ -152,7 +150,7 @@ def test_without_the_filter_a_hosts_autogenerate_would_drop_the_tables(
 
 
 @pytest.mark.parametrize("schema", [None, "messages"])
-def test_include_object_keeps_autogenerate_away_from_the_tables(
+def test_include_object_hides_the_tables_from_autogenerate(
     host: Host, engine: Engine, schema: str | None
 ) -> None:
     host.write_migration(schema)
@@ -161,22 +159,21 @@ def test_include_object_keeps_autogenerate_away_from_the_tables(
     host.run("check", include_schemas=True, include_object=include_object)
 
 
-def test_include_object_keeps_away_from_the_tables_in_the_hosts_metadata_too(
-    host: Host, engine: Engine
-) -> None:
+def test_include_object_hides_the_tables_in_the_host_metadata(host: Host, engine: Engine) -> None:
     tables("messages", host.metadata)
     host.write_migration("messages")
     host.run("upgrade", "head")
     host.run("check", include_schemas=True, include_object=include_object)
 
-    # Where the tables are not made yet either: no second CREATE TABLE beside upgrade_with.
+    # The same holds before the tables exist: autogenerate adds no second CREATE TABLE to
+    # upgrade_with.
     with engine.begin() as connection:
         downgrade_with(connection, schema="messages")
     host.run("check", include_schemas=True, include_object=include_object)
 
 
 @pytest.mark.parametrize("schema", [None, "messages"])
-def test_include_name_lets_autogenerate_cover_the_tables_in_the_hosts_metadata(
+def test_include_name_shows_the_tables_in_the_host_metadata(
     host: Host, engine: Engine, schema: str | None
 ) -> None:
     tables(schema, host.metadata)
@@ -192,7 +189,7 @@ def test_include_name_lets_autogenerate_cover_the_tables_in_the_hosts_metadata(
         host.run("check", include_schemas=True, include_name=include_name)
 
 
-def test_the_filters_let_the_hosts_own_changes_through(host: Host, engine: Engine) -> None:
+def test_filters_let_the_changes_of_the_host_through(host: Host, engine: Engine) -> None:
     host.write_migration(None)
     host.run("upgrade", "head")
     Table("invoices", host.metadata, Column("id", Integer, primary_key=True))
@@ -205,7 +202,7 @@ def test_the_filters_let_the_hosts_own_changes_through(host: Host, engine: Engin
     assert (change, table.name) == ("add_table", "invoices")
 
 
-def test_a_hosts_next_migration_brings_the_next_release(engine: Engine, releases: Any) -> None:
+def test_next_host_migration_upgrades_to_the_next_release(engine: Engine, releases: Any) -> None:
     with engine.begin() as connection:
         upgrade_with(connection)
     releases.install("later")
@@ -218,7 +215,7 @@ def test_a_hosts_next_migration_brings_the_next_release(engine: Engine, releases
     assert Schema(engine).current() == HEAD
 
 
-def test_an_async_host_migrates_over_its_connection(database_url: str) -> None:
+def test_async_host_migrates_over_its_connection(database_url: str) -> None:
     async def migrate() -> None:
         from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -238,9 +235,10 @@ def test_an_async_host_migrates_over_its_connection(database_url: str) -> None:
     asyncio.run(migrate())
 
 
-def test_upgrade_with_refuses_another_number_of_shards_and_the_transaction_goes_on(
+def test_upgrade_with_refuses_other_shards_without_an_abort(
     engine: Engine,
 ) -> None:
+    """The host's transaction goes on."""
     with engine.begin() as connection:
         upgrade_with(connection, shards=8)
         with pytest.raises(SchemaMismatch, match="set shards to 8"):

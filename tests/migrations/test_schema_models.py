@@ -1,4 +1,4 @@
-"""The models and the migrations say the same, in everything that PostgreSQL's catalog knows."""
+"""The models and the migrations agree in everything that PostgreSQL's catalog contains."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ QUERIES = {
 
 
 def event_types(connection: Connection, schema: str) -> dict[str, list[str]]:
-    """Everything that the catalog holds about a schema, without the schema's name."""
+    """Return everything that the catalog contains about a schema, without the schema's name."""
     oid = connection.scalar(
         text("SELECT oid FROM pg_namespace WHERE nspname = :name"), {"name": schema}
     )
@@ -64,7 +64,7 @@ def event_types(connection: Connection, schema: str) -> dict[str, list[str]]:
         subject: [
             line.replace(f"{schema}.", "")
             for line in map(str, connection.execute(text(query), {"schema": oid}))
-            # The number of shards is of the tables: no model knows it.
+            # The number of shards is a property of the tables: no model has it.
             if "shield_version" not in line and "shield_outbox_shard_check" not in line
         ]
         for subject, query in QUERIES.items()
@@ -81,7 +81,7 @@ def both(engine: Engine) -> Engine:
     return engine
 
 
-def test_the_catalog_shows_no_difference_between_migrations_and_models(both: Engine) -> None:
+def test_catalog_is_the_same_for_migrations_and_models(both: Engine) -> None:
     with both.connect() as connection:
         migrated, modelled = (event_types(connection, name) for name in ("migrated", "modelled"))
 
@@ -115,7 +115,7 @@ def test_the_catalog_shows_no_difference_between_migrations_and_models(both: Eng
         ("sequences", "ALTER TABLE modelled.shield_audit ALTER id SET INCREMENT BY 2"),
     ],
 )
-def test_the_comparison_sees_every_kind_of_difference(
+def test_comparison_finds_every_kind_of_difference(
     both: Engine, subject: str, tampering: str
 ) -> None:
     with both.begin() as connection:
@@ -127,7 +127,7 @@ def test_the_comparison_sees_every_kind_of_difference(
 
 
 @pytest.mark.parametrize("schema", [None, "messages"])
-def test_autogenerate_finds_nothing_to_do(engine: Engine, schema: str | None) -> None:
+def test_autogenerate_finds_no_difference(engine: Engine, schema: str | None) -> None:
     Schema(engine, schema=schema).upgrade()
 
     with engine.connect() as connection:
@@ -154,7 +154,7 @@ def test_autogenerate_finds_nothing_to_do(engine: Engine, schema: str | None) ->
         ("shield_inbox_operation_check", Operation),
     ],
 )
-def test_a_check_lists_what_the_code_lists(
+def test_check_constraint_lists_the_values_of_the_code(
     engine: Engine, constraint: str, values: list[StrEnum]
 ) -> None:
     Schema(engine).upgrade()
@@ -178,7 +178,7 @@ def test_every_state_fits_its_column(engine: Engine, an_event: dict[str, Any]) -
             assert connection.scalar(outbox.select().with_only_columns(outbox.c.status)) == state
 
 
-def test_the_list_of_own_tables_is_what_the_migrations_make(engine: Engine) -> None:
+def test_own_tables_are_those_of_the_migrations(engine: Engine) -> None:
     Schema(engine, schema="messages").upgrade()
 
     with engine.connect() as connection:

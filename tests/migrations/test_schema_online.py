@@ -1,4 +1,4 @@
-"""Upgrades of tables in use: nobody queues behind them, and what is interrupted is completed."""
+"""Upgrades of tables in use: no writer queues after them, and interrupted ones are completed."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def old(database_url: str) -> Iterator[Engine]:
 
 @contextmanager
 def upgrading(engine: Engine) -> Iterator[tuple[Future[None], list[str]]]:
-    """Upgrade in another thread, and list what it reports."""
+    """Upgrade in another thread, and collect the reported notices."""
     notices: list[str] = []
     with ThreadPoolExecutor(1) as thread:
         yield thread.submit(Schema(engine).upgrade, notice=notices.append), notices
 
 
 def write(engine: Engine, event: dict[str, Any]) -> None:
-    """Write an event, and fail rather than wait for long."""
+    """Write an event; fail instead of waiting for long."""
     columns = tables().outbox.c
     with engine.begin() as connection:
         connection.execute(text("SET LOCAL lock_timeout = '5s'"))
@@ -82,7 +82,7 @@ def test_writers_go_on_while_an_upgrade_waits_for_a_reader(
     assert f"revision {HEAD}: done" in notices
 
 
-def test_an_upgrade_that_waits_too_long_names_who_is_in_the_way(old: Engine) -> None:
+def test_upgrade_that_waits_too_long_names_the_blocker(old: Engine) -> None:
     with old.connect() as reader:
         reader.execute(select(tables().outbox.c.event_id))
         pid = reader.scalar(text("SELECT pg_backend_pid()"))
@@ -92,7 +92,7 @@ def test_an_upgrade_that_waits_too_long_names_who_is_in_the_way(old: Engine) -> 
     assert Schema(old).current() == OLD
 
 
-def test_an_interrupted_index_is_dropped_and_built_again(
+def test_interrupted_index_is_dropped_and_built_again(
     old: Engine, an_event: dict[str, Any]
 ) -> None:
     index = "shield_outbox_check_idx"
@@ -115,10 +115,11 @@ def test_an_interrupted_index_is_dropped_and_built_again(
 def deadlock_with(
     upgrade: Engine, first: str, *, then: str, after: str
 ) -> Iterator[Callable[[], bool]]:
-    """Hold what `first` locks; the call makes a cycle of locks once the upgrade waits for it.
+    """Hold the locks of `first`; the yielded call closes a lock cycle once the upgrade waits for
+    them.
 
-    The upgrade is the one that PostgreSQL ends, when it has waited for the time `after`: the other
-    transaction looks for no deadlock.
+    PostgreSQL aborts the upgrade after the time `after`: the other transaction does not check for
+    deadlocks.
     """
     with upgrade.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         name = upgrade.url.database
@@ -142,7 +143,7 @@ def deadlock_with(
         yield closes_the_cycle
 
 
-def test_a_revision_that_a_deadlock_ends_is_run_again(
+def test_revision_aborted_by_a_deadlock_runs_again(
     old: Engine, eventually: Callable[..., None]
 ) -> None:
     with (
@@ -155,12 +156,12 @@ def test_a_revision_that_a_deadlock_ends_is_run_again(
         upgrade.result(PATIENCE_S)
 
     Schema(old).check()
-    # On a machine that is too busy for the cycle, the upgrade's wait of 5 s ends first.
+    # On a machine that is too busy for the deadlock, the upgrade's lock timeout of 5 s comes first.
     assert "revision 0004: w" in notices[0]
     assert "attempt 1, writers go on" in notices[0]
 
 
-def test_an_index_whose_build_a_deadlock_ends_is_built_again(
+def test_index_build_aborted_by_a_deadlock_is_repeated(
     old: Engine, an_event: dict[str, Any], eventually: Callable[..., None]
 ) -> None:
     index = "shield_outbox_check_idx"
@@ -181,7 +182,7 @@ def test_an_index_whose_build_a_deadlock_ends_is_built_again(
     assert any(f"{index}: was ended by a deadlock, attempt 1" in line for line in notices)
 
 
-def test_check_names_what_an_interrupted_upgrade_has_left(engine: Engine, releases: Any) -> None:
+def test_check_names_the_rest_of_an_interrupted_upgrade(engine: Engine, releases: Any) -> None:
     Schema(engine).upgrade()
     releases.install("later")
     Schema(engine).upgrade()
@@ -208,7 +209,7 @@ def test_several_processes_upgrade_tables_in_use(old: Engine) -> None:
     Schema(old).check()
 
 
-def test_timeouts_of_the_server_do_not_end_an_upgrade(
+def test_server_timeouts_do_not_abort_an_upgrade(
     old: Engine, eventually: Callable[..., None]
 ) -> None:
     with old.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -244,12 +245,12 @@ PARK = text(
 
 
 def digests(engine: Engine) -> Counter[str]:
-    """How many parked records have each digest."""
+    """Return how many parked records have each digest."""
     with engine.connect() as connection:
         return Counter(connection.scalars(text("SELECT digest FROM shield_parked")).all())
 
 
-def test_digests_of_parked_records_are_made_in_batches_and_completed(old: Engine) -> None:
+def test_digests_of_parked_records_are_filled_in_batches(old: Engine) -> None:
     Schema(old).upgrade("0013")
     with old.begin() as connection:
         connection.execute(PARK, {"first": 0, "last": 249})
@@ -262,7 +263,7 @@ def test_digests_of_parked_records_are_made_in_batches_and_completed(old: Engine
 
         with pytest.raises(UpgradeBlocked, match="digests of parked records waited"):
             Schema(old).upgrade(patience=SOON, notice=lock)
-        # Writers go on, and park a record again that the former release has parked already.
+        # Writers go on, and park a record again that the former release has already parked.
         with old.begin() as connection:
             connection.execute(text("SET LOCAL lock_timeout = '1s'"))
             connection.execute(PARK, {"first": 250, "last": 259})
@@ -280,7 +281,7 @@ def test_digests_of_parked_records_are_made_in_batches_and_completed(old: Engine
     assert sorted(digests(old).values()) == [10, 250]
 
 
-def test_a_host_upgrades_in_its_own_transaction(old: Engine) -> None:
+def test_host_upgrades_in_its_own_transaction(old: Engine) -> None:
     with old.connect() as connection, connection.begin() as transaction:
         upgrade_with(connection)
         transaction.rollback()

@@ -1,4 +1,4 @@
-"""Rows in any state, and tables that go back to an earlier revision and forward again."""
+"""Rows in any state, and tables that are downgraded to an earlier revision and upgraded again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HALF_MESSAGES = "0004"
 EARLIER = [f"{number:04}" for number in range(int(HEAD) - 1, FIRST - 1, -1)]
 FOR_A_PERSON = {OutboxStatus.FAILED, OutboxStatus.UNRESOLVED, InboxStatus.DEAD}
 KEPT_WHOLE = {*OUTBOX.states, *INBOX.states}.difference(OUTBOX.settled, INBOX.settled)
-"""Of settled rows only how they ended is needed: nobody works on them any more."""
+"""States whose rows must survive unchanged; of settled rows only the columns ENDED are needed."""
 ENDED = ("event_id", "status", "settled_at", "payload", "key", "biz_key")
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -41,7 +41,7 @@ def engine(databases: MigratedDatabases) -> Iterator[Engine]:
 
 
 def _rows() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield rows in every state, and in every place that an open one can be in."""
+    """Yield rows in every state, and open rows in every combination of flags."""
     for status in OUTBOX.states:
         yield "outbox", outbox_row(status)
     for place in (
@@ -59,7 +59,7 @@ def _rows() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _read(connection: Connection) -> Found:
-    """Return what has to be there again, by event and table."""
+    """Return the columns that must survive, by event and table."""
     t = tables()
     return {
         (row["event_id"], name): _to_be_kept(row)
@@ -72,13 +72,13 @@ def _to_be_kept(row: dict[str, Any]) -> dict[str, Any]:
     if row["status"] not in {*KEPT_WHOLE, *FOR_A_PERSON}:
         return {column: row[column] for column in ENDED}
     if "holds_key" in row:
-        # A blocked one comes back into the line, until a relay blocks it again.
+        # A blocked row returns to the queue, until a relay blocks it again.
         row["holds_key"] = row["holds_key"] and row["waiting"]
     return row
 
 
 def _there_and_back(engine: Engine, revision: str) -> list[str]:
-    """Take rows to a revision and back, without those that forbid it; describe what was lost."""
+    """Downgrade and upgrade, without the rows that forbid the downgrade; describe the losses."""
     schema, t = Schema(engine, shards=1), tables()
     with engine.begin() as connection:
         for table in (t.outbox, t.inbox):
@@ -114,12 +114,12 @@ def _remove(engine: Engine, refusal: SchemaMismatch) -> None:
 
 
 @pytest.mark.parametrize("revision", EARLIER)
-def test_a_downgrade_is_refused_or_all_rows_are_there_again(engine: Engine, revision: str) -> None:
+def test_downgrade_is_refused_or_keeps_all_rows(engine: Engine, revision: str) -> None:
     assert not _there_and_back(engine, revision)
 
 
 @pytest.mark.selftest
-def test_the_rows_find_out_a_downgrade_that_forgets_half_messages(
+def test_rows_detect_a_downgrade_that_loses_half_messages(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sound = Migrations.refuse_losses

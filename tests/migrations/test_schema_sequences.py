@@ -19,7 +19,7 @@ from tests.support.rows_read import rows_read
 
 @pytest.mark.parametrize("schema", [None, "order"])
 @pytest.mark.parametrize("settled", [False, True])
-def test_a_sequence_below_its_rows_is_refused_with_the_remedy(
+def test_sequence_below_its_rows_is_refused_with_the_remedy(
     engine: Engine, an_event: dict[str, Any], schema: str | None, settled: bool
 ) -> None:
     checked = Schema(engine, schema=schema)
@@ -34,7 +34,7 @@ def test_a_sequence_below_its_rows_is_refused_with_the_remedy(
             connection.execute(text(f"UPDATE {table} SET settled_at = now()"))
     checked.check_sequences()
 
-    # What a switch-over to a logical replica does: the rows are there, the sequence starts again.
+    # A switch-over to a logical replica does this: it keeps the rows and restarts the sequence.
     with engine.begin() as connection:
         connection.execute(text(f"ALTER TABLE {table} ALTER COLUMN seq RESTART WITH 1"))
     with pytest.raises(SchemaMismatch, match=r"at 1, but there are rows up to 41") as caught:
@@ -46,14 +46,14 @@ def test_a_sequence_below_its_rows_is_refused_with_the_remedy(
     checked.check_sequences()
 
 
-def test_sequences_of_new_tables_are_in_order(engine: Engine) -> None:
+def test_sequences_of_new_tables_are_accepted(engine: Engine) -> None:
     Schema(engine).upgrade()
 
     Schema(engine).check_sequences()
 
 
 def assert_found(engine: Engine, table: str, highest_seq: int) -> None:
-    """The check knows the highest number: it refuses a sequence that goes on with it."""
+    """Assert the highest number that the check finds: a sequence that reuses it is refused."""
     check = Schema(engine).check_sequences
     check()
     with engine.begin() as connection:
@@ -64,7 +64,7 @@ def assert_found(engine: Engine, table: str, highest_seq: int) -> None:
 
 @pytest.mark.parametrize("settled_last", [False, True])
 @pytest.mark.parametrize("open_as", [{}, {"waiting": True}, {"holds_key": True}])
-def test_the_highest_number_is_that_of_an_old_open_event_or_of_one_of_the_latest(
+def test_highest_number_is_of_an_old_open_or_a_latest_event(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, open_as: dict[str, Any], settled_last: bool
 ) -> None:
     monkeypatch.setattr(sequences, "_LATEST", 2)
@@ -78,7 +78,7 @@ def test_the_highest_number_is_that_of_an_old_open_event_or_of_one_of_the_latest
     assert_found(engine, "shield_outbox", len(open_rows) + len(settled))
 
 
-def test_the_highest_number_of_the_inbox_is_that_of_an_old_open_event(
+def test_highest_inbox_number_may_be_of_an_old_open_event(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sequences, "_LATEST", 1)
@@ -94,7 +94,7 @@ def test_the_highest_number_of_the_inbox_is_that_of_an_old_open_event(
     assert_found(engine, "shield_inbox", len(rows))
 
 
-def test_the_highest_number_is_found_by_indexes_without_the_one_on_settled_rows(
+def test_highest_number_needs_no_index_on_settled_rows(
     engine: Engine, an_event: dict[str, Any]
 ) -> None:
     Schema(engine).upgrade()
@@ -103,7 +103,7 @@ def test_the_highest_number_is_found_by_indexes_without_the_one_on_settled_rows(
     names = [column.name for column in outbox.c if column.name not in ("event_id", "seq")]
     copied = ", ".join(names)
     with engine.begin() as connection:
-        # PostgreSQL 14 and 15 do not have it.
+        # PostgreSQL 14 and 15 do not have this index.
         connection.execute(text("DROP INDEX IF EXISTS shield_outbox_settled_idx"))
         connection.execute(outbox.insert().values(an_event | {"settled_at": func.now()}))
         connection.execute(

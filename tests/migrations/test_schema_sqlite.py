@@ -1,4 +1,4 @@
-"""SQLite is enough for a user's own tests: the same verbs, one file, no schemas."""
+"""SQLite suffices for a user's own tests: the same commands, one file, no schemas."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def definitions(engine: Engine) -> list[tuple[str, str]]:
     with engine.connect() as connection:
         found = connection.execute(
             text(
-                # Triggers hold the number of shards: it is of the tables, no model knows it.
+                # Triggers hold the number of shards: it is a property of the tables, and no model
+                # has it.
                 "SELECT name, sql FROM sqlite_master "
                 "WHERE name NOT LIKE '%version%' AND sql <> '' AND type <> 'trigger'"
             )
@@ -40,7 +41,7 @@ def definitions(engine: Engine) -> list[tuple[str, str]]:
         return sorted((name, " ".join(sql.split())) for name, sql in found)
 
 
-def test_up_down_and_up_again(sqlite: Engine) -> None:
+def test_sqlite_upgrades_downgrades_and_upgrades_again(sqlite: Engine) -> None:
     schema = Schema(sqlite, shards=8)
     schema.upgrade()
     schema.check()
@@ -57,14 +58,16 @@ def test_up_down_and_up_again(sqlite: Engine) -> None:
         assert connection.scalar(select(func.count()).select_from(tables().shard)) == 8
 
 
-def test_it_works_in_memory() -> None:
+def test_sqlite_upgrades_in_memory() -> None:
     engine = create_engine("sqlite://", poolclass=StaticPool)
     Schema(engine).upgrade()
     Schema(engine).check()
     engine.dispose()
 
 
-def test_migrations_and_models_make_the_same(sqlite: Engine, tmp_path: Path) -> None:
+def test_sqlite_tables_are_the_same_for_migrations_and_models(
+    sqlite: Engine, tmp_path: Path
+) -> None:
     Schema(sqlite).upgrade()
     modelled = create_engine(f"sqlite:///{tmp_path / 'modelled.db'}")
     tables().metadata.create_all(modelled)
@@ -77,12 +80,12 @@ def test_migrations_and_models_make_the_same(sqlite: Engine, tmp_path: Path) -> 
 
 
 def sorted_columns(found: list[tuple[str, str]]) -> list[tuple[str, list[str]]]:
-    """The constraints of a table may come in any order; one that was renamed has quotes."""
+    """Sort the constraints of each table, and remove the quotes of renamed ones."""
     plain = [(name, sql.replace(f'"{name}"', name)) for name, sql in found]
     return [(name, sorted(sql.removesuffix(")").rstrip().split(", "))) for name, sql in plain]
 
 
-def test_a_status_that_does_not_exist_is_refused(sqlite: Engine, an_event: dict[str, Any]) -> None:
+def test_sqlite_refuses_an_unknown_status(sqlite: Engine, an_event: dict[str, Any]) -> None:
     Schema(sqlite).upgrade()
     outbox = tables().outbox
 
@@ -94,7 +97,7 @@ def test_a_status_that_does_not_exist_is_refused(sqlite: Engine, an_event: dict[
             connection.execute(outbox.update().values(status="LOST"))
 
 
-def test_a_migration_that_fails_leaves_nothing_half_done(sqlite: Engine) -> None:
+def test_sqlite_migration_that_fails_leaves_no_changes(sqlite: Engine) -> None:
     with sqlite.begin() as connection:
         connection.execute(text("CREATE TABLE shield_audit (in_the_way int)"))
 
@@ -104,7 +107,7 @@ def test_a_migration_that_fails_leaves_nothing_half_done(sqlite: Engine) -> None
     assert inspect(sqlite).get_table_names() == ["shield_audit"]
 
 
-def test_it_is_rolled_back_with_the_callers_transaction(sqlite: Engine) -> None:
+def test_sqlite_upgrade_rolls_back_with_the_host_transaction(sqlite: Engine) -> None:
     with sqlite.connect() as connection, connection.begin() as transaction:
         connection.execute(text("CREATE TABLE theirs (id int)"))
         upgrade_with(connection)
@@ -113,7 +116,7 @@ def test_it_is_rolled_back_with_the_callers_transaction(sqlite: Engine) -> None:
     assert set(inspect(sqlite).get_table_names()) <= {"theirs"}
 
 
-def test_threads_upgrade_at_once(sqlite: Engine) -> None:
+def test_sqlite_threads_upgrade_concurrently(sqlite: Engine) -> None:
     with ThreadPoolExecutor(4) as threads:
         for upgrade in [threads.submit(Schema(sqlite).upgrade) for _ in range(4)]:
             upgrade.result(60)
@@ -121,6 +124,6 @@ def test_threads_upgrade_at_once(sqlite: Engine) -> None:
     Schema(sqlite).check()
 
 
-def test_a_schema_is_refused(sqlite: Engine) -> None:
+def test_sqlite_refuses_a_schema(sqlite: Engine) -> None:
     with pytest.raises(ConfigurationError, match="schema: sqlite has none"):
         Schema(sqlite, schema="messages").upgrade()

@@ -27,7 +27,7 @@ def table_names(engine: Engine, schema: str | None = None) -> set[str]:
     return set(inspect(engine).get_table_names(schema))
 
 
-def test_upgrade_makes_every_table_and_a_row_for_each_shard(engine: Engine) -> None:
+def test_upgrade_creates_every_table_and_a_row_per_shard(engine: Engine) -> None:
     Schema(engine, shards=16).upgrade()
 
     assert table_names(engine) == OWN_TABLES
@@ -36,7 +36,7 @@ def test_upgrade_makes_every_table_and_a_row_for_each_shard(engine: Engine) -> N
     assert sorted(shards) == list(range(16))
 
 
-def test_upgrading_again_changes_nothing(engine: Engine, an_event: dict[str, Any]) -> None:
+def test_second_upgrade_changes_nothing(engine: Engine, an_event: dict[str, Any]) -> None:
     schema = Schema(engine)
     schema.upgrade()
     with engine.begin() as connection:
@@ -50,7 +50,7 @@ def test_upgrading_again_changes_nothing(engine: Engine, an_event: dict[str, Any
         assert connection.scalar(select(func.count()).select_from(tables().shard)) == 64
 
 
-def test_down_drops_everything_and_up_makes_it_again(
+def test_downgrade_drops_everything_and_upgrade_recreates_it(
     engine: Engine, an_event: dict[str, Any]
 ) -> None:
     schema = Schema(engine, schema="messages")
@@ -71,13 +71,13 @@ def test_down_drops_everything_and_up_makes_it_again(
         assert connection.scalar(select(func.count()).select_from(tables("messages").outbox)) == 0
 
 
-def test_going_down_where_nothing_is_does_nothing(engine: Engine) -> None:
+def test_downgrade_of_an_empty_database_does_nothing(engine: Engine) -> None:
     Schema(engine, schema="messages").downgrade("base")
 
     assert not inspect(engine).has_schema("messages")
 
 
-def test_a_schema_with_tables_of_others_in_it_survives_the_downgrade(engine: Engine) -> None:
+def test_downgrade_keeps_a_schema_with_foreign_tables(engine: Engine) -> None:
     schema = Schema(engine, schema="messages")
     schema.upgrade()
     with engine.begin() as connection:
@@ -88,7 +88,7 @@ def test_a_schema_with_tables_of_others_in_it_survives_the_downgrade(engine: Eng
     assert table_names(engine, "messages") == {"theirs"}
 
 
-def test_a_schema_that_was_there_before_survives_the_downgrade(engine: Engine) -> None:
+def test_downgrade_keeps_a_schema_that_existed_before(engine: Engine) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE SCHEMA messages"))
     schema = Schema(engine, schema="messages")
@@ -100,7 +100,7 @@ def test_a_schema_that_was_there_before_survives_the_downgrade(engine: Engine) -
     assert not table_names(engine, "messages")
 
 
-def test_rows_survive_the_next_release_and_the_way_back(
+def test_rows_survive_the_next_release_and_the_downgrade(
     engine: Engine, an_event: dict[str, Any], releases: Any
 ) -> None:
     schema = Schema(engine)
@@ -123,7 +123,9 @@ def test_rows_survive_the_next_release_and_the_way_back(
         assert connection.scalar(select(tables().outbox.c.event_id)) == an_event["event_id"]
 
 
-def test_events_of_before_are_no_half_messages(engine: Engine, an_event: dict[str, Any]) -> None:
+def test_events_from_before_half_messages_stay_ordinary(
+    engine: Engine, an_event: dict[str, Any]
+) -> None:
     schema = Schema(engine)
     schema.upgrade("0003")
     with engine.begin() as connection:
@@ -142,7 +144,7 @@ def test_events_of_before_are_no_half_messages(engine: Engine, an_event: dict[st
 
 
 @pytest.mark.parametrize("status", ["HALF", "UNRESOLVED"])
-def test_a_downgrade_that_would_orphan_half_messages_is_refused(
+def test_downgrade_that_would_orphan_half_messages_is_refused(
     engine: Engine, an_event: dict[str, Any], status: str
 ) -> None:
     schema = Schema(engine)
@@ -190,13 +192,11 @@ LOST_BY = {
         "shield_trace",
     ),
 }
-"""By the revision that a downgrade leads to: rows that it would lose, its error, their table."""
+"""By the target revision: rows that the downgrade would lose, its error, and their table."""
 
 
 @pytest.mark.parametrize("revision", sorted(LOST_BY))
-def test_a_downgrade_that_would_lose_rows_is_refused_before_its_first_step(
-    engine: Engine, revision: str
-) -> None:
+def test_lossy_downgrade_is_refused_before_its_first_step(engine: Engine, revision: str) -> None:
     rows, refusal, table = LOST_BY[revision]
     schema = Schema(engine)
     schema.upgrade()
@@ -213,9 +213,11 @@ def test_a_downgrade_that_would_lose_rows_is_refused_before_its_first_step(
     assert schema.current() == revision
 
 
-def test_before_postgresql_16_there_is_no_index_that_keeps_updates_from_being_hot(
+def test_indexes_on_settled_rows_need_postgresql_16(
     engine: Engine,
 ) -> None:
+    """Before 16, such an index keeps updates from being HOT."""
+
     def of_settled() -> set[str]:
         with engine.connect() as connection:
             names = connection.scalars(text("SELECT indexname FROM pg_indexes"))
@@ -234,7 +236,7 @@ def test_before_postgresql_16_there_is_no_index_that_keeps_updates_from_being_ho
     assert schema.current() == "0005"
 
 
-def test_steps_can_be_taken_one_by_one(engine: Engine, releases: Any) -> None:
+def test_revisions_can_be_applied_one_by_one(engine: Engine, releases: Any) -> None:
     releases.install("later")
     schema = Schema(engine)
 
@@ -246,7 +248,7 @@ def test_steps_can_be_taken_one_by_one(engine: Engine, releases: Any) -> None:
     assert schema.current() == HEAD
 
 
-def test_two_schemas_live_side_by_side(engine: Engine, an_event: dict[str, Any]) -> None:
+def test_two_schemas_are_independent(engine: Engine, an_event: dict[str, Any]) -> None:
     orders, stock = Schema(engine, schema="orders"), Schema(engine, schema="stock", shards=8)
     orders.upgrade()
     stock.upgrade()
@@ -265,7 +267,7 @@ def test_two_schemas_live_side_by_side(engine: Engine, an_event: dict[str, Any])
     assert not table_names(engine)
 
 
-def test_a_schema_named_like_a_keyword_works(engine: Engine) -> None:
+def test_schema_named_like_a_keyword_works(engine: Engine) -> None:
     schema = Schema(engine, schema="order")
     schema.upgrade()
     schema.check()
@@ -274,7 +276,7 @@ def test_a_schema_named_like_a_keyword_works(engine: Engine) -> None:
     assert not inspect(engine).has_schema("order")
 
 
-def test_a_role_without_the_right_to_make_schemas_can_use_one_that_is_there(
+def test_role_without_create_right_can_use_an_existing_schema(
     engine: Engine,
 ) -> None:
     with engine.connect() as connection, connection.begin() as transaction:
@@ -294,12 +296,12 @@ def test_a_role_without_the_right_to_make_schemas_can_use_one_that_is_there(
 @pytest.mark.parametrize(
     "name", ["", "Messages", "1st", "my schema", 'a"b', "a;b", "pg_mine", "a" * 64, "messages\n"]
 )
-def test_a_schema_that_would_need_quotes_is_refused_naming_the_setting(name: str) -> None:
+def test_schema_that_needs_quotes_is_refused_by_its_setting(name: str) -> None:
     with pytest.raises(ConfigurationError, match="SHIELDTX_SCHEMA"):
         schema_name(name, setting="SHIELDTX_SCHEMA")
 
 
-def test_a_plain_name_and_none_are_schemas() -> None:
+def test_plain_name_and_none_are_schemas() -> None:
     assert [schema_name(name) for name in ("messages", "_m2", "a" * 63, None)] == [
         "messages",
         "_m2",
@@ -308,7 +310,7 @@ def test_a_plain_name_and_none_are_schemas() -> None:
     ]
 
 
-def test_upgrade_refuses_a_bad_schema_before_it_touches_the_database(engine: Engine) -> None:
+def test_invalid_schema_is_refused_before_any_statement(engine: Engine) -> None:
     with pytest.raises(ConfigurationError, match="schema"):
         Schema(engine, schema="Messages").upgrade()
 
@@ -316,28 +318,26 @@ def test_upgrade_refuses_a_bad_schema_before_it_touches_the_database(engine: Eng
 
 
 @pytest.mark.parametrize("shards", [0, -1, 32_769])
-def test_a_number_of_shards_that_cannot_be_is_refused(engine: Engine, shards: int) -> None:
+def test_impossible_number_of_shards_is_refused(engine: Engine, shards: int) -> None:
     with pytest.raises(ConfigurationError, match="shards"):
         Schema(engine, shards=shards).upgrade()
 
     assert not table_names(engine)
 
 
-def test_the_largest_number_of_shards_works(engine: Engine) -> None:
+def test_largest_number_of_shards_works(engine: Engine) -> None:
     Schema(engine, shards=32_768).upgrade()
     Schema(engine, shards=32_768).check()
 
 
-def test_an_unknown_revision_is_refused_and_nothing_stays_behind(engine: Engine) -> None:
+def test_unknown_revision_is_refused_without_changes(engine: Engine) -> None:
     with pytest.raises(ConfigurationError, match="no way from revision base to 0815"):
         Schema(engine, schema="messages").upgrade("0815")
 
     assert not inspect(engine).has_schema("messages")
 
 
-def test_upgrade_refuses_another_number_of_shards_and_changes_nothing(
-    engine: Engine, releases: Any
-) -> None:
+def test_upgrade_refuses_another_number_of_shards_unchanged(engine: Engine, releases: Any) -> None:
     Schema(engine, shards=64).upgrade()
     releases.install("later")
 
@@ -347,7 +347,7 @@ def test_upgrade_refuses_another_number_of_shards_and_changes_nothing(
     assert Schema(engine).current() == HEAD
 
 
-def test_an_engine_in_autocommit_still_migrates_all_or_nothing(database_url: str) -> None:
+def test_autocommit_engine_migrates_all_or_nothing(database_url: str) -> None:
     engine = create_engine(database_url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         connection.execute(text("CREATE TABLE shield_audit (in_the_way int)"))
@@ -359,7 +359,7 @@ def test_an_engine_in_autocommit_still_migrates_all_or_nothing(database_url: str
     engine.dispose()
 
 
-def test_a_callers_connection_in_autocommit_is_refused(database_url: str) -> None:
+def test_autocommit_connection_of_the_host_is_refused(database_url: str) -> None:
     engine = create_engine(database_url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection, pytest.raises(TransactionRefused, match="AUTOCOMMIT"):
         upgrade_with(connection)
@@ -369,7 +369,7 @@ def test_a_callers_connection_in_autocommit_is_refused(database_url: str) -> Non
 
 
 @pytest.mark.parametrize("schema", [None, "order"])
-def test_events_outside_of_the_shards_come_into_those_of_their_keys(
+def test_events_outside_of_the_shards_move_to_their_shards(
     engine: Engine, an_event: dict[str, Any], schema: str | None
 ) -> None:
     made = Schema(engine, schema=schema, shards=16)
@@ -390,11 +390,11 @@ def test_events_outside_of_the_shards_come_into_those_of_their_keys(
         assert connection.scalar(
             text("SELECT convalidated FROM pg_constraint WHERE conname LIKE '%shard_check'")
         )
-        # A running relay's claims then start from the beginning, below the rows that came.
+        # The claims of a running relay then start from the beginning, below the moved rows.
         assert set(connection.scalars(select(tables(schema).shard.c.epoch))) == {1}
 
 
-def test_parked_records_keep_their_content_as_part_of_their_key(engine: Engine) -> None:
+def test_parked_records_get_a_digest_in_their_key(engine: Engine) -> None:
     schema = Schema(engine)
     schema.upgrade("0013")
     park = text(
@@ -425,7 +425,7 @@ def test_parked_records_keep_their_content_as_part_of_their_key(engine: Engine) 
         assert connection.scalar(text("SELECT count(*) FROM shield_parked")) == 1
 
 
-def test_tables_keep_their_number_where_none_is_asked_for(engine: Engine) -> None:
+def test_upgrade_without_a_number_keeps_the_shards(engine: Engine) -> None:
     Schema(engine, shards=16).upgrade("0006")
 
     Schema(engine).upgrade()
@@ -435,7 +435,7 @@ def test_tables_keep_their_number_where_none_is_asked_for(engine: Engine) -> Non
         assert connection.scalar(select(func.count()).select_from(tables().shard)) == 16
 
 
-def test_half_messages_whose_checks_were_forgotten_are_checked_again(
+def test_half_messages_with_lost_checks_are_checked_again(
     engine: Engine, an_event: dict[str, Any]
 ) -> None:
     schema = Schema(engine, shards=8)
@@ -455,7 +455,7 @@ def test_half_messages_whose_checks_were_forgotten_are_checked_again(
     ]
 
 
-def test_a_half_message_is_found_and_decided_whatever_is_known_of_its_checks(
+def test_half_message_is_decided_whatever_its_check_columns(
     engine: Engine, an_event: dict[str, Any]
 ) -> None:
     Schema(engine, shards=8).upgrade()
@@ -473,9 +473,7 @@ def test_a_half_message_is_found_and_decided_whatever_is_known_of_its_checks(
     assert admin.latest(limit=9) == []
 
 
-def test_what_is_discarded_keeps_the_tables_of_this_release(
-    engine: Engine, an_event: dict[str, Any]
-) -> None:
+def test_discarded_rows_prevent_a_downgrade(engine: Engine, an_event: dict[str, Any]) -> None:
     schema = Schema(engine)
     schema.upgrade("0014")
     now = datetime.now(UTC)

@@ -1,9 +1,9 @@
-"""The corpus: records with one thing wrong (or only odd) in each, told as changes to a good one.
+"""The corpus: records with one error or oddity each, described as changes to a good record.
 
-A file of `corpus/` says what becomes of its record (`expect`: parked, taken, or ignored for want of
-a handler), what the reason must be like, and what differs from the good record: headers left out
-(`without`), put in place (`set`) or added (`add`), the key, the value. Bytes are text in UTF-8, or
-an object: `base64`, or one of those that make something long.
+A file of `corpus/` contains the expected outcome of its record (`expect`: parked, taken, or ignored
+for want of a handler), a pattern for the reason, and the differences from the good record: headers
+left out (`without`), replaced (`set`) or added (`add`), the key, the value. Bytes are text in
+UTF-8, or an object: `base64`, or one of those that make something long.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CORPUS = Path(__file__).parent / "corpus"
 
 
 class HeaderName(str):
-    """A header's name; lone surrogates stand for bytes that are no UTF-8, and go out as those."""
+    """A header's name; lone surrogates are sent as the bytes that are not UTF-8."""
 
     __slots__ = ()
 
@@ -35,32 +35,32 @@ class HeaderName(str):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """A record of the corpus, and what should become of it."""
+    """A record of the corpus, and its expected outcome."""
 
     name: str
     expect: str
     reason: str
     id: UUID
-    """Of its event, where it is one."""
+    """The id of its event, where the record is an event."""
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
 
 
 def cases() -> list[Case]:
-    """Every case, by name."""
+    """Return every case, sorted by name."""
     return [_case(path) for path in sorted(CORPUS.glob("*.json"))]
 
 
 def event_of(name: str) -> Envelope:
-    """A good event with an id, a business key and a payload of its own."""
+    """Return a good event with an id, a business key and a payload of its own."""
     return GOOD.evolve(
         id=uuid5(NAMESPACE_URL, name), biz_key=name, payload=json.dumps({"name": name})
     )
 
 
 def record_of(envelope: Envelope, prefix: str) -> Record:
-    """The record of a good event."""
+    """Return the record of a good event."""
     return cloudevents.encode(envelope, prefix)
 
 

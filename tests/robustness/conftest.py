@@ -1,4 +1,4 @@
-"""A service of one's own on each broker, and a producer that writes whatever it is told."""
+"""A service of the test's own on each broker, and a producer that writes arbitrary records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Make = Callable[..., Service]
 
 @pytest.fixture
 def make_service(databases: MigratedDatabases) -> Iterator[Make]:
-    """Make services by name and broker; each has a PostgreSQL database of its own."""
+    """Create services by name and broker; each has a PostgreSQL database of its own."""
     with ExitStack() as closing:
 
         def make(name: str, broker: Broker, **settings: Any) -> Service:

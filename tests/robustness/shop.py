@@ -1,4 +1,4 @@
-"""A service whose module does what SHOP_DOES says while it is imported."""
+"""A service whose module executes SHOP_DOES at import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Hypothesis draws records, texts and environments from: good ones with something wrong."""
+"""Hypothesis strategies for records, texts and environments: good ones with one or more errors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ GOOD = Envelope(
 
 
 def received(record: Record, *, offset: int = 0) -> ReceivedRecord:
-    """A record as a consumer reads it."""
+    """Return the record as a consumer reads it."""
     return ReceivedRecord(
         topic=record.topic,
         partition=0,
@@ -111,7 +111,7 @@ plausible = (
 topics = st.sampled_from(
     ["shop..commit", "shop.commit", ".commit", "orders.placed.commit", "shop.orders.placed.half"]
 ) | st.from_regex(r"\A[A-Za-z0-9._-]{1,249}\Z")
-"""What the broker takes as a name."""
+"""Names that the broker accepts."""
 
 json_numbers = st.sampled_from(
     [

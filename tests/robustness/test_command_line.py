@@ -1,4 +1,4 @@
-"""Hostile words and environments: one line that says what is wrong, in time, and no secret."""
+"""Hostile arguments and environments: one line with the problem, in time, without secrets."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SECRET = "s3cr3tw0rd"
 NOBODY = "127.0.0.1:1"
 UNHEARD_OF = "01a1ff3e-6fbd-72c3-aad7-21c0b0ab8860"
 RAW = "\udcff\udcfe"
-"""Bytes that are no UTF-8, as Python has them in arguments and variables."""
+"""Bytes that are not UTF-8, as Python represents them in arguments and variables."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """How a command ended and what it said, as bytes of UTF-8 or not."""
+    """The exit status and the output of a command; bytes that are not UTF-8 are lone surrogates."""
 
     status: int
     out: str
@@ -72,7 +72,7 @@ def database(postgres: EmbeddedPostgres) -> Iterator[str]:
 
 @pytest.fixture
 def run(database: str, tmp_path: Path) -> Run:
-    """Run a command to its end; standard output may be somewhere else."""
+    """Run a command until it exits; `out` redirects standard output."""
 
     def run(*words: str, out: str = "", **environment: str) -> Result:
         files = [tmp_path / name for name in ("stdin", "stdout", "stderr")]
@@ -101,7 +101,7 @@ def run(database: str, tmp_path: Path) -> Run:
 
 
 def assert_one_line(result: Result, *told: str) -> None:
-    """It failed, said why in one line of printable text, and told nobody a secret."""
+    """Assert a failure with its reason in one line of printable text, without any secret."""
     assert result.status in {1, 2, 3}, result
     assert "Traceback" not in result.err, result.err
     lines = [line for line in result.err.splitlines() if line]
@@ -136,7 +136,7 @@ def assert_one_line(result: Result, *told: str) -> None:
         ("a." * 2000 + "a:shield", "--app"),
     ],
 )
-def test_no_text_as_the_application_costs_more_than_a_line(run: Run, app: str, told: str) -> None:
+def test_any_text_as_the_application_costs_one_line(run: Run, app: str, told: str) -> None:
     assert_one_line(run("--app", app, "relay", "--once"), told)
 
 
@@ -149,26 +149,28 @@ def test_no_text_as_the_application_costs_more_than_a_line(run: Run, app: str, t
         ("recurse", "RecursionError"),
     ],
 )
-def test_a_module_that_breaks_off_is_told_with_its_place(run: Run, does: str, told: str) -> None:
+def test_module_that_fails_at_import_is_named_with_the_place(
+    run: Run, does: str, told: str
+) -> None:
     result = run("--app", "tests.robustness.shop:shield", "relay", SHOP_DOES=does)
     assert_one_line(result, told, "importing tests.robustness.shop failed")
     assert result.status == 2
 
 
-def test_what_a_module_prints_does_not_get_into_the_results(run: Run) -> None:
+def test_module_output_stays_out_of_the_results(run: Run) -> None:
     result = run("--app", "tests.robustness.shop:shield", "status", "--json", SHOP_DOES="print")
     assert result.status == 0, result.err
     assert isinstance(json.loads(result.out), dict)
     assert "hello from the shop" in result.err
 
 
-# --- words ----------------------------------------------------------------------------------------
+# --- arguments -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "group", [*(i for i in INJECTIONS if i not in {"", "-1"}), RAW, "x" * 5000]
 )
-def test_no_text_is_a_group_that_can_be_consumed(run: Run, group: str) -> None:
+def test_any_text_as_a_group_is_refused(run: Run, group: str) -> None:
     assert_one_line(run("--app", "tests.robustness.shop:shield", "consume", group), "group")
 
 
@@ -201,7 +203,7 @@ def test_no_text_is_a_group_that_can_be_consumed(run: Run, group: str) -> None:
     ],
     ids=" ".join,
 )
-def test_hostile_words_are_told_in_a_line(
+def test_hostile_arguments_are_reported_in_one_line(
     run: Run, database: str, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     config = tmp_path / "reconcile.toml"
@@ -222,7 +224,7 @@ def test_hostile_words_are_told_in_a_line(
         f'url = "{SECRET}',
     ],
 )
-def test_a_hostile_file_of_services_is_told_in_a_line(
+def test_hostile_config_file_is_reported_in_one_line(
     run: Run, database: str, service: str, tmp_path: Path
 ) -> None:
     config = tmp_path / "reconcile.toml"
@@ -233,7 +235,7 @@ def test_a_hostile_file_of_services_is_told_in_a_line(
     assert result.status == 3
 
 
-def test_text_that_is_sql_finds_nothing_and_drops_nothing(run: Run, database: str) -> None:
+def test_sql_text_finds_nothing_and_drops_nothing(run: Run, database: str) -> None:
     for hostile in INJECTIONS:
         if hostile and not hostile.startswith("-"):
             result = run("dead", "list", "--json", "--group", hostile, "--topic", hostile)
@@ -270,31 +272,31 @@ def test_text_that_is_sql_finds_nothing_and_drops_nothing(run: Run, database: st
         ("SHIELDTX_RELAY_LEASE", "9" * 5000),
     ],
 )
-def test_a_hostile_environment_is_told_in_a_line(run: Run, variable: str, value: str) -> None:
+def test_hostile_environment_is_reported_in_one_line(run: Run, variable: str, value: str) -> None:
     assert_one_line(run("status", **{variable: value}))
 
 
 @pytest.mark.parametrize(
     "dbname", ['x"; DROP DATABASE postgres; --', "x' OR '1'='1", "a b%20c", "\u202e\x1b[31m", "%s"]
 )
-def test_no_name_of_a_database_is_more_than_a_name(run: Run, database: str, dbname: str) -> None:
+def test_database_name_is_used_as_a_name_only(run: Run, database: str, dbname: str) -> None:
     url = database.rpartition("/")[0]
     assert_one_line(run("status", SHIELDTX_DATABASE_URL=f"{url}/{dbname}"), "does not exist")
 
 
 @pytest.mark.parametrize("bootstrap", ["h:99999", "[::1]", ",", "a:1,", RAW, "h\n:0"])
-def test_no_text_as_the_brokers_address_hangs(run: Run, bootstrap: str) -> None:
+def test_any_text_as_the_broker_address_ends_in_time(run: Run, bootstrap: str) -> None:
     shop = ("--app", "tests.robustness.shop:shield")
     assert_one_line(run(*shop, "topics", "list", SHIELDTX_KAFKA_BOOTSTRAP=bootstrap), "Kafka")
 
 
-# --- where the results go -------------------------------------------------------------------------
+# --- output --------------------------------------------------------------------------------------
 
 SHOW = ("dead", "show", "stock/t.commit/0/7", "--payload")
 
 
 def anew(database: str, *words: str, where: str = "", **environment: str) -> Result:
-    """Run a command in a Python of its own, as a shell starts it."""
+    """Run a command in a new Python process, as a shell starts it."""
     script = f'exec "$0" -c "from shieldtx.cli import main; main()" "$@" {where}'
     done = subprocess.run(
         ["/bin/sh", "-c", script, sys.executable, *words],
@@ -315,13 +317,13 @@ def anew(database: str, *words: str, where: str = "", **environment: str) -> Res
 
 
 def assert_shown(result: Result) -> None:
-    """The odd record is there, and nothing that a terminal would obey."""
+    """Assert that the odd record is shown, without control characters for a terminal."""
     assert (result.status, result.err) == (0, "")
     assert "stock/t.commit/0/7" in result.out
     assert "\x1b" not in result.out
 
 
-def test_any_bytes_are_shown_as_what_they_are(run: Run) -> None:
+def test_any_bytes_are_shown_without_change_of_meaning(run: Run) -> None:
     for words in (SHOW, ("dead", "list")):
         assert_shown(run(*words))
         result = run(*words, "--json")
@@ -330,9 +332,7 @@ def test_any_bytes_are_shown_as_what_they_are(run: Run) -> None:
 
 
 @pytest.mark.parametrize("form", ["plain", "json"])
-def test_any_bytes_are_shown_on_a_terminal_without_letters_for_them(
-    database: str, form: str
-) -> None:
+def test_any_bytes_are_shown_on_an_ascii_terminal(database: str, form: str) -> None:
     codes = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     result = anew(database, *SHOW, *(["--json"] if form == "json" else []), **codes)
     assert_shown(result)
@@ -346,15 +346,15 @@ def test_any_bytes_are_shown_on_a_terminal_without_letters_for_them(
 @pytest.mark.parametrize(
     "words", [("dead", "list"), ("status",), ("status", "--json")], ids=" ".join
 )
-def test_results_that_find_no_room_are_a_failure(run: Run, words: tuple[str, ...]) -> None:
+def test_results_on_a_full_device_are_a_failure(run: Run, words: tuple[str, ...]) -> None:
     assert_one_line(run(*words, out="/dev/full"), "standard output", "No space left on device")
 
 
-def test_a_closed_standard_output_is_a_failure(database: str) -> None:
+def test_closed_standard_output_is_a_failure(database: str) -> None:
     assert_one_line(anew(database, "status", where=">&-"), "standard output is closed")
 
 
-def test_a_closed_standard_error_is_none(database: str) -> None:
+def test_closed_standard_error_is_not_a_failure(database: str) -> None:
     result = anew(database, "status", "--json", where="2>&-")
     assert result.status == 0
     assert isinstance(json.loads(result.out), dict)

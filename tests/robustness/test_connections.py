@@ -1,4 +1,4 @@
-"""What a service's own database URL asks for reaches the database, beside what shieldtx adds."""
+"""Options of a service's own database URL reach the database, in addition to shieldtx's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHOWN = (IDLE_LIMIT, "application_name", "work_mem")
 
 
 def shown(url: str) -> dict[str, str]:
-    """The server's settings in a connection of an application with this URL."""
+    """Return the server's settings in a connection of an application with this URL."""
     app = ShieldTx(Settings(source="shop", database_url=url, relay_lease=90, relay_wakeup=False))
     try:
         with app.engine.connect() as connection:
@@ -22,19 +22,19 @@ def shown(url: str) -> dict[str, str]:
         app.close()
 
 
-def test_options_of_a_url_are_kept_beside_the_limit_of_idle_transactions(database_url: str) -> None:
+def test_options_of_a_url_are_kept_with_the_idle_limit(database_url: str) -> None:
     found = shown(f"{database_url}?options=-c%20work_mem%3D7MB")
     assert found["work_mem"] == "7MB"
     assert found[IDLE_LIMIT] == "90s"
 
 
-def test_options_that_a_url_gives_twice_are_all_kept(database_url: str) -> None:
+def test_options_given_twice_in_a_url_are_all_kept(database_url: str) -> None:
     found = shown(f"{database_url}?options=-cwork_mem%3D7MB&options=-capplication_name%3Dshop")
     assert (found["work_mem"], found["application_name"]) == ("7MB", "shop")
     assert found[IDLE_LIMIT] == "90s"
 
 
-def test_a_handler_that_is_declared_late_may_think_for_its_lease(database_url: str) -> None:
+def test_handler_declared_late_may_idle_for_its_lease(database_url: str) -> None:
     app = ShieldTx(Settings(source="shop", database_url=database_url, relay_wakeup=False))
     try:
         engine = app.engine
@@ -48,7 +48,7 @@ def test_a_handler_that_is_declared_late_may_think_for_its_lease(database_url: s
         app.close()
 
 
-def test_options_of_the_environment_are_kept_where_the_url_has_none(
+def test_options_of_the_environment_apply_if_the_url_has_none(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGOPTIONS", "-c work_mem=9MB")
@@ -58,6 +58,6 @@ def test_options_of_the_environment_are_kept_where_the_url_has_none(
     assert shown(f"{database_url}?options=-capplication_name%3Dshop")["work_mem"] != "9MB"
 
 
-def test_a_url_may_set_the_limit_of_idle_transactions_itself(database_url: str) -> None:
+def test_url_may_set_the_idle_limit_itself(database_url: str) -> None:
     limit = "?options=-c%20idle_in_transaction_session_timeout%3D7s"
     assert shown(f"{database_url}{limit}")[IDLE_LIMIT] == "7s"

@@ -1,4 +1,4 @@
-"""The corpus of bad records: none stops its partition, none hides, none takes a good one along."""
+"""The corpus of bad records: none stops its partition, none is lost, none affects a good record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONGEST_S = 2.0
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_a_record_of_the_corpus_is_taken_or_refused_with_a_telling_reason(case: Case) -> None:
+def test_corpus_record_is_taken_or_refused_with_its_reason(case: Case) -> None:
     record = ReceivedRecord(
         topic=TOPIC, partition=0, offset=0, key=case.key, value=case.value, headers=case.headers
     )
@@ -42,7 +42,7 @@ def test_a_record_of_the_corpus_is_taken_or_refused_with_a_telling_reason(case: 
     assert time.thread_time() - began < LONGEST_S
 
 
-def test_the_corpus_has_all_kinds_of_records() -> None:
+def test_corpus_has_all_kinds_of_records() -> None:
     by_expectation = {case.expect for case in CASES}
     assert by_expectation == {"parked", "taken", "ignored"}
     assert len(CASES) > 100
@@ -52,10 +52,10 @@ def test_the_corpus_has_all_kinds_of_records() -> None:
 
 
 class Stranger:
-    """Somebody else's producer, in one partition, which sends whatever it is given.
+    """A foreign producer for one partition, which sends arbitrary records.
 
-    Two clients: one sends nothing without key, value or a header's value, the other no name that is
-    no UTF-8.
+    It has two clients: one sends nothing without key, value or a header's value, the other no
+    header name that is not UTF-8.
     """
 
     def __init__(self, bootstrap: str, place: TopicPartition) -> None:
@@ -82,7 +82,7 @@ class Stranger:
         self._python.close()
 
 
-def test_good_records_among_bad_ones_have_their_effects_in_order_and_the_partition_its_end(
+def test_bad_records_do_not_block_or_reorder_good_ones(
     kafka: EmbeddedKafka,
     make_service: Make,
     caplog: pytest.LogCaptureFixture,
@@ -111,7 +111,7 @@ def test_good_records_among_bad_ones_have_their_effects_in_order_and_the_partiti
 
     consumer = service.app.build_consumer(group)
     with caplog.at_level(logging.INFO):
-        # A pass may find nothing because the group is not formed yet.
+        # A pass may find nothing because the group has not formed yet.
         while consumer.run_once().more or not consumer.has_caught_up():
             continue
     consumer.close()
@@ -135,7 +135,7 @@ def _content(case: Case) -> tuple[bytes | None, bytes | None, tuple[tuple[str, b
 
 
 def committed(kafka: EmbeddedKafka, group: str, place: TopicPartition) -> tuple[int | None, int]:
-    """How far a group has come, and the partition's end."""
+    """Return the group's committed offset, and the partition's end offset."""
     reader = KafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=group)
     try:
         return reader.committed(place), reader.end_offsets([place])[place]
@@ -144,7 +144,7 @@ def committed(kafka: EmbeddedKafka, group: str, place: TopicPartition) -> tuple[
 
 
 def assert_lines(messages: Sequence[str], *, at_least: int) -> None:
-    """Each is one line that a terminal shows as it is, and not a long one."""
+    """Assert that each message is one printable line of limited length."""
     assert len(messages) >= at_least
     for message in messages:
         assert message.isprintable(), message

@@ -1,4 +1,4 @@
-"""Any record at all: it becomes an event that the tables take, or it is refused and parked."""
+"""Any record at all becomes an event that the tables accept, or is refused and parked."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from tests.robustness import strategies
 from tests.robustness.strategies import GOOD, PREFIX, received
 
 LONGEST_S = 2.0
-"""Of the processor, for one record: the machine may be busy."""
+"""Processor time for one record, since the machine may be busy."""
 
 PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
-"""Without explaining: it traces every line, which takes minutes here."""
+"""Without the phase "explain", which traces every line and takes minutes here."""
 
 # --- in memory --------------------------------------------------------------------------------
 
 
 def decoded(record: ReceivedRecord) -> Envelope | str:
-    """The envelope of a record, or why it has none."""
+    """Return the envelope of a record, or the reason why it has none."""
     began = time.thread_time()
     try:
         found: Envelope | str = decoding.decode(record, PREFIX)
@@ -54,7 +54,7 @@ def decoded(record: ReceivedRecord) -> Envelope | str:
 
 @given(strategies.records)
 @settings(phases=PHASES, max_examples=400)
-def test_whatever_is_let_in_can_be_written_again_and_reads_the_same(record: ReceivedRecord) -> None:
+def test_accepted_record_survives_another_encoding(record: ReceivedRecord) -> None:
     envelope = decoded(record)
     if isinstance(envelope, Envelope):
         assert decoding.decode(received(cloudevents.encode(envelope, PREFIX)), PREFIX) == envelope
@@ -74,7 +74,7 @@ def bare(value: bytes) -> ReceivedRecord:
     ],
     ids=["digits", "digits and exponent", "negative", "exponent with zeros"],
 )
-def test_a_number_beyond_a_double_is_refused_however_it_is_written(value: bytes) -> None:
+def test_number_beyond_a_double_is_refused_in_any_notation(value: bytes) -> None:
     reason = decoded(bare(value))
     assert isinstance(reason, str)
     assert "beyond the range of a double" in reason
@@ -105,17 +105,17 @@ def test_a_number_beyond_a_double_is_refused_however_it_is_written(value: bytes)
         "both in turn",
     ],
 )
-def test_a_large_payload_is_judged_in_bounded_time(value: bytes) -> None:
+def test_large_payload_is_checked_in_bounded_time(value: bytes) -> None:
     decoded(bare(value))
 
 
-def test_ten_thousand_headers_are_refused_before_they_are_read() -> None:
+def test_ten_thousand_headers_are_refused_before_parsing() -> None:
     record = received(cloudevents.encode(GOOD, PREFIX))
     many = record._replace(headers=(*record.headers, *((f"h{n}", b"x") for n in range(10_000))))
     assert decoded(many) == "headers: 10015, the limit is 256"
 
 
-def test_a_header_name_that_is_no_utf_8_is_refused() -> None:
+def test_header_name_that_is_not_utf_8_is_refused() -> None:
     record = received(cloudevents.encode(GOOD, PREFIX))
     reason = decoded(record._replace(headers=(*record.headers, ("te\udcffnant", b"x"))))
     assert isinstance(reason, str)
@@ -123,7 +123,7 @@ def test_a_header_name_that_is_no_utf_8_is_refused() -> None:
 
 
 @pytest.mark.parametrize("time_", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
-def test_a_time_that_not_every_zone_has_is_refused(time_: str) -> None:
+def test_time_outside_of_some_time_zones_is_refused(time_: str) -> None:
     record = received(cloudevents.encode(GOOD, PREFIX))
     headers = dict(record.headers) | {"ce_time": time_.encode()}
     reason = decoded(record._replace(headers=tuple(headers.items())))
@@ -131,14 +131,14 @@ def test_a_time_that_not_every_zone_has_is_refused(time_: str) -> None:
     assert reason.startswith("ce_time")
 
 
-def test_an_event_that_takes_itself_back_is_refused() -> None:
+def test_event_that_takes_itself_back_is_refused() -> None:
     itself = GOOD.evolve(kind=TxKind.ROLLBACK, causation_id=GOOD.id, causation_source=GOOD.source)
     reason = decoded(received(cloudevents.encode(itself, PREFIX)))
     assert isinstance(reason, str)
     assert reason.startswith("ce_causationid")
 
 
-# --- what our own side writes, the other side reads --------------------------------------------
+# --- every event that shieldtx writes, shieldtx reads -------------------------------------------
 
 EVENT_TYPES = EventTypeRegistry()
 EVENT_TYPES.declare("orders.placed")
@@ -178,7 +178,7 @@ events = st.builds(
 @example(Event(type="orders.placed", headers={f"h{n}": "" for n in range(250)}))
 @example(Event(type="orders.placed", causation_source="x" * 257))
 @example(Event(type="orders.placed", traceparent="x" * 257))
-def test_every_event_that_may_be_written_is_read_by_every_consumer(event: Event) -> None:
+def test_every_event_that_may_be_written_can_be_read(event: Event) -> None:
     try:
         payload = EVENT_TYPES.encode(event)
     except EventRefused:
@@ -205,12 +205,12 @@ def test_every_event_that_may_be_written_is_read_by_every_consumer(event: Event)
 # --- in the tables ----------------------------------------------------------------------------
 
 ZONES = ("Pacific/Kiritimati", "America/Adak")
-"""14 hours before and 10 after Greenwich."""
+"""UTC+14 and UTC-10."""
 
 
 @pytest.fixture(scope="module")
 def engines(postgres: EmbeddedPostgres) -> Iterator[dict[str, Engine]]:
-    """A migrated database, seen from places far from Greenwich."""
+    """A migrated database, with sessions in time zones far from UTC."""
     name = f"test_{uuid4().hex}"
     postgres.create_database(name)
     options = {zone: {"options": f"-c timezone={zone}"} for zone in ZONES}
@@ -224,7 +224,7 @@ def engines(postgres: EmbeddedPostgres) -> Iterator[dict[str, Engine]]:
 
 @given(st.lists(strategies.records, min_size=1, max_size=8), st.sampled_from(ZONES))
 @settings(phases=PHASES, max_examples=80)
-def test_a_batch_of_anything_is_stored_whole_and_read_again(
+def test_batch_of_any_records_is_stored_and_read_back(
     engines: dict[str, Engine], batch: list[ReceivedRecord], zone: str
 ) -> None:
     group, engine = uuid4().hex, engines[zone]
@@ -252,7 +252,7 @@ def test_a_batch_of_anything_is_stored_whole_and_read_again(
 
 
 def rows(engine: Engine, group: str) -> dict[UUID, Envelope]:
-    """Every row of a group, also those whose turn it is not."""
+    """Return every row of a group, including those of blocked keys."""
     inbox = tables().inbox
     statement = select(*envelope_columns(inbox, "event_time")).where(
         inbox.c.consumer_group == group

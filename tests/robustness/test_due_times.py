@@ -1,4 +1,4 @@
-"""Any due time at all: every service can read what it wrote, in any time zone, or it is refused."""
+"""Any due time at all: every service reads it back in any time zone, or it is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.migrated_databases import MigratedDatabases
 from tests.support.write_side_shop import SHARDS, Shop
 
 ZONES = ("Pacific/Kiritimati", "America/Adak")
-"""14 hours before and 10 after Greenwich."""
+"""UTC+14 and UTC-10."""
 DAY = timedelta(days=1)
 LEASE = timedelta(minutes=5)
 
@@ -42,7 +42,7 @@ DUE = st.one_of(
 
 @pytest.fixture(scope="module")
 def shops(databases: MigratedDatabases) -> Iterator[dict[str, Shop]]:
-    """One service, whose sessions are in places far from Greenwich."""
+    """One service, whose sessions are in time zones far from UTC."""
     with ExitStack() as closing:
         url = closing.enter_context(databases.database(shards=SHARDS))
         made = {}
@@ -81,7 +81,7 @@ def _expect_readable(shop: Shop, due: dict[str, Any]) -> None:
         [found] = connection.scalars(select(o.due_at).where(o.key == "k"))
         SqlDelayedEventStore(shop.tables).waiting(connection, limit=10)
     if "at" in due:
-        # In UTC: where a zone's clock was set, a time of it equals none of another zone.
+        # In UTC: where a zone's clock was set, its times equal none of another zone.
         assert found == due["at"].astimezone(UTC)
     SqlLeaseStore(shop.engine, shop.tables).renew(relay="r", lease=LEASE)
     store = SqlRelayStore(shop.engine, shop.tables)
@@ -94,14 +94,14 @@ def _expect_readable(shop: Shop, due: dict[str, Any]) -> None:
 @example(due={"at": datetime.min.replace(tzinfo=UTC)})
 @example(due={"at": datetime.max.replace(tzinfo=UTC)})
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-def test_a_due_time_is_refused_or_readable_in_every_zone(
+def test_due_time_is_refused_or_readable_in_every_zone(
     shops: dict[str, Shop], due: dict[str, Any]
 ) -> None:
     _is_refused(shops, due)
 
 
 @pytest.mark.selftest
-def test_the_times_find_out_a_service_that_takes_all_of_them(
+def test_due_times_detect_a_service_that_accepts_all_of_them(
     shops: dict[str, Shop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedule, "_check_time", lambda _: None)

@@ -1,4 +1,4 @@
-"""Records of fifty megabytes and more: parked whole, in bounded memory; the partition goes on."""
+"""Records of fifty megabytes and more: parked whole, in bounded memory, without blocking others."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.support.service import Service
 
 MB = 1_000_000
 OWN_MB = 150
-"""Of the process without records."""
+"""The memory of the process without records."""
 
 
 def produce(kafka: EmbeddedKafka, topic: str, *, compression: str, value: bytes | None) -> None:
-    """Send a record: a good one, or one of which the value alone is wrong."""
+    """Send a good record; `value` replaces its value."""
     producer = Producer(
         {
             "bootstrap.servers": kafka.bootstrap,
@@ -42,19 +42,19 @@ def produce(kafka: EmbeddedKafka, topic: str, *, compression: str, value: bytes 
 
 @pytest.fixture(scope="module")
 def generous() -> Iterator[EmbeddedKafka]:
-    """A broker that takes records of up to 200 MB."""
+    """A broker that accepts records of up to 200 MB."""
     limits = {"message.max.bytes": str(200 * MB), "socket.request.max.bytes": str(300 * MB)}
     with EmbeddedKafka(settings=limits) as broker:
         yield broker
 
 
-def test_a_record_larger_than_the_clients_own_limit_is_parked_whole(
+def test_record_above_the_client_limit_is_parked_whole(
     generous: EmbeddedKafka, make_service: Make
 ) -> None:
     _assert_parked(generous, make_service, size=110 * MB, copies=6, compression="none")
 
 
-def test_a_record_compressed_below_the_limits_of_any_broker_is_parked_whole(
+def test_record_compressed_below_broker_limits_is_parked_whole(
     kafka: EmbeddedKafka, make_service: Make
 ) -> None:
     _assert_parked(kafka, make_service, size=50 * MB, copies=18, compression="gzip")
@@ -63,9 +63,10 @@ def test_a_record_compressed_below_the_limits_of_any_broker_is_parked_whole(
 def _assert_parked(
     kafka: EmbeddedKafka, make_service: Make, *, size: int, copies: int, compression: str
 ) -> None:
-    """Good records before and behind it have their effects, and memory holds so many copies of it.
+    """Assert effects of the good records before and after a large one, and at most `copies` in
+    memory.
 
-    The client by itself has about four at a time, and a dozen of what it decompresses.
+    The client by itself has about four at a time, and a dozen of a record that it decompresses.
     """
     prefix = f"{uuid.uuid4().hex[:12]}."
     connection = KafkaConnection(bootstrap_servers=kafka.bootstrap)
@@ -98,7 +99,7 @@ def _assert_parked(
     assert letter.record.value == large
 
 
-def test_a_list_of_large_parked_records_takes_no_more_memory_than_their_names(
+def test_list_of_large_parked_records_takes_little_memory(
     make_service: Make,
 ) -> None:
     service = make_service("stock", MemoryBroker())
@@ -115,7 +116,7 @@ def test_a_list_of_large_parked_records_takes_no_more_memory_than_their_names(
 def measured(
     service: Service, *words: str, **environment: str
 ) -> tuple[subprocess.CompletedProcess[str], int]:
-    """Run a command that has to succeed; return what it said, and how many bytes it took."""
+    """Run a command that has to succeed; return its result, and its peak memory in bytes."""
     settings = service.app.settings
     done = subprocess.run(
         [sys.executable, "-c", MEASURED, *words, "--json"],
@@ -150,4 +151,4 @@ def tell() -> None:
 atexit.register(tell)
 main()
 """
-"""The program, which tells in the end how much memory it took, in kilobytes."""
+"""The program, which prints its peak memory in kilobytes when it exits."""

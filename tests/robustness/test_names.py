@@ -1,4 +1,4 @@
-"""Names with injections: refused where they are given, or nothing but names to the database."""
+"""Names with injections: refused where they are given, or plain names to the database."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.service import drain, effect
 PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
 URL = "postgresql+psycopg://127.0.0.1:1/none"
 
-# Words of SQL and of PostgreSQL's own, which no quotes hide from.
+# Reserved names in SQL and PostgreSQL, which pass any check of quotes.
 reserved = st.sampled_from(
     [
         *("user", "select", "public", "pg_catalog", "pg_temp", "default", "none", "table", "all"),
@@ -50,7 +50,7 @@ def engine(postgres: EmbeddedPostgres) -> Iterator[Engine]:
 
 
 def refusals(name: str) -> list[str]:
-    """What each place that takes a name says of this one; "" where it takes it."""
+    """Return the refusal of each place that takes a name; "" where the place accepts it."""
 
     def said(make: Callable[[], object]) -> str:
         try:
@@ -78,7 +78,7 @@ def refusals(name: str) -> list[str]:
 @example("..")
 @example("")
 @example("x" * 201)
-def test_sources_types_topics_and_groups_are_names_of_topics_or_refused(name: str) -> None:
+def test_name_of_source_type_topic_or_group_is_valid_or_refused(name: str) -> None:
     is_name = 0 < len(name) <= 200 and name[0] not in "._-" and name.isascii()
     is_name = is_name and all(c.isalnum() or c in "._-" for c in name)
     for refusal in refusals(name):
@@ -90,7 +90,7 @@ def test_sources_types_topics_and_groups_are_names_of_topics_or_refused(name: st
 @given(any_text | near_names)
 @settings(phases=PHASES, max_examples=300)
 @example("shop\n")
-def test_a_prefix_is_part_of_a_topics_name_or_refused(prefix: str) -> None:
+def test_prefix_is_part_of_a_topic_name_or_refused(prefix: str) -> None:
     is_part = len(prefix) <= 40 and prefix.isascii()
     is_part = is_part and all(c.isalnum() or c in "._-" for c in prefix)
     try:
@@ -104,7 +104,7 @@ def test_a_prefix_is_part_of_a_topics_name_or_refused(prefix: str) -> None:
 
 @given(any_text)
 @settings(phases=PHASES, max_examples=300)
-def test_a_schema_needs_no_quotes_or_is_refused(name: str) -> None:
+def test_schema_needs_no_quotes_or_is_refused(name: str) -> None:
     plain = name.isascii() and name.isidentifier() and name == name.lower() and len(name) <= 63
     if plain and not name.startswith("pg_"):
         assert schema_name(name) == name
@@ -115,7 +115,7 @@ def test_a_schema_needs_no_quotes_or_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["user", "select", "_", "public", "x" * 63, "information_schema2"])
-def test_a_schema_that_is_taken_works_whatever_word_of_sql_it_is(
+def test_accepted_schema_works_even_if_it_is_an_sql_keyword(
     engine: Engine, postgres: EmbeddedPostgres, name: str
 ) -> None:
     if name == "public":
@@ -160,7 +160,7 @@ def test_no_other_schema_reaches_the_database(engine: Engine, injection: str) ->
     assert inspect(engine).get_schema_names() == before
 
 
-def test_texts_with_injections_travel_from_event_to_effect_as_they_are(make_service) -> None:
+def test_texts_with_injections_reach_the_effect_unchanged(make_service) -> None:
     service = make_service("orders", MemoryBroker())
     service.app.declare("orders.placed")
     service.app.consumer("stock").handles("orders.placed")(effect("reserved"))

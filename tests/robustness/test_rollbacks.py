@@ -1,4 +1,4 @@
-"""Rollbacks that nobody honest writes: they end where an operator sees them, and hold up nobody."""
+"""Forged rollbacks: they end where an operator sees them, and block no other event."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def written(service: Service) -> UUID:
     return event.id
 
 
-def test_rollbacks_that_take_each_other_back_hold_up_no_honest_one(service: Service) -> None:
+def test_circular_rollbacks_do_not_block_an_honest_one(service: Service) -> None:
     one, other = new_event_id(), new_event_id()
     honest = rollback(new_event_id(), written(service), of_source="orders")
     consume(service, rollback(one, other), rollback(other, one), honest)
@@ -61,7 +61,7 @@ def test_rollbacks_that_take_each_other_back_hold_up_no_honest_one(service: Serv
     assert service.inbox() == {"DEAD": 2, "PROCESSED": 1}
 
 
-def test_a_rollback_of_a_rollback_that_was_received_compensates_nothing(service: Service) -> None:
+def test_rollback_of_a_received_rollback_compensates_nothing(service: Service) -> None:
     service.app.groups["orders"].handles("orders.placed")(effect("placed"))
     stranger = rollback(new_event_id(), new_event_id())
     consume(service, stranger)
@@ -71,7 +71,7 @@ def test_a_rollback_of_a_rollback_that_was_received_compensates_nothing(service:
     assert service.inbox() == {"PROCESSED": 1, "FENCED": 1, "DEAD": 1}
 
 
-def test_a_rollback_of_an_own_rollback_compensates_nothing(service: Service) -> None:
+def test_rollback_of_an_own_rollback_compensates_nothing(service: Service) -> None:
     own = new_event_id()
     with service.transaction() as session:
         undo = rollback(own, new_event_id(), source="orders")
@@ -83,7 +83,7 @@ def test_a_rollback_of_an_own_rollback_compensates_nothing(service: Service) -> 
     assert "NothingToCompensate" in reason
 
 
-def test_a_rollback_without_a_cause_is_dead_at_once(service: Service) -> None:
+def test_rollback_without_a_cause_is_dead_at_once(service: Service) -> None:
     nameless = rollback(new_event_id(), new_event_id()).evolve(
         causation_id=None, causation_source=None
     )

@@ -25,7 +25,7 @@ PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
 ENOUGH = {"SHIELDTX_SOURCE": "shop", "SHIELDTX_DATABASE_URL": URL}
 NAMES = [f"SHIELDTX_{name.upper()}" for name in Settings.model_fields]
 
-# As the system has them: no NUL, and bytes that are no UTF-8 as lone surrogates.
+# As the operating system has them: no NUL, and bytes that are not UTF-8 as lone surrogates.
 texts = st.one_of(
     st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=60),
     st.text(st.characters(min_codepoint=0xDC80, max_codepoint=0xDCFF, categories=["Cs"])),
@@ -57,7 +57,7 @@ environments = st.dictionaries(
 
 
 def outcome(variables: Mapping[str, str]) -> Settings | str:
-    """The settings of an environment, or all that its error says to anybody."""
+    """Return the settings of an environment, or the complete text of its error."""
     others = {name: text for name, text in os.environ.items() if name not in NAMES}
     with mock.patch.dict(os.environ, others | ENOUGH | dict(variables), clear=True):
         try:
@@ -75,7 +75,7 @@ def outcome(variables: Mapping[str, str]) -> Settings | str:
 @example({"SHIELDTX_KAFKA_SASL_PASSWORD": f"{SECRET}\udcff"})
 @example({"SHIELDTX_STOP_TIMEOUT": "99999999999999"})
 @example({"SHIELDTX_TOPIC_PARTITIONS": "9" * 20})
-def test_any_environment_is_settings_or_an_error_that_names_the_variable(
+def test_environment_is_accepted_or_refused_by_variable_name(
     variables: dict[str, str],
 ) -> None:
     found = outcome(variables)
@@ -90,7 +90,7 @@ def test_any_environment_is_settings_or_an_error_that_names_the_variable(
 def _assert_without_secrets(
     text: str, variables: Mapping[str, str], *, shows_url: bool = False
 ) -> None:
-    """No secret variable's value is in the text; other variables' values may be.
+    """Assert that no secret variable's value is in the text; other variables' values may be.
 
     Of a URL that is shown, the password is masked; its user and its query are not.
     """
@@ -102,7 +102,7 @@ def _assert_without_secrets(
 
 
 def _assert_usable(found: Settings) -> None:
-    """What was accepted works further on: no name needs quotes, no number overflows."""
+    """Assert that accepted settings work later: no name needs quotes, no number overflows."""
     assert re.fullmatch(r"[A-Za-z0-9._-]*", f"{found.source}{found.topic_prefix}")
     assert re.fullmatch(r"[a-z0-9_]*", found.database_schema or "")
     longest = max(value.total_seconds() for _, value in found if hasattr(value, "total_seconds"))
@@ -127,7 +127,7 @@ def _assert_usable(found: Settings) -> None:
         f"postgresql+{SECRET}://h/d",
     ],
 )
-def test_a_driver_that_shieldtx_does_not_speak_is_refused_with_the_one_it_does(url: str) -> None:
+def test_unsupported_driver_is_refused_with_the_supported_one(url: str) -> None:
     found = outcome({"SHIELDTX_DATABASE_URL": url})
     assert isinstance(found, str)
     assert "SHIELDTX_DATABASE_URL: " in found
@@ -135,7 +135,7 @@ def test_a_driver_that_shieldtx_does_not_speak_is_refused_with_the_one_it_does(u
     assert SECRET not in found
 
 
-def test_debugging_the_whole_program_logs_no_secret_of_the_settings(
+def test_debug_log_contains_no_secret_of_the_settings(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     variables = {
@@ -160,7 +160,7 @@ def test_debugging_the_whole_program_logs_no_secret_of_the_settings(
 @pytest.mark.parametrize(
     "address", ["h:0", "h:65536", "h:" + "9" * 5000, "h:\u0661\udcff", ":1", "h"]
 )
-def test_an_address_that_no_broker_can_have_is_refused_by_its_text(address: str) -> None:
+def test_impossible_broker_address_is_refused_by_its_text(address: str) -> None:
     with pytest.raises(ConfigurationError, match="write it as host:port") as caught:
         KafkaConnection(bootstrap_servers=f"127.0.0.1:9092,{address}")
     assert repr(address)[1:10] in str(caught.value)

@@ -18,12 +18,12 @@ from shieldtx.embedded.free_ports import HOST, free_port
 
 READY_S = 90
 _SPARK = Path(pyspark.__file__).parent
-# What a worker needs besides Spark itself, which sends its Python part along.
+# What a worker needs in addition to Spark itself, which ships its Python part with the job.
 _WORKERS_PACKAGES = ("pyarrow", "pyarrow.libs", "numpy", "numpy.libs")
 
 
 class SparkCluster:
-    """Ended by the kernel when this process dies, however it does: executors end with workers."""
+    """A master and its workers, which the kernel ends when this process dies; executors follow."""
 
     def __init__(self, folder: Path, *, workers: int = 2) -> None:
         self._folder = folder
@@ -65,7 +65,7 @@ class SparkCluster:
             process.stop(patience=5)
 
     def logs(self) -> str:
-        """What executors said."""
+        """Return the logs of the executors."""
         return "\n".join(
             file.read_text(errors="replace") for file in sorted(self._folder.rglob("std*"))
         )
@@ -84,7 +84,7 @@ class SparkCluster:
         )
 
     def _environment(self) -> dict[str, str]:
-        """Nothing that leads to this repository."""
+        """Return an environment in which nothing leads to this repository."""
         kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME") if name in os.environ}
         return {
             **kept,
@@ -100,10 +100,10 @@ class SparkCluster:
 
 
 def alive_workers(page: int) -> int:
-    """Ask the master's page at this port; 0 while it cannot tell.
+    """Return the number of alive workers on the master's page at this port, or 0 while unknown.
 
-    A starting master listens before it knows its pages and then learns them one by one: for a
-    moment it answers 404, and for another the page for people in place of the one for programs.
+    A starting master listens before it knows its pages, and registers them one by one. For a moment
+    it answers 404, and for another moment with the HTML page instead of the JSON page.
     """
     try:
         with urlopen(f"http://{HOST}:{page}/json/", timeout=2) as answer:
@@ -114,7 +114,7 @@ def alive_workers(page: int) -> int:
 
 
 def bare_python(folder: Path) -> Path:
-    """Make a Python that has PyArrow and nothing else: no shieldtx, and none of what it needs."""
+    """Make a Python that has PyArrow and nothing else: neither shieldtx nor its dependencies."""
     packages = folder / "packages"
     packages.mkdir()
     installed = _SPARK.parent

@@ -1,4 +1,4 @@
-"""One Spark session for the whole run, and two services whose databases it compares."""
+"""Fixtures: one Spark session for the whole run, and two services whose databases it compares."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def interpreted(spark: SparkSession) -> Iterator[None]:
-    """Spark interprets its plans. Whole runs are tested as they are, compiled."""
+    """Let Spark interpret its plans. Whole runs are tested as in production, compiled."""
     with interpreting(spark):
         yield
 
 
 @pytest.fixture
 def compiled(spark: SparkSession) -> Iterator[None]:
-    """Spark compiles its plans, as in a run."""
+    """Let Spark compile its plans, as in a run."""
     with compiling(spark):
         yield
 
 
 @pytest.fixture
 def orders(databases: MigratedDatabases) -> Iterator[Service]:
-    """The upstream, with its tables in the connection's own schema."""
+    """Return the upstream, with its tables in the connection's own schema."""
     with _service(databases, "orders", None) as service:
         yield service
 
 
 @pytest.fixture
 def stock(databases: MigratedDatabases) -> Iterator[Service]:
-    """The downstream, with its tables in a schema of theirs."""
+    """Return the downstream, with its tables in a schema of their own."""
     with _service(databases, "stock", "shield") as service:
         yield service
 
 
 @pytest.fixture
 def services(databases: MigratedDatabases) -> Iterator[list[Service]]:
-    """Three of them, one with its tables in a schema of theirs."""
+    """Return three services, one with its tables in a schema of their own."""
     with ExitStack() as opened:
         yield [
             opened.enter_context(_service(databases, name, schema))
@@ -67,7 +67,7 @@ def services(databases: MigratedDatabases) -> Iterator[list[Service]]:
 
 @pytest.fixture
 def nights(spark: SparkSession, tmp_path: Path) -> Nights:
-    """Stored runs, one after the other, each from where the last good one ended."""
+    """Return stored runs, each of which starts where the last good run ended."""
     return Nights(spark, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Nights of one reconciliation after another, stored as those of the command line are."""
+"""Consecutive nights of one reconciliation, stored like those of the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MARGIN = timedelta(minutes=15)
 
 
 class Nights:
-    """Runs in one Spark; what lies a day back can be had by setting the stored runs back."""
+    """Runs in one Spark session; setting the stored runs back simulates the passing of days."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
@@ -47,12 +47,13 @@ class Nights:
 
     @property
     def folder(self) -> Path:
-        """Where the latest run has left what it found."""
+        """Return the folder with the results of the latest run."""
         return self._folder / str(self._number)
 
     def _job(self, request: ReconcileRequest, _: Callable[[], bool]) -> ReconcileResult:
         findings = reconciled(self._spark, request)
-        # A run is a process of its own, and leaves nothing in memory. Here are many in one.
+        # In production a run is its own process, and leaves nothing in memory. Here one process has
+        # many.
         self._spark.catalog.clearCache()
         return ReconcileResult(
             outcome=findings.outcome,
@@ -63,17 +64,17 @@ class Nights:
 
 
 def mode(findings: Findings) -> Mode:
-    """Return how much a run looked at."""
+    """Return the mode of a run: how much the run judged."""
     return mode_of(findings.selection)
 
 
 def a_day_passes(home: Any, days: float = 1) -> None:
-    """Set what was stored so far back: it took place that long ago, and its watermarks too."""
+    """Set the stored runs and their watermarks back by this many days."""
     set_back(home, timedelta(days=days))
 
 
 def set_back(home: Any, by: timedelta, *, with_rows: bool = False) -> None:
-    """Set stored runs back; with `with_rows`, also the times of rows that they have noted."""
+    """Set stored runs back; with `with_rows`, also the times of the rows that they recorded."""
     run = tables(home.schema).reconcile_run
     engine = create_engine(home.url)
     with engine.begin() as connection:

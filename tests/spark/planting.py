@@ -1,4 +1,4 @@
-"""Services whose outbox and inbox hold what a test puts there."""
+"""Services whose outbox and inbox hold the rows that a test plants."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _envelope(source: str, event_id: UUID, kind: TxKind) -> dict[str, Any]:
         "event_type": TOPIC,
         "tx_kind": kind.value,
         "operation": "INSERT",
-        "payload": '{"card": "payload nobody reads"}',
+        "payload": '{"card": "payload out of sight"}',
     }
 
 

@@ -1,4 +1,4 @@
-"""Topics that hold what a test puts there."""
+"""Topics that hold the records that a test plants."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WRITTEN = datetime(2026, 1, 15, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 class Topic:
-    """A logical topic of one kind: its name or its prefix is its own."""
+    """A logical topic of one kind, with a unique name or prefix."""
 
     def __init__(self, bootstrap: str, *, logical: str = "", kind: TxKind = TxKind.COMMIT) -> None:
         own = uuid.uuid4().hex
@@ -58,7 +58,7 @@ class Topic:
             admin.delete_records({TopicPartition(self.name, partition): offset})
 
     def add_partitions(self, number: int) -> None:
-        """Let the topic have so many from now on."""
+        """Raise the number of partitions of the topic to `number`."""
         with self._admin() as admin:
             admin.create_partitions({self.name: number})
 
@@ -68,7 +68,7 @@ class Topic:
             "type": "orders.placed",
             "source": "orders",
             "topic": self.logical,
-            "payload": '{"card": "payload nobody reads"}',
+            "payload": '{"card": "payload out of sight"}',
             "time": WRITTEN,
             "kind": self.kind,
             "key": "k",
@@ -79,7 +79,7 @@ class Topic:
         self.send([encode(event, self.prefix) for event in events])
 
     def publish_at(self, time: datetime, *events: Envelope, partition: int = 0) -> None:
-        """Publish as if it had been at another time."""
+        """Publish with another time of the record."""
         with self.producer() as producer:
             for event in events:
                 record = encode(event, self.prefix)
@@ -102,7 +102,7 @@ class Topic:
 
     @contextmanager
     def producer(self, **options: Any) -> Iterator[KafkaProducer]:
-        """Anybody's producer."""
+        """Return a producer without settings of shieldtx."""
         producer = KafkaProducer(
             bootstrap_servers=self.connection.bootstrap_servers,
             enable_idempotence=True,

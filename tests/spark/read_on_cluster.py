@@ -1,6 +1,6 @@
-"""A driver: reads a topic on the cluster that its request asks for, and tells what it saw.
+"""A driver: reads a topic on the cluster that its request names, and prints the result.
 
-A process of its own, because a process has one Spark session.
+The driver is its own process, because a process has one Spark session.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs of the reconciliation in a Spark that is there already."""
+"""Runs of the reconciliation in an existing Spark session."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from spark.prefetch import prefetching
 
 
 def reconciled(spark: SparkSession, request: ReconcileRequest) -> Findings:
-    """Run the reconciliation, which leaves what it finds in the request's folder too."""
+    """Run the reconciliation, which also leaves its findings in the request's folder."""
     with prefetching(request) as prefetch:
         return job.run(spark, prefetch)

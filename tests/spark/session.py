@@ -1,4 +1,4 @@
-"""Spark inside this process, set up for small tables: starting one takes longer than a run does."""
+"""Spark inside this process, set up for small tables: a start takes longer than a run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pyspark.sql import SparkSession
 
 from shieldtx.embedded.jars import fetch_jdbc_driver
 
-# What hundreds of runs compile does not fit into the 48 MB that the first compiler has by itself:
-# Java goes on without a compiler then.
+# The compiled code of hundreds of runs does not fit into the 48 MB that the first compiler has by
+# default. Java would then continue without a compiler.
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 
 
 @contextmanager
 def spark_session(folder: Path) -> Iterator[SparkSession]:
-    """Start Spark on two processors; what it keeps goes into `folder`."""
+    """Start Spark on two processors; its files go into `folder`."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     session = (
@@ -44,14 +44,14 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
 
 @contextmanager
 def interpreting(spark: SparkSession) -> Iterator[None]:
-    """Have Spark interpret its plans: of a few rows, compiling them takes most of the time."""
+    """Let Spark interpret its plans: for a few rows, compiling takes most of the time."""
     with _compiling(spark, whole_stage="false", factory="NO_CODEGEN"):
         yield
 
 
 @contextmanager
 def compiling(spark: SparkSession) -> Iterator[None]:
-    """Have Spark compile its plans, as in a run."""
+    """Let Spark compile its plans, as in a run."""
     with _compiling(spark, whole_stage="true", factory="FALLBACK"):
         yield
 

@@ -1,4 +1,4 @@
-"""What a run says of events of which nothing shows whether they were lost."""
+"""Tests of what a run reports about events of which no row shows whether they were lost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shieldtx.reconcile.verdicts import Verdict
 from spark.results.collect import Tally, ambiguous_in
 
 
-def test_ambiguous_events_are_told_of_by_group_and_by_topic():
+def test_ambiguous_events_are_reported_by_group_and_by_topic():
     kind = TxKind.COMMIT
     group = Pair(kind=kind, upstream="orders", downstream="stock", group="reserve")
     topic = Pair(kind=kind, upstream="orders", downstream=TOPICS, group="orders.placed")
@@ -28,7 +28,7 @@ def test_ambiguous_events_are_told_of_by_group_and_by_topic():
     assert of_topic.startswith("2 events of orders have no record on orders.placed (COMMIT), and")
 
 
-def test_what_came_too_late_is_told_by_what_is_missing():
+def test_late_arrivals_are_reported_by_what_is_missing():
     pair = Pair(kind=TxKind.COMMIT, upstream="orders", downstream="stock", group="reserve")
     tally = Tally(
         pair=pair, verdict=Verdict.TOO_OLD, rows=7000, ambiguous=6000, unknown=2000, arrived=5000
@@ -46,7 +46,7 @@ def test_what_came_too_late_is_told_by_what_is_missing():
     )
 
 
-def test_rollbacks_that_were_settled_late_are_told_by_what_is_missing():
+def test_rollbacks_settled_late_are_reported_by_what_is_missing():
     pair = Pair(kind=TxKind.ROLLBACK, upstream="stock", downstream="orders", group="undo")
     tally = Tally(pair=pair, verdict=Verdict.TOO_OLD, rows=7, ambiguous=5, unknown=2, arrived=5)
 
@@ -62,7 +62,7 @@ def test_rollbacks_that_were_settled_late_are_told_by_what_is_missing():
     )
 
 
-def test_records_without_rows_are_told_beside_events_without_records():
+def test_records_without_rows_and_events_without_records_appear():
     pair = Pair(kind=TxKind.COMMIT, upstream="orders", downstream=TOPICS, group="orders.placed")
     absent, unknown = ambiguous_in(
         [
@@ -72,10 +72,10 @@ def test_records_without_rows_are_told_beside_events_without_records():
     )
 
     assert absent.startswith("2 events of orders have no record on orders.placed (COMMIT), and")
-    assert unknown.startswith("4 records on orders.placed (COMMIT) say that their events were ")
+    assert unknown.startswith("4 records on orders.placed (COMMIT) show that their events were ")
 
 
-def test_what_may_be_done_twice_is_told_beside_what_is_missing():
+def test_possible_second_effects_appear_with_missing_events():
     forth = Pair(kind=TxKind.COMMIT, upstream="orders", downstream="stock", group="reserve")
     back = Pair(kind=TxKind.ROLLBACK, upstream="stock", downstream="orders", group="undo")
     done = {"rows": 9, "arrived": 2, "ambiguous": 2}
@@ -98,6 +98,6 @@ def test_what_may_be_done_twice_is_told_beside_what_is_missing():
     assert "or the group had compensated them before" in undone
 
 
-def test_a_run_without_ambiguous_events_says_nothing():
+def test_run_without_ambiguous_events_reports_nothing():
     pair = Pair(kind=TxKind.COMMIT, upstream="orders", downstream="stock", group="reserve")
     assert list(ambiguous_in([Tally(pair=pair, verdict=Verdict.TOO_OLD, rows=7)])) == []

@@ -1,4 +1,4 @@
-"""A cluster is waited for until its master tells how many workers it has."""
+"""Tests that a cluster's start is awaited until its master reports the number of its workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANSWERS = [
 
 
 class StartingMaster(BaseHTTPRequestHandler):
-    """Answers as a master does that learns its pages one by one."""
+    """Answers like a master that registers its pages one by one."""
 
     def do_GET(self) -> None:
         status, body = self.server.answers.pop(0)  # type: ignore[attr-defined]
@@ -28,7 +28,7 @@ class StartingMaster(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing on the console."""
+        """Keep the console quiet."""
 
 
 @pytest.fixture

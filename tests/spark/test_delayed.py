@@ -1,4 +1,7 @@
-"""Delayed events are written long before a group has them: their age counts from the sending."""
+"""Tests of delayed events, which are written long before a group receives them.
+
+Their age counts from the time at which they were sent.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def in_order(orders, stock):
 
 
 def arrived(orders, stock, status=InboxStatus.PROCESSED, *, event_id=None):
-    """Write an event 30 days ago that was due yesterday, and that a group has since then."""
+    """Write an event 30 days ago that was due yesterday and that a group received then."""
     times = {"age": 30 * DAY, "settled_age": DAY}
     event = event_id or orders.write(**times)
     received_at = stock.now() - timedelta(days=1)
@@ -48,9 +51,7 @@ def test_the_lost_rollback_of_a_delayed_event_is_missed(nights, orders, stock, p
 
 
 @BOTH_WAYS
-def test_a_delayed_event_that_was_taken_back_without_a_reason_is_accused(
-    nights, orders, stock, push_down
-):
+def test_delayed_event_with_an_uncalled_rollback_is_a_mismatch(nights, orders, stock, push_down):
     event = arrived(orders, stock)
     of = {"kind": TxKind.ROLLBACK, "age": DAY - 10, "causation_id": event}
     of["causation_source"] = "orders"
@@ -63,12 +64,12 @@ def test_a_delayed_event_that_was_taken_back_without_a_reason_is_accused(
 
 
 @BOTH_WAYS
-def test_a_delayed_event_without_a_row_upstream_is_told(nights, orders, stock, push_down):
-    """Whether its outbox row was purged or has never been there, nothing shows."""
+def test_delayed_event_without_an_outbox_row_is_reported(nights, orders, stock, push_down):
+    """Nothing shows whether the outbox row was purged or never existed."""
     in_order(orders, stock)
     written = first_id_of((orders.now() - timedelta(days=30)).timestamp())
     event = arrived(orders, stock, event_id=written)
-    # Of one that was received in time, an earlier run has seen both rows.
+    # An earlier run has seen both rows of an event that was received in time.
     late = {"age": 8 * DAY, "settled_age": 5 * DAY}
     at = stock.now() - timedelta(days=5)
     stock.receive(uuid4(), group="reserve", source="orders", **late, received_at=at)

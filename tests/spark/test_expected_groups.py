@@ -1,4 +1,4 @@
-"""Which groups a run expects to have events, by the file and by what runs have seen."""
+"""Tests of which events a run expects in which groups, by the file and by earlier runs."""
 
 from __future__ import annotations
 
@@ -35,10 +35,8 @@ def given_up(orders, stock, *, compensated_by=None):
 
 
 @pytest.mark.parametrize("push_down", [True, False])
-def test_a_lost_rollback_of_an_undeclared_type_is_missed_where_others_have_arrived(
-    nights, orders, stock, push_down
-):
-    """The group compensates the type, and the file does not say so."""
+def test_lost_rollback_of_undeclared_type_is_missed_after_others(nights, orders, stock, push_down):
+    """The group compensates the type, and the file does not declare the compensation."""
     one = orders.write(age=DAY)
     stock.receive(one, group="reserve", source="orders", age=DAY)
     undo = ExpectedGroup(name="undo", kind=TxKind.ROLLBACK, topics=(TOPIC,))
@@ -81,7 +79,7 @@ def week_old(orders, stock, **changed):
 
 @pytest.fixture
 def stood_still(nights, orders, stock):
-    """Two nights; mail stands still after the first, and has purged all after the second."""
+    """Run two nights; mail stands still after the first, has purged everything after the second."""
     services = week_old(orders, stock)
     daily(orders, stock, age=8 * DAY)
     assert nights.run(*services).outcome is RunOutcome.CLEAN
@@ -106,9 +104,7 @@ LOOKS_AT = {
 
 
 @pytest.mark.parametrize("looks_at", LOOKS_AT)
-def test_a_group_that_has_purged_all_that_it_had_is_missed_as_before(
-    looks_at, nights, stood_still, orders
-):
+def test_group_that_has_purged_all_rows_is_missed_as_before(looks_at, nights, stood_still, orders):
     for _ in range(2):
         night = nights.run(*stood_still, **LOOKS_AT[looks_at])
 
@@ -122,7 +118,7 @@ def test_a_group_that_has_purged_all_that_it_had_is_missed_as_before(
         a_day_passes(orders)
 
 
-def test_a_type_that_comes_rarely_is_expected_where_the_last_one_is_purged(nights, orders, stock):
+def test_rare_type_is_expected_after_the_purge_of_its_last_event(nights, orders, stock):
     services = week_old(orders, stock)
     daily(orders, stock, age=2 * DAY)
     daily(orders, stock, age=2 * DAY, **MONTHLY)
@@ -145,10 +141,8 @@ def test_a_type_that_comes_rarely_is_expected_where_the_last_one_is_purged(night
 
 
 @pytest.mark.parametrize("push_down", [True, False])
-def test_a_named_type_of_which_no_event_is_kept_is_no_mistyped_one(
-    nights, orders, stock, push_down
-):
-    """It comes once a month, or all events have been purged while a shop was closed."""
+def test_named_type_without_kept_events_is_not_a_typo(nights, orders, stock, push_down):
+    """The event occurs once a month, or all events were purged while a shop was closed."""
     reserve = ExpectedGroup(name="reserve", topics=(TOPIC, "invoices"))
     services = week_old(orders, stock, groups=(reserve,))
     daily(orders, stock, age=2 * DAY, groups=("reserve",))
@@ -172,7 +166,7 @@ STORED = {
 
 
 @pytest.mark.parametrize("file", STORED)
-def test_what_runs_have_seen_does_not_depend_on_where_they_are_stored(file, nights, stood_still):
+def test_past_of_runs_is_independent_of_their_storage(file, nights, stood_still):
     name = "nightly" if "order" in file else "renamed"
 
     night = nights.run(*STORED[file](stood_still), scope=name)
@@ -194,7 +188,7 @@ def test_what_a_former_group_lacks_is_not_missed(nights, stood_still, orders, st
     assert nights.run(*week_old(orders, stock)).totals[Verdict.MISSING_DOWNSTREAM] == 3
 
 
-def test_a_former_group_of_one_type_is_expected_to_have_the_others(nights, stood_still, orders):
+def test_former_group_of_one_type_is_expected_to_have_others(nights, stood_still, orders):
     stock = stood_still[1]
     placed = FormerGroup(name="mail", event_type="orders.placed")
     first = nights.run(stood_still[0], replace(stock, former_groups=(placed,)))
@@ -208,7 +202,7 @@ def test_a_former_group_of_one_type_is_expected_to_have_the_others(nights, stood
 
 
 @pytest.mark.parametrize("name", ["mial", "mail"])
-def test_a_former_group_that_no_run_has_seen_is_no_clean_run(nights, orders, stock, name):
+def test_former_group_that_no_run_has_seen_prevents_clean_run(nights, orders, stock, name):
     daily(orders, stock, age=DAY, groups=("reserve",))
     services = week_old(orders, stock, former_groups=(FormerGroup(name=name),))
 
@@ -220,7 +214,7 @@ def test_a_former_group_that_no_run_has_seen_is_no_clean_run(nights, orders, sto
         assert problem.startswith(f"`former_groups` of stock names {name}, and no run has seen")
 
 
-def test_a_former_group_that_still_receives_is_no_clean_run(nights, stood_still, orders, stock):
+def test_former_group_that_still_receives_prevents_clean_run(nights, stood_still, orders, stock):
     services = week_old(orders, stock, former_groups=(MAIL,))
     daily(orders, stock, age=DAY)
     assert nights.run(*services).outcome is RunOutcome.CLEAN
@@ -241,10 +235,8 @@ RECREATE = (
 )
 
 
-def test_runs_of_other_databases_do_not_say_what_groups_should_receive(
-    nights, stood_still, orders, stock
-):
-    """As of tables that were made anew, or of another file whose runs have the same name."""
+def test_runs_of_other_databases_create_no_expectations(nights, stood_still, orders, stock):
+    """For example of recreated tables, or of another file whose runs have the same name."""
     for step in RECREATE:
         with stock.engine.begin() as connection:
             connection.execute(text(f"SET LOCAL search_path = {stock.schema or 'public'}"))

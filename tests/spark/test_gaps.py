@@ -1,4 +1,7 @@
-"""Times and pairs that no run could judge: the run is not clean, and the next one begins later."""
+"""Tests of times and pairs that no run could judge.
+
+Such a run is not clean, and the next run begins later.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def received(orders, stock, *ages):
         stock.receive(event, group="reserve", source="orders", age=age)
 
 
-def test_a_time_that_no_run_has_judged_is_told_once(nights, orders, stock):
+def test_time_that_no_run_has_judged_is_reported_once(nights, orders, stock):
     services = orders.database(retention=A_WEEK), stock.database(retention=A_WEEK)
     received(orders, stock, 9.5 * DAY, 2 * DAY)
     assert nights.run(*services).outcome is RunOutcome.CLEAN
@@ -43,7 +46,7 @@ def test_a_time_that_no_run_has_judged_is_told_once(nights, orders, stock):
     assert (mode(again), again.outcome) == (Mode.INCREMENTAL, RunOutcome.CLEAN)
 
 
-def test_a_run_of_everything_tells_it_too(nights, orders, stock):
+def test_full_run_reports_the_unjudged_time_too(nights, orders, stock):
     services = orders.database(retention=A_WEEK), stock.database(retention=A_WEEK)
     received(orders, stock, 2 * DAY)
     nights.run(*services)
@@ -54,7 +57,7 @@ def test_a_run_of_everything_tells_it_too(nights, orders, stock):
 
 
 @pytest.mark.parametrize("groups", [None, (ExpectedGroup(name="reserve", topics=(TOPIC,)),)])
-def test_a_time_is_told_too_where_no_row_of_the_two_services_is_left(nights, orders, stock, groups):
+def test_unjudged_time_is_reported_without_any_row_left(nights, orders, stock, groups):
     """Named groups have no route without a row, and so the run was clean."""
     services = orders.database(retention=A_WEEK), stock.database(retention=A_WEEK, groups=groups)
     received(orders, stock, 60)
@@ -84,10 +87,10 @@ def test_a_time_is_told_too_where_no_row_of_the_two_services_is_left(nights, ord
         (6, None, ""),
     ],
 )
-def test_a_time_that_was_asked_for_and_cannot_be_judged_is_told(
+def test_requested_time_that_cannot_be_judged_is_reported(
     nights, orders, stock, since, until, told
 ):
-    """It is what the report advises where no run has judged a time: the answer was clean."""
+    """The report advises this request for a time that no run has judged; it used to be clean."""
     group = ExpectedGroup(name="reserve", topics=(TOPIC,))
     services = orders.database(retention=A_WEEK), stock.database(retention=A_WEEK, groups=(group,))
     received(orders, stock, 2 * DAY)
@@ -103,8 +106,8 @@ def test_a_time_that_was_asked_for_and_cannot_be_judged_is_told(
     assert [told in problem for problem in run.problems] == ([True] if told else [])
 
 
-def test_a_mismatch_that_stays_for_longer_than_rows_are_kept_leaves_no_gap(nights, orders, stock):
-    """Runs that are not good have judged as well, and the next ones start where they did."""
+def test_mismatch_older_than_the_retention_leaves_no_gap(nights, orders, stock):
+    """Runs that are not good have judged as well, and the next runs start where they started."""
     group = ExpectedGroup(name="reserve", topics=(TOPIC,))
     services = orders.database(retention=A_WEEK), stock.database(retention=A_WEEK, groups=(group,))
     received(orders, stock, 60)
@@ -143,7 +146,7 @@ def test_a_pair_that_a_transaction_leaves_in_flight_is_not_clean(nights, service
     assert nights.run(orders.database(), *named, margin=margin).outcome is RunOutcome.MISMATCHES
 
 
-def test_a_service_of_which_nothing_moves_is_not_read_from_its_beginning(nights, services):
+def test_idle_service_is_not_read_from_its_beginning(nights, services):
     orders, stock, mail = services
     letters = {"topic": "letters", "event_type": "letters"}
     of = [
@@ -172,7 +175,7 @@ def test_a_service_of_which_nothing_moves_is_not_read_from_its_beginning(nights,
         assert night.selection.moved_since["stock"] > first - timedelta(days=0.6)
 
 
-def test_a_clock_that_was_ahead_and_was_set_right_leads_to_a_full_run(nights, orders, stock):
+def test_corrected_clock_leads_to_a_full_run(nights, orders, stock):
     services = orders.database(), stock.database()
     received(orders, stock, DAY)
     assert nights.run(*services).outcome is RunOutcome.CLEAN

@@ -1,4 +1,4 @@
-"""Groups that have changed: former ones, ones that a type has left, and ones without a name."""
+"""Tests of groups that have changed: former groups, groups that a type left, unnamed groups."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AUDIT = FormerGroup(name="audit", event_type=TOPIC)
 
 
 def placed_and_given_up(services, *, age, audit=True, returned=True):
-    """Plant an event that mail gives up; audit of stock applies it, and compensates it or not."""
+    """Plant an event that mail gives up and audit of stock applies, and perhaps compensates."""
     orders, stock, mail = services
     event = orders.write(age=age)
     if audit:
@@ -44,13 +44,13 @@ def test_a_former_group_is_to_compensate_what_it_has_applied(nights, services, p
     assert nights.run(orders, stock, mail, push_down=push_down).outcome is CLEAN
     a_day_passes(orders, 2)
     stock = replace(stock, former_groups=(AUDIT,))
-    # Of what a former group has not applied, it lacks nothing.
+    # A former group lacks nothing of an event that it has not applied.
     placed_and_given_up(services, age=DAY, audit=False, returned=False)
     night = nights.run(orders, stock, mail, push_down=push_down)
     assert (night.outcome, night.problems) == (CLEAN, ()), night.by_pair
     placed_and_given_up(services, age=DAY)
     placed_and_given_up(services, age=DAY, returned=False)
-    # Otherwise a night would pass over these rows: they are planted as such of an earlier day.
+    # Otherwise a night would skip these rows, because they are planted as rows of an earlier day.
     a_day_passes(orders, 2)
 
     for selection in (None, EVERYTHING):
@@ -62,9 +62,7 @@ def test_a_former_group_is_to_compensate_what_it_has_applied(nights, services, p
 MOVED = {"topic": "orders.v2", "event_type": TOPIC}
 
 
-def test_a_type_that_moves_to_a_topic_that_a_group_does_not_read_is_no_clean_run(
-    nights, orders, stock
-):
+def test_type_moved_to_an_unread_topic_prevents_a_clean_run(nights, orders, stock):
     of = orders.database(retention=A_WEEK), stock.database(retention=A_WEEK)
     event = orders.write(age=2 * DAY)
     for group in ("reserve", "mail"):
@@ -84,18 +82,18 @@ def test_a_type_that_moves_to_a_topic_that_a_group_does_not_read_is_no_clean_run
         assert "group mail of stock" in problem
     former = FormerGroup(name="mail", event_type=TOPIC)
     assert nights.run(of[0], replace(of[1], former_groups=(former,))).outcome is CLEAN
-    # Events still come on the topic of old as well.
+    # Events still arrive on the old topic too.
     event = orders.write(age=0, settled_age=0)
     for group in ("reserve", "mail"):
         stock.receive(event, group=group, source="orders", age=0)
     assert nights.run(*of).outcome is CLEAN
-    # The group follows, and lacks what came before.
+    # The group follows, and lacks the earlier events.
     stock.receive(moved[0], group="mail", source="orders", age=DAY, **MOVED)
     assert nights.run(*of).totals[Verdict.MISSING_DOWNSTREAM] == 2
 
 
 @pytest.mark.parametrize("retention", [A_WEEK, None], ids=["a week", "for ever"])
-def test_a_type_that_moves_in_a_gradual_roll_out_is_no_clean_run(nights, orders, stock, retention):
+def test_type_moved_in_a_gradual_roll_out_prevents_a_clean_run(nights, orders, stock, retention):
     of = orders.database(retention=retention), stock.database(retention=retention)
 
     def old(age):
@@ -123,9 +121,7 @@ def test_a_type_that_moves_in_a_gradual_roll_out_is_no_clean_run(nights, orders,
 
 
 @pytest.mark.parametrize("parallel", [(), ("orders.eu", "orders.us")])
-def test_a_topic_that_is_renamed_beside_another_one_of_the_group_is_no_clean_run(
-    nights, orders, stock, parallel
-):
+def test_renamed_topic_next_to_another_prevents_a_clean_run(nights, orders, stock, parallel):
     eu, us, renamed = ({"topic": f"orders.{on}", "event_type": TOPIC} for on in ("eu", "us", "us2"))
     home = orders.database(retention=A_WEEK, parallel_topics=parallel)
     there = stock.database(retention=A_WEEK)
@@ -150,9 +146,7 @@ def test_a_topic_that_is_renamed_beside_another_one_of_the_group_is_no_clean_run
         assert ["orders.us2 now, and no longer on orders.us" in each for each in mine] == [True]
 
 
-def test_a_topic_that_is_idle_beside_another_one_is_settled_as_a_parallel_one(
-    nights, orders, stock
-):
+def test_idle_topic_next_to_another_is_resolved_as_parallel(nights, orders, stock):
     eu, us = ({"topic": f"orders.{shop}", "event_type": TOPIC} for shop in ("eu", "us"))
     home, there = orders.database(retention=A_WEEK), stock.database(retention=A_WEEK)
     for group, days, topic in (("us", 6.5, us), ("eu", 6, eu), ("eu", 3, eu), ("eu", 1, eu)):
@@ -171,16 +165,14 @@ def test_a_topic_that_is_idle_beside_another_one_is_settled_as_a_parallel_one(
             connection.execute(delete(table).where(table.c.topic == us["topic"]))
     assert told(home, there) == (problem,)
     assert told(parallel, there) == ()
-    # A topic beside them is one that the group may have to follow.
+    # A topic next to them may be one that the group has to follow.
     event = orders.write(age=DAY, **MOVED)
     stock.receive(event, group="eu", source="orders", age=DAY, **MOVED)
     (problem,) = told(parallel, there)
     assert "is sent on orders.v2 now, and no longer on orders.us" in problem
 
 
-def test_a_group_that_the_file_leaves_out_is_told_of_until_it_is_a_former_one(
-    nights, orders, stock
-):
+def test_group_missing_from_the_file_is_reported_until_former(nights, orders, stock):
     reserve, audit = (ExpectedGroup(name=name, topics=(TOPIC,)) for name in ("reserve", "audit"))
     home, named = orders.database(retention=A_WEEK), stock.database(retention=A_WEEK)
     named = replace(named, groups=(reserve, audit))

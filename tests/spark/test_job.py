@@ -1,4 +1,4 @@
-"""Whole runs over two real databases in which the truth was planted."""
+"""Tests of whole runs over two real databases with planted truth."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DAY = 24 * 60
 
 
 class Planted:
-    """Puts events into two services and notes the verdict that each of them deserves."""
+    """Puts events into two services and notes the verdict that each event deserves."""
 
     def __init__(self, orders, stock):
         self.orders, self.stock = orders, stock
@@ -48,7 +48,7 @@ class Planted:
         self.purged = set()
 
     def event(self, verdict, status=O.PROCESSED, *, mail=V.MATCHED, **columns):
-        """Write an event that the group mail treats as `mail` says, reserve as the test does."""
+        """Write an event; the group mail treats it as `mail` states, reserve as the test does."""
         event_id = self.orders.write(status, **columns)
         self.expect(COMMIT, "reserve", event_id, verdict)
         self.expect(COMMIT, "mail", event_id, mail)
@@ -98,7 +98,7 @@ class Planted:
         return {row for row in listed if (row[2], V[row[3]]) not in self.purged}
 
     def purge(self, event_id):
-        """Note that one side alone has a row of an event, and that the other has purged its own."""
+        """Note that one side has purged its row of an event, and that the other side has a row."""
         self.purged.add((str(event_id), V.TOO_OLD))
 
 
@@ -119,7 +119,7 @@ def request(orders, stock, folder, jdbc_jar, **changes):
 
 
 def plant_clean_events(planted):
-    """Plant what a sound night leaves: effects, one refusal with its compensation, one discard."""
+    """Plant a night without mismatches: effects, one compensated refusal, one discard."""
     for _ in range(12):
         planted.received(planted.event(V.MATCHED))
     refused = planted.event(V.REFUSED)
@@ -144,14 +144,14 @@ def _plant_forth(p):
     p.expect(ROLLBACK, "reserve", p.received(new_event_id(), **of), V.UNKNOWN_UPSTREAM)
     p.received(p.event(V.STATUS_DISAGREES), I.FENCED)
     p.received(p.event(V.ENVELOPE_DIFFERS), key="another")
-    # Lost: by one group alone, and by both.
+    # Lost by one group alone, and by both.
     for _ in range(3):
         p.event(V.MISSING_DOWNSTREAM)
     p.event(V.MISSING_DOWNSTREAM, mail=V.MISSING_DOWNSTREAM)
-    # Ghosts.
+    # Rows without an event.
     for status in (I.PROCESSED, I.INIT, I.FENCED):
         p.expect(COMMIT, "reserve", p.received(new_event_id(), status), V.UNKNOWN_UPSTREAM)
-    # Sent, says the inbox; not sent, says the outbox.
+    # Sent, by the inbox; not sent, by the outbox.
     p.received(p.event(V.STATUS_DISAGREES, O.FAILED, mail=V.PARKED))
     p.received(p.event(V.STATUS_DISAGREES, O.DISCARDED, mail=V.NEVER_SENT), I.MAX_RECONSUMED)
     p.received(p.event(V.STUCK, O.INIT, mail=V.STUCK), I.PROCESSING)
@@ -161,7 +161,7 @@ def _plant_forth(p):
     p.received(p.event(V.STUCK), I.PROCESSING)
     p.received(p.event(V.STUCK), I.INIT)
     p.received(p.event(V.NEITHER_EFFECT_NOR_COMPENSATION), I.MAX_RECONSUMED)
-    p.received(p.event(V.PAYLOAD_DIFFERS), payload='{"card": "payload of somebody else"}')
+    p.received(p.event(V.PAYLOAD_DIFFERS), payload='{"card": "payload of another event"}')
     stubborn = p.event(V.ATTEMPTS_DIFFER)
     p.received(stubborn, I.MAX_RECONSUMED, attempts=4)
     p.returned(p.rollback(V.MATCHED, stubborn), stubborn)
@@ -175,7 +175,7 @@ def _plant_forth(p):
     p.expect(COMMIT, "reserve", ghost, V.TOO_OLD)
     p.purge(ghost)
     p.received(p.event(V.TOO_OLD, age=40 * DAY), I.MAX_RECONSUMED, age=40 * DAY)
-    # Old, and whole.
+    # Old, and complete.
     p.received(p.event(V.MATCHED, age=40 * DAY), age=40 * DAY)
 
 
@@ -189,7 +189,7 @@ def _plant_young(p):
     p.received(p.event(V.IN_FLIGHT, key="k"), I.INIT, age=50, key="k")
     p.received(p.event(V.IN_FLIGHT), I.MAX_RECONSUMED, age=60, settled_age=5)
     p.received(p.event(V.IN_FLIGHT, O.PROCESSING, age=8, mail=V.IN_FLIGHT))
-    # Too young to be missed, and whole already.
+    # Too young to be missed, and already complete.
     p.received(p.event(V.MATCHED, age=2), age=1)
 
 
@@ -236,7 +236,7 @@ def found_counts(folder):
 LIMITED = (
     ExpectedGroup(name="reserve", topics=(TOPIC,), upstreams=("orders",), max_attempts=3),
     ExpectedGroup(name="mail", topics=(TOPIC,), upstreams=("orders",)),
-    # With it, stock says that neither of them compensates events of orders.
+    # With this group, no group of stock compensates events of orders.
     ExpectedGroup(name="release", kind=ROLLBACK),
 )
 
@@ -278,7 +278,7 @@ def test_a_run_finds_all_that_was_planted_and_nothing_else(
     assert f"{wrong} mismatches." in page
     for row in findings.first_rows:
         assert row.event_id in page
-    assert_free_of(folder.path, make_url(orders.url).password, "payload nobody reads")
+    assert_free_of(folder.path, make_url(orders.url).password, "payload out of sight")
 
 
 def test_a_run_over_sound_services_is_clean(planted, orders, stock, tmp_path, spark, jdbc_jar):
@@ -325,18 +325,14 @@ def test_a_long_transaction_on_either_side_keeps_rows_in_flight(
             planted.received(lost, group=group)
 
 
-def test_without_a_group_that_has_received_anything_the_run_does_not_say_clean(
-    orders, stock, tmp_path, spark, jdbc_jar
-):
+def test_run_without_any_receiving_group_is_not_clean(orders, stock, tmp_path, spark, jdbc_jar):
     orders.write()
     findings = reconciled(spark, request(orders, stock, tmp_path, jdbc_jar))
     assert findings.outcome is RunOutcome.NOT_JUDGED
     assert "name the groups" in findings.problems[0]
 
 
-def test_a_group_that_is_named_is_missed_before_it_has_received_anything(
-    orders, stock, tmp_path, spark, jdbc_jar
-):
+def test_named_group_is_missed_before_its_first_receipt(orders, stock, tmp_path, spark, jdbc_jar):
     lost = orders.write()
     named = (ExpectedGroup(name="reserve", topics=("orders.placed",)),)
     services = (orders.database(), stock.database(groups=named))
@@ -360,14 +356,14 @@ def test_a_rollback_that_no_group_has_ever_received_is_missing(
 
 @pytest.fixture
 def silent_server():
-    """A listener that takes connections and never answers."""
+    """Return a listener that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(150)
         yield listener
 
 
 def request_to(silent_server, orders, stock, folder, jdbc_jar):
-    """Ask for a run whose upstream's database never answers."""
+    """Return a request for a run whose upstream's database never answers."""
     port = silent_server.getsockname()[1]
     url = make_url(orders.url).set(port=port).render_as_string(hide_password=False)
     services = (orders.database(url=url), stock.database())
@@ -375,14 +371,14 @@ def request_to(silent_server, orders, stock, folder, jdbc_jar):
 
 
 def wait_for_job(silent_server, log):
-    """Wait until a job has its Spark, and for that database; return its connection to it."""
+    """Wait until a job has its Spark and waits for that database; return its connection."""
     connection, _ = silent_server.accept()
     wait(lambda: log.exists() and "for their clocks" in log.read_text(), "Spark starts", within=150)
     return connection
 
 
 def start_job(orders, stock, silent_server, folder, jdbc_jar):
-    """Start the job's process, and return it once it waits for a database that never answers."""
+    """Start the job's process, and return when it waits for a database that never answers."""
     asked = request_to(silent_server, orders, stock, folder, jdbc_jar)
     arguments, environment = spark_launcher.command()
     log = OutputFolder(path=folder).log
@@ -400,7 +396,7 @@ def start_job(orders, stock, silent_server, folder, jdbc_jar):
     return process, wait_for_job(silent_server, log)
 
 
-def test_the_job_and_its_java_end_with_the_process_that_started_them(
+def test_job_and_its_java_end_with_the_starting_process(
     orders, stock, silent_server, tmp_path, jdbc_jar
 ):
     process, connection = start_job(orders, stock, silent_server, tmp_path, jdbc_jar)
@@ -409,7 +405,7 @@ def test_the_job_and_its_java_end_with_the_process_that_started_them(
         assert "java" in {member.name() for member in family}
         secret = make_url(orders.url).password
         for member in family:
-            # The shell that started Java may be gone by now.
+            # The shell that started Java may have ended.
             with suppress(psutil.NoSuchProcess):
                 assert secret not in " ".join(member.cmdline())
                 assert secret not in " ".join(member.environ().values())
@@ -424,7 +420,7 @@ def test_the_job_and_its_java_end_with_the_process_that_started_them(
                 member.kill()
 
 
-def test_an_interrupt_of_the_launching_process_leaves_nothing_behind(
+def test_interrupt_of_the_launching_process_leaves_no_remains(
     orders, stock, silent_server, tmp_path, jdbc_jar
 ):
     asked = request_to(silent_server, orders, stock, tmp_path, jdbc_jar)
@@ -455,7 +451,7 @@ def test_an_interrupt_of_the_launching_process_leaves_nothing_behind(
                 member.kill()
 
 
-def test_a_folder_with_rows_of_somebody_else_is_left_alone(orders, stock, tmp_path):
+def test_folder_with_foreign_rows_is_left_alone(orders, stock, tmp_path):
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "thesis.txt").write_text("three years of work")
     with pytest.raises(ConfigurationError, match="choose another folder"):
@@ -463,7 +459,7 @@ def test_a_folder_with_rows_of_somebody_else_is_left_alone(orders, stock, tmp_pa
     assert (tmp_path / "rows" / "thesis.txt").exists()
 
 
-def test_a_machine_without_spark_or_java_is_told_what_to_install(
+def test_missing_spark_or_java_is_reported_with_what_to_install(
     orders, stock, tmp_path, monkeypatch
 ):
     asked = request(orders, stock, tmp_path, None)
@@ -479,7 +475,7 @@ def test_a_machine_without_spark_or_java_is_told_what_to_install(
         spark_launcher.run(asked)
 
 
-def test_a_window_judges_the_events_written_in_it_and_looks_up_their_partners(
+def test_window_judges_its_events_and_looks_up_their_partners(
     planted, orders, stock, tmp_path, spark, jdbc_jar
 ):
     planted.received(planted.event(V.MATCHED, age=90), age=90)
@@ -496,15 +492,13 @@ def test_a_window_judges_the_events_written_in_it_and_looks_up_their_partners(
     assert findings.totals == {V.MATCHED: 1, V.MISSING_DOWNSTREAM: 1}
 
 
-def test_a_later_run_judges_what_has_moved_since_and_what_still_waits(
-    planted, orders, stock, tmp_path, spark, jdbc_jar
-):
-    # In order in the earlier run, and lost in it: the one is old news, so is the other.
+def test_later_run_judges_moved_and_waiting_rows(planted, orders, stock, tmp_path, spark, jdbc_jar):
+    # In order in the earlier run, or lost in it: an incremental run reports neither again.
     planted.received(planted.event(V.MATCHED, age=300), age=300)
     planted.event(V.MISSING_DOWNSTREAM, age=300)
     late = planted.event(V.MATCHED, age=300)
     planted.received(late, age=90)
-    # One group has moved; the other had it long ago.
+    # One group has moved; the other received the event long ago.
     half = orders.write(age=300)
     planted.received(half, age=300)
     planted.received(half, group="mail", age=90)
@@ -530,14 +524,14 @@ def test_payloads_are_shown_when_they_are_asked_for(
 ):
     orders.write(payload='{"of": "the upstream"}')
     planted.received(planted.event(V.MATCHED))
-    planted.received(new_event_id(), payload='{"of": "nobody but the downstream"}')
+    planted.received(new_event_id(), payload='{"of": "only the downstream"}')
     asked = request(orders, stock, tmp_path, jdbc_jar, show_payloads=True)
     findings = reconciled(spark, asked)
     assert {row.verdict: row.payload for row in findings.first_rows} == {
         V.MISSING_DOWNSTREAM: '{"of": "the upstream"}',
-        V.UNKNOWN_UPSTREAM: '{"of": "nobody but the downstream"}',
+        V.UNKNOWN_UPSTREAM: '{"of": "only the downstream"}',
     }
-    assert "nobody but the downstream" in OutputFolder(path=tmp_path).page.read_text()
+    assert "only the downstream" in OutputFolder(path=tmp_path).page.read_text()
 
 
 def test_of_a_large_payload_the_beginning_is_read(

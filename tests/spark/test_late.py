@@ -1,4 +1,4 @@
-"""What was settled long after it came: replayed, or given up in the end."""
+"""Tests of rows that settled long after they arrived: replayed, or given up in the end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def returned(orders, stock, *, age, settled_age=None, is_compensated=True, dead=
 
 @BOTH_WAYS
 @pytest.mark.parametrize("dead", [True, False])
-def test_a_late_rollback_without_a_compensation_lets_no_run_be_clean(
+def test_late_rollback_without_compensation_prevents_clean_runs(
     nights, orders, stock, push_down, dead
 ):
     in_order(orders, stock)
@@ -79,9 +79,7 @@ def test_a_late_rollback_that_compensated_its_event_is_in_order(nights, orders, 
 
 
 @BOTH_WAYS
-def test_the_lost_rollback_of_an_event_that_the_upstream_has_purged_is_missed(
-    nights, orders, stock, push_down
-):
+def test_lost_rollback_of_an_event_purged_upstream_is_missed(nights, orders, stock, push_down):
     """The group tried the event for nine days, and gave it up yesterday."""
     in_order(orders, stock)
     event = first_id_of((orders.now() - timedelta(days=10)).timestamp())

@@ -1,4 +1,4 @@
-"""Names in the configuration that fit nothing, and events that fit no name: never a clean run."""
+"""Tests that names that match no event, and events that match no name, prevent a clean run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ UNRECEIVED = (
 
 @pytest.fixture
 def lost(orders, stock):
-    """Ten events of orders; stock lacks three of them."""
+    """Write ten events of orders, of which stock lacks three."""
     for number in range(10):
         event_id = orders.write(age=DAY)
         if number >= 3:
@@ -43,7 +43,7 @@ def lost(orders, stock):
 
 @pytest.mark.usefixtures("lost")
 @pytest.mark.parametrize("push_down", [True, False])
-def test_a_service_whose_name_fits_no_event_is_no_clean_run(nights, orders, stock, push_down):
+def test_service_name_without_events_prevents_a_clean_run(nights, orders, stock, push_down):
     misnamed = replace(orders.database(), name="order")
 
     found = nights.run(misnamed, stock.database(), push_down=push_down)
@@ -55,7 +55,7 @@ def test_a_service_whose_name_fits_no_event_is_no_clean_run(nights, orders, stoc
 
 
 @pytest.mark.parametrize("status", [OutboxStatus.PROCESSED, OutboxStatus.FAILED, OutboxStatus.INIT])
-def test_events_under_a_former_name_are_told_of_in_every_night(nights, orders, stock, status):
+def test_events_under_a_former_name_are_reported_every_night(nights, orders, stock, status):
     for _ in range(3):
         event_id = orders.write(age=3 * DAY)
         stock.receive(event_id, group="reserve", source="orders", age=3 * DAY)
@@ -85,9 +85,7 @@ def test_sources_that_take_no_part_are_left_out(nights, orders, stock):
 
 
 @pytest.mark.parametrize("push_down", [True, False])
-def test_events_for_others_that_have_failed_are_told_of_in_every_night(
-    nights, orders, stock, push_down
-):
+def test_failed_events_for_others_are_reported_every_night(nights, orders, stock, push_down):
     event_id = orders.write(age=3 * DAY)
     stock.receive(event_id, group="reserve", source="orders", age=3 * DAY)
     orders.write(age=3 * DAY, **AUDITED)
@@ -107,9 +105,7 @@ def test_events_for_others_that_have_failed_are_told_of_in_every_night(
 
 
 @pytest.mark.parametrize("status", [OutboxStatus.FAILED, OutboxStatus.UNRESOLVED])
-def test_events_for_others_that_have_failed_without_an_error_are_told_of(
-    nights, orders, stock, status
-):
+def test_failed_events_for_others_without_error_are_reported(nights, orders, stock, status):
     event_id = orders.write(age=DAY)
     stock.receive(event_id, group="reserve", source="orders", age=DAY)
     for error in (None, None, "no such topic"):
@@ -127,9 +123,7 @@ def test_events_for_others_that_have_failed_without_an_error_are_told_of(
 
 
 @pytest.mark.parametrize("push_down", [True, False])
-def test_events_for_others_that_no_relay_takes_are_told_of_in_every_night(
-    nights, orders, stock, push_down
-):
+def test_unclaimed_events_for_others_are_reported_every_night(nights, orders, stock, push_down):
     event_id = orders.write(age=3 * DAY)
     stock.receive(event_id, group="reserve", source="orders", age=3 * DAY)
     orders.write(age=3 * DAY, **AUDITED)
@@ -141,7 +135,7 @@ def test_events_for_others_that_no_relay_takes_are_told_of_in_every_night(
         orders.write(init, age=DAY // 2, **AUDITED)
     orders.write(processing, age=DAY // 2, **AUDITED)
     now = orders.now()
-    # Just written, due later, in hand, and behind one that is due later.
+    # Just written, due later, claimed, and queued after an event that is due later.
     waits = {"waiting": True, "holds_key": True}
     orders.write(init, age=1, **AUDITED)
     orders.write(init, age=DAY // 2, due_age=-60, waiting=True, **AUDITED)
@@ -162,9 +156,7 @@ def test_events_for_others_that_no_relay_takes_are_told_of_in_every_night(
 
 
 @pytest.mark.parametrize("push_down", [True, False])
-def test_rollbacks_of_events_of_others_that_are_not_sent_are_told_of_in_every_night(
-    nights, orders, stock, push_down
-):
+def test_unsent_rollbacks_for_others_are_reported_every_night(nights, orders, stock, push_down):
     event_id = orders.write(age=3 * DAY)
     stock.receive(event_id, group="reserve", source="orders", age=3 * DAY)
     of_crm = {"kind": TxKind.ROLLBACK, "causation_id": event_id, "causation_source": "crm"}
@@ -189,7 +181,7 @@ def test_rollbacks_of_events_of_others_that_are_not_sent_are_told_of_in_every_ni
         assert stuck.startswith(f"1 {named} INIT, and nothing has moved them since before")
 
 
-def test_failed_rollbacks_that_name_no_writer_or_have_no_error_are_told_of(nights, orders, stock):
+def test_failed_rollbacks_without_writer_or_error_are_reported(nights, orders, stock):
     event_id = orders.write(age=DAY)
     stock.receive(event_id, group="reserve", source="orders", age=DAY)
     rollback = {"kind": TxKind.ROLLBACK, "causation_id": event_id}
@@ -209,10 +201,8 @@ NONE_OF_THESE = "which is none of these services,"
 
 
 @pytest.mark.parametrize("push_down", [True, False])
-def test_rollbacks_of_events_of_others_that_are_not_handled_are_told_of_in_every_night(
-    nights, orders, stock, push_down
-):
-    """Such as of events that orders wrote under a former name, and that take no part any more."""
+def test_unhandled_rollbacks_of_others_are_reported_every_night(nights, orders, stock, push_down):
+    """For example of events that orders wrote under a former name, which take no part any more."""
     event_id = orders.write(age=3 * DAY)
     stock.receive(event_id, group="reserve", source="orders", age=3 * DAY)
     of_shop = {**OF_SHOP, "causation_id": event_id}
@@ -229,7 +219,7 @@ def test_rollbacks_of_events_of_others_that_are_not_handled_are_told_of_in_every
             orders, stock, InboxStatus.DEAD, age=2 * DAY, last_error="not in the outbox", **of_shop
         )
     _taken_back(orders, stock, InboxStatus.INIT, age=DAY // 2, **of_shop)
-    # Just received, waits for its retry, and in hand.
+    # Just received, waiting for a retry, and being processed.
     _taken_back(orders, stock, InboxStatus.INIT, age=1, **of_shop)
     _taken_back(orders, stock, InboxStatus.PROCESSING, age=DAY // 2, due_age=-60, **of_shop)
     now = orders.now()
@@ -251,13 +241,13 @@ def test_rollbacks_of_events_of_others_that_are_not_handled_are_told_of_in_every
 
 
 def _taken_back(orders, stock, status, *, age, **columns):
-    """Let stock send a rollback, and a group of orders have it with a status."""
+    """Let stock send a rollback, and a group of orders receive it with a status."""
     of_event = {name: columns[name] for name in ("kind", "causation_source", "causation_id")}
     rollback = stock.write(age=age, **of_event)
     orders.receive(rollback, status, group="undo", source="stock", age=age, **columns)
 
 
-def test_dead_rollbacks_that_name_no_writer_or_have_no_error_are_told_of(nights, orders, stock):
+def test_dead_rollbacks_without_writer_or_error_are_reported(nights, orders, stock):
     event_id = orders.write(age=DAY)
     stock.receive(event_id, group="reserve", source="orders", age=DAY)
     rollback = {"kind": TxKind.ROLLBACK, "causation_id": event_id}
@@ -277,9 +267,7 @@ def test_dead_rollbacks_that_name_no_writer_or_have_no_error_are_told_of(nights,
     assert unnamed.startswith(of_nobody)
 
 
-def test_events_of_others_that_no_consumer_takes_are_told_of_unless_they_are_left_out(
-    nights, orders, stock
-):
+def test_waiting_events_of_others_are_reported_unless_left_out(nights, orders, stock):
     event_id = orders.write(age=DAY)
     stock.receive(event_id, group="reserve", source="orders", age=DAY)
     for status in (InboxStatus.INIT, InboxStatus.PROCESSED, InboxStatus.MAX_RECONSUMED):
@@ -305,24 +293,24 @@ def test_events_of_others_that_no_consumer_takes_are_told_of_unless_they_are_lef
     assert of_shop.startswith(f"{by_crm} shop, {NONE_OF_THESE} {in_audit} are DEAD")
     assert of_stock.startswith(f"{by_crm} stock {in_audit} are DEAD")
     assert stuck.startswith(f"1 events of crm, {NONE_OF_THESE} {in_audit} are INIT")
-    # What crm takes back of these services' events, they have to compensate.
+    # If crm takes events of these services back, they have to compensate.
     assert left_out.problems == (of_stock,)
     foreign = "stock has received events of crm, which is none of these services"
     assert told.left_out == left_out.left_out == (foreign,)
 
 
 def _with_an_audit(orders, stock):
-    """Return the services, one of which writes to a topic that is for none of them."""
+    """Return the services; one of them writes to a topic that no other service reads."""
     return orders.database(others=("orders.audited",)), stock.database(groups=(RESERVE,))
 
 
 @pytest.mark.parametrize("push_down", [True, False])
 @pytest.mark.parametrize("names", ["named", "unnamed"])
 @pytest.mark.parametrize("status", [OutboxStatus.PROCESSED, OutboxStatus.FAILED, OutboxStatus.INIT])
-def test_a_type_that_no_group_should_receive_is_no_clean_run(
+def test_type_without_an_expected_group_prevents_a_clean_run(
     nights, orders, stock, push_down, names, status
 ):
-    """Whether groups are named or the past speaks, and though its topic has another type."""
+    """Holds with named groups and with inferred ones, and although the topic has another type."""
     event_id = orders.write(age=DAY, **PLACED)
     stock.receive(event_id, group="reserve", source="orders", age=DAY, **PLACED)
     groups = (PLACED_ALONE,) if names == "named" else None
@@ -336,9 +324,7 @@ def test_a_type_that_no_group_should_receive_is_no_clean_run(
 
 
 @pytest.mark.parametrize("status", [OutboxStatus.PROCESSED, OutboxStatus.FAILED, OutboxStatus.INIT])
-def test_a_new_type_that_no_group_should_receive_is_told_of_in_every_night(
-    nights, orders, stock, status
-):
+def test_new_type_without_expected_group_is_reported_every_night(nights, orders, stock, status):
     event_id = orders.write(age=3 * DAY, **PLACED)
     stock.receive(event_id, group="reserve", source="orders", age=3 * DAY, **PLACED)
     services = (orders.database(), stock.database(groups=(PLACED_ALONE,)))
@@ -357,7 +343,7 @@ def test_a_new_type_that_no_group_should_receive_is_told_of_in_every_night(
 @pytest.mark.parametrize("push_down", [True, False])
 @pytest.mark.parametrize("names", ["named", "unnamed"])
 def test_a_type_of_which_no_event_was_sent_needs_no_group(nights, orders, stock, push_down, names):
-    """Its first event is due in a month, was cancelled, or is a half message that is open."""
+    """The first event is due in a month, was cancelled, or is an open half message."""
     event_id = orders.write(age=3 * DAY, **PLACED)
     stock.receive(event_id, group="reserve", source="orders", age=3 * DAY, **PLACED)
     groups = (PLACED_ALONE,) if names == "named" else None
@@ -388,9 +374,7 @@ def test_a_type_of_which_no_event_was_sent_needs_no_group(nights, orders, stock,
 
 
 @pytest.mark.parametrize("push_down", [True, False])
-def test_events_of_a_type_for_others_that_wait_are_told_of_in_every_night(
-    nights, orders, stock, push_down
-):
+def test_waiting_events_for_others_are_reported_every_night(nights, orders, stock, push_down):
     event_id = orders.write(age=3 * DAY, **PLACED)
     stock.receive(event_id, group="reserve", source="orders", age=3 * DAY, **PLACED)
     orders.write(age=3 * DAY, **REFUNDED)
@@ -411,8 +395,8 @@ def test_events_of_a_type_for_others_that_wait_are_told_of_in_every_night(
         assert stuck.startswith(f"{of_type} INIT, and nothing has moved them since before")
 
 
-def test_services_that_share_their_tables_are_no_strangers_to_each_other(nights, orders, stock):
-    """They are told apart by their sources, however their URLs are written."""
+def test_services_with_shared_tables_are_not_foreign_sources(nights, orders, stock):
+    """Their sources distinguish them, however their URLs are written."""
     event_id = orders.write(age=DAY)
     orders.receive(event_id, group="notify", source="orders", age=DAY)
     orders.write(age=DAY, source="mail", topic="mail.sent", event_type="mail.sent")
@@ -441,7 +425,7 @@ def test_services_that_share_their_tables_are_no_strangers_to_each_other(nights,
         ),
     ],
 )
-def test_a_filter_that_fits_no_event_is_told_of(nights, orders, stock, audit, told):
+def test_filter_that_matches_no_event_is_reported(nights, orders, stock, audit, told):
     services = (orders.database(), stock.database(groups=(RESERVE, audit)))
 
     found = nights.run(*services)
@@ -451,7 +435,7 @@ def test_a_filter_that_fits_no_event_is_told_of(nights, orders, stock, audit, to
     assert found.totals[Verdict.MISSING_DOWNSTREAM] == 3
 
 
-def test_a_group_for_events_that_are_yet_to_come_can_say_so(nights, orders, stock):
+def test_group_for_future_events_can_be_declared(nights, orders, stock):
     event_id = orders.write(age=DAY)
     stock.receive(event_id, group="reserve", source="orders", age=DAY)
     early = ExpectedGroup(name="audit", topics=("recalled",), may_be_unused=("recalled",))

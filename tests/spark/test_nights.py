@@ -1,4 +1,4 @@
-"""Nights in a row: from where the next one may start, and what it must look at all the same."""
+"""Tests of consecutive nights: where the next night may start, and what it must judge anyway."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_after_a_change_of_the_configuration_everything_is_looked_at(change, nights, orders, stock):
+def test_changed_configuration_leads_to_a_full_run(change, nights, orders, stock):
     received_by(stock, "reserve", of=orders)
     before, after, of_all, why = CHANGES[change]
     stock_before = stock.database(**({"groups": (RESERVE,)} | before))
@@ -115,9 +115,7 @@ def test_a_group_that_was_added_is_missed_in_the_first_night(nights, orders, sto
     assert night.totals[Verdict.MISSING_DOWNSTREAM] == 5
 
 
-def test_two_files_of_one_name_do_not_start_from_each_others_watermarks(
-    nights, orders, stock, services
-):
+def test_files_of_one_name_do_not_share_watermarks(nights, orders, stock, services):
     mail = services[-1]
     ids = received_by(stock, "reserve", number=20, of=orders)
     for event_id in ids[5:]:
@@ -140,7 +138,7 @@ def test_rows_that_a_restored_copy_lacks_are_missed(nights, orders, stock):
     services = (orders.database(), stock.database(groups=(RESERVE,)))
     nights.run(*services)
     a_day_passes(orders)
-    # The copy was made before the last two came in.
+    # The copy was made before the last two events arrived.
     execute(stock, "DELETE FROM shield_inbox WHERE event_id = ANY(:lost)", lost=ids[-2:])
 
     night = nights.run(*services)
@@ -153,7 +151,7 @@ def test_rows_that_a_restored_copy_lacks_are_missed(nights, orders, stock):
 def test_a_late_row_that_a_restored_copy_lacks_is_missed(nights, orders, stock):
     late = orders.write(age=3 * DAY)
     received_by(stock, "reserve", of=orders)
-    # Its id is the oldest, and it came in last: the copy was made before.
+    # The event has the oldest id, and arrived last: the copy was made before.
     stock.receive(late, group="reserve", source="orders", age=3 * DAY, settled_age=2 * DAY)
     services = (orders.database(), stock.database(groups=(RESERVE,)))
     assert nights.run(*services).outcome is CLEAN
@@ -168,9 +166,7 @@ def test_a_late_row_that_a_restored_copy_lacks_is_missed(nights, orders, stock):
 
 
 @pytest.mark.parametrize("push_down", [True, False])
-def test_a_type_that_a_group_receives_for_the_first_time_is_expected_of_all_nights(
-    nights, orders, stock, push_down
-):
+def test_type_newly_received_by_a_group_is_due_for_all_nights(nights, orders, stock, push_down):
     received_by(stock, "reserve", of=orders)
     services = (orders.database(), stock.database())
     assert nights.run(*services, push_down=push_down).outcome is CLEAN
@@ -186,13 +182,13 @@ def test_a_type_that_a_group_receives_for_the_first_time_is_expected_of_all_nigh
     assert night.totals == {Verdict.MATCHED: 7, Verdict.MISSING_DOWNSTREAM: 5}
     (why,) = night.full_because
     assert why.startswith("group audit of stock received orders.placed")
-    # Until somebody has seen to them: the night was not good.
+    # Until an operator repairs them: the night was not good.
     assert nights.run(*services, push_down=push_down).totals[Verdict.MISSING_DOWNSTREAM] == 5
     with_groups = (orders.database(), stock.database(groups=(RESERVE,)))
     assert nights.run(*with_groups, push_down=push_down).outcome is CLEAN
 
 
-def test_a_topic_that_was_replaced_is_looked_at_as_a_whole(nights, orders, stock, kafka):
+def test_replaced_topic_is_read_as_a_whole(nights, orders, stock, kafka):
     topic = Topic(kafka.bootstrap, logical=TOPIC).make()
     events = [topic.event(id=e, key=None) for e in received_by(stock, "reserve", of=orders)]
     topic.publish_at(datetime.now(UTC) - timedelta(days=3), *events)
@@ -213,7 +209,7 @@ def test_a_topic_that_was_replaced_is_looked_at_as_a_whole(nights, orders, stock
     assert night.full_because == (f"topic {topic.name} was deleted and created again",)
 
 
-def test_where_the_broker_does_not_say_everything_is_looked_at(nights, orders, stock, kafka):
+def test_unanswered_broker_query_leads_to_a_full_run(nights, orders, stock, kafka):
     topic = Topic(kafka.bootstrap, logical=TOPIC).make()
     events = [topic.event(id=e, key=None) for e in received_by(stock, "reserve", of=orders)]
     topic.publish_at(datetime.now(UTC) - timedelta(days=3), *events)
@@ -222,7 +218,7 @@ def test_where_the_broker_does_not_say_everything_is_looked_at(nights, orders, s
     assert nights.run(*services, broker=broker).outcome is CLEAN
     a_day_passes(orders)
 
-    # No broker answers to what is not its protocol.
+    # A broker does not answer a client with another protocol.
     night = nights.run(*services, broker=replace(broker, security_protocol="SSL"))
 
     assert (night.outcome, mode(night)) == (RunOutcome.NOT_JUDGED, Mode.FULL)
@@ -230,7 +226,7 @@ def test_where_the_broker_does_not_say_everything_is_looked_at(nights, orders, s
     assert why.startswith("whether the topics are those of the last good run could not be asked")
 
 
-def test_tables_that_were_made_anew_are_looked_at_as_a_whole(nights, orders, stock):
+def test_recreated_tables_are_read_as_a_whole(nights, orders, stock):
     received_by(stock, "reserve", of=orders)
     services = (orders.database(), stock.database(groups=(RESERVE,)))
     nights.run(*services)
@@ -251,7 +247,7 @@ def test_tables_that_were_made_anew_are_looked_at_as_a_whole(nights, orders, sto
     )
 
 
-def test_an_open_row_does_not_keep_the_next_night_from_starting_later(nights, orders, stock):
+def test_open_row_does_not_keep_the_next_night_from_advancing(nights, orders, stock):
     received_by(stock, "reserve", of=orders)
     orders.write(OutboxStatus.FAILED, age=3 * DAY, last_error="refused")
     services = (orders.database(), stock.database(groups=(RESERVE,)))
@@ -272,7 +268,7 @@ def taken_back(orders, stock, event_id, *, age, status=OutboxStatus.PROCESSED, c
     return rollback
 
 
-def test_an_effect_whose_rollback_came_later_is_found_in_the_next_night(nights, orders, stock):
+def test_effect_with_a_later_rollback_is_found_the_next_night(nights, orders, stock):
     first, *_ = received_by(stock, "reserve", of=orders)
     services = (orders.database(), stock.database(groups=(RESERVE,)))
     assert nights.run(*services).outcome is CLEAN
@@ -289,7 +285,7 @@ def test_an_effect_whose_rollback_came_later_is_found_in_the_next_night(nights, 
     }
 
 
-def test_an_effect_whose_rollback_was_too_young_is_found_in_the_next_night(nights, orders, stock):
+def test_effect_with_a_young_rollback_is_found_the_next_night(nights, orders, stock):
     first, *_ = received_by(stock, "reserve", of=orders)
     services = (orders.database(), stock.database(groups=(RESERVE,)))
     taken_back(orders, stock, first, age=5, status=OutboxStatus.INIT, compensated=False)
@@ -309,14 +305,12 @@ AN_HOUR_AGO = """
     WHERE tx_kind = 'ROLLBACK'"""
 
 
-def test_an_effect_after_the_compensation_is_found_though_nothing_of_it_has_moved(
-    nights, orders, stock
-):
+def test_effect_after_compensation_is_found_without_a_moved_row(nights, orders, stock):
     first, *_ = received_by(stock, "reserve", of=orders)
     services = (orders.database(), stock.database(groups=(RESERVE, COMPENSATING)))
     assert nights.run(*services).outcome is CLEAN
     a_day_passes(orders)
-    # Who received the event compensates it too, and says so with an older time.
+    # The receiver of the event compensates it too, and records an older time.
     of = {"kind": ROLLBACK, "causation_id": first, "causation_source": "orders"}
     rollback = orders.write(age=300, **of)
     stock.receive(rollback, group="reserve", source="orders", age=300, settled_age=4 * DAY, **of)
@@ -347,10 +341,8 @@ def given_up_by_audit(orders, stock, event_id, *, age):
 OF_RESERVE = "WHERE event_id = :e AND consumer_group = 'reserve'"
 
 
-def test_a_rollback_that_a_group_of_another_service_lacks_is_found_in_the_next_night(
-    nights, orders, stock
-):
-    """Nothing of the group has moved; where it is not said to compensate, nothing is missed."""
+def test_rollback_missing_in_another_service_is_found_next_night(nights, orders, stock):
+    """No row of the group has moved; a group that is not declared to compensate lacks nothing."""
     first, *_ = received_by(stock, "reserve", "audit", of=orders)
     declared = (orders.database(), stock.database(groups=(RESERVE, AUDIT, COMPENSATING)))
     assert nights.run(*declared).outcome is CLEAN
@@ -368,9 +360,7 @@ def test_a_rollback_that_a_group_of_another_service_lacks_is_found_in_the_next_n
     assert nights.run(*alone).outcome is CLEAN
 
 
-def test_a_group_that_compensates_for_the_first_time_has_all_its_earlier_rollbacks_looked_at(
-    nights, orders, stock
-):
+def test_first_compensation_causes_a_check_of_earlier_rollbacks(nights, orders, stock):
     first, second, *_ = received_by(stock, "reserve", "audit", of=orders)
     services = (orders.database(), stock.database(groups=(RESERVE, AUDIT)))
     given_up_by_audit(orders, stock, first, age=2 * DAY)
@@ -388,10 +378,8 @@ def test_a_group_that_compensates_for_the_first_time_has_all_its_earlier_rollbac
     assert night.totals[Verdict.MISSING_DOWNSTREAM] == 1
 
 
-def test_an_effect_that_comes_after_its_settled_rollback_is_found_in_the_next_night(
-    nights, orders, stock
-):
-    """The group had a tombstone, so that it compensated nothing; nothing of the rollback moves."""
+def test_effect_after_a_settled_rollback_is_found_the_next_night(nights, orders, stock):
+    """The group had a tombstone and compensated nothing, so no row of the rollback moves."""
     first, *_ = received_by(stock, "reserve", "audit", of=orders)
     services = (orders.database(), stock.database(groups=(RESERVE, AUDIT, COMPENSATING)))
     rollback = given_up_by_audit(orders, stock, first, age=2 * DAY)
@@ -414,8 +402,8 @@ def test_an_effect_that_comes_after_its_settled_rollback_is_found_in_the_next_ni
 
 
 @pytest.mark.parametrize("push_down", [True, False])
-def test_an_open_row_of_a_group_that_nobody_names_has_its_event(nights, orders, stock, push_down):
-    """It is alone in its bucket, so that the group has no digest there to compare."""
+def test_open_row_of_an_undeclared_group_has_its_event(nights, orders, stock, push_down):
+    """The event is alone in its bucket, so the group has no digest there to compare."""
     first, *_ = received_by(stock, "reserve", of=orders)
     stock.receive(first, InboxStatus.INIT, group="audit", source="orders", age=2 * DAY)
     services = (orders.database(), stock.database(groups=(RESERVE,)))
@@ -425,10 +413,8 @@ def test_an_open_row_of_a_group_that_nobody_names_has_its_event(nights, orders, 
     assert night.totals == {Verdict.MATCHED: 5, Verdict.STUCK: 1}
 
 
-def test_a_rollback_that_nobody_expects_is_known_with_another_that_is_looked_at(
-    nights, orders, stock
-):
-    """It is looked up because its copy elsewhere is stuck: nothing else of its group has moved."""
+def test_unexpected_rollback_is_known_with_another_looked_up_one(nights, orders, stock):
+    """The rollback is looked up because its copy in another group is stuck; no other row moved."""
     first, *_ = received_by(stock, "reserve", "audit", of=orders)
     own = replace(RESERVE, name="undo", kind=ROLLBACK, may_be_unused=(TOPIC,))
     services = (orders.database(), stock.database(groups=(RESERVE, AUDIT, own)))
@@ -453,9 +439,7 @@ def test_a_rollback_that_nobody_expects_is_known_with_another_that_is_looked_at(
 
 
 @pytest.mark.parametrize("side", ["outbox", "inbox"])
-def test_what_waits_for_a_person_without_an_error_is_looked_at_until_it_has_one(
-    nights, orders, stock, side
-):
+def test_dead_letter_without_an_error_is_read_until_it_has_one(nights, orders, stock, side):
     first, *_ = received_by(stock, "reserve", of=orders)
     services = (orders.database(), stock.database(groups=(RESERVE,)))
     if side == "outbox":
@@ -484,7 +468,7 @@ def test_what_waits_for_a_person_without_an_error_is_looked_at_until_it_has_one(
 @pytest.mark.parametrize(
     ("ended", "verdict"), [(2, Verdict.IN_FLIGHT), (200, Verdict.STUCK)], ids=["now", "long ago"]
 )
-def test_what_waited_behind_another_of_its_key_has_a_moment_to_go_on(
+def test_row_queued_after_another_of_its_key_has_time_to_move(
     ended, verdict, nights, orders, stock
 ):
     key = {"key": "k", "age": 300}

@@ -1,4 +1,4 @@
-"""Histories on Spark, night by night, held against what is known of them beforehand."""
+"""Tests of histories on Spark: each night is compared with the known truth."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECEIVED_FIRST = "for the first time, so that earlier ones are expected there to
 
 @pytest.fixture(scope="module")
 def services(databases):
-    """The four services of all histories."""
+    """Return the four services of all histories."""
     with four_services(databases) as opened:
         yield opened
 
@@ -36,14 +36,14 @@ def test_each_night_reports_what_is_wrong_and_nothing_else(seed, nights, service
     for night, by_rules in zip(found, PythonNights(history=history).run(), strict=True):
         assert night.said.wrong == []
         if night.said.is_full and any(RECEIVED_FIRST in why for why in night.said.because):
-            # The nights in Python do not look at everything because of it.
+            # The nights in Python do not judge everything because of it.
             continue
         assert night.said.is_full is by_rules.is_full, night.findings.full_because
         assert night.counts == counted(by_rules.found)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_what_a_mutant_takes_the_place_of_is_there(mutant: Mutant):
-    """A search that breaks off behind a move of code is one that nobody has run."""
+def test_function_that_a_mutant_replaces_exists(mutant: Mutant):
+    """A moved function would otherwise break the search for a mutant only when it runs."""
     with mutant.applied():
         assert mutant.name

@@ -1,4 +1,4 @@
-"""Code on its way to the workers of a real Spark cluster, which have none of it."""
+"""Tests of the code that is shipped to workers of a real Spark cluster without shieldtx."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.spark.publishing import Topic
 
 REPOSITORY = PACKAGE.parent
 WITHIN_S = 500
-# As an administrator sets them for a cluster.
+# Defaults as an administrator sets them for a cluster.
 DEFAULTS = """
 spark.executor.memory 512m
 spark.executor.extraJavaOptions -XX:+UseSerialGC -XX:TieredStopAtLevel=1
@@ -59,16 +59,14 @@ def worker_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def as_installed(tmp_path: Path) -> Path:
-    """The packages as a wheel lays them out: `spark` within `shieldtx`."""
+    """Lay the packages out as in a wheel: `spark` within `shieldtx`."""
     folder = tmp_path / "installed"
     shutil.copytree(PACKAGE, folder / "shieldtx")
     shutil.copytree(resource_folder("spark"), folder / "shieldtx" / "spark")
     return folder
 
 
-def test_what_workers_import_comes_out_of_one_file_with_nothing_but_pyarrow_and_pyspark(
-    tmp_path: Path, worker_python: Path
-) -> None:
+def test_one_file_holds_all_that_workers_import(tmp_path: Path, worker_python: Path) -> None:
     packed = packaging.pack(tmp_path / "code.zip")
     told = run_bare(worker_python, packed, "spark.sources.kafka_data_source")
     assert told.stdout.split() == [
@@ -78,7 +76,9 @@ def test_what_workers_import_comes_out_of_one_file_with_nothing_but_pyarrow_and_
     assert packed.stat().st_size < 3_000_000
 
 
-def test_as_installed_too(tmp_path: Path, worker_python: Path, as_installed: Path) -> None:
+def test_packed_installation_imports_from_its_file_too(
+    tmp_path: Path, worker_python: Path, as_installed: Path
+) -> None:
     packed = tmp_path / "code.zip"
     code = "import sys, pathlib, shieldtx.spark.packaging as s; s.pack(pathlib.Path(sys.argv[1]))"
     subprocess.run(
@@ -92,7 +92,7 @@ def test_as_installed_too(tmp_path: Path, worker_python: Path, as_installed: Pat
 
 
 def run_bare(python: Path, packed: Path, module: str) -> subprocess.CompletedProcess[str]:
-    """Import a module from the file and tell where it and the Kafka client come from."""
+    """Import a module from the file; print where the module and the Kafka client come from."""
     paths = [packed, *Path(pyspark.__file__).parent.glob("python/lib/*.zip")]
     code = f"import kafka, {module} as m; print(m.__file__, kafka.__file__)"
     return subprocess.run(
@@ -140,7 +140,7 @@ def test_workers_without_our_code_read_a_topic(
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_CONF_DIR": str(tmp_path),
         },
-        # Whoever works in a checkout stands in it, and so do Pythons that Spark starts beside them.
+        # With a checkout, the working directory is the checkout, also for the Pythons of Spark.
         cwd=REPOSITORY if package == "spark" else tmp_path,
         capture_output=True,
         timeout=WITHIN_S,
@@ -158,7 +158,7 @@ def test_workers_without_our_code_read_a_topic(
 
 
 @pytest.mark.timeout(WITHIN_S + 100)
-def test_a_whole_run_on_a_cluster_finds_what_a_run_on_one_machine_finds(
+def test_run_on_a_cluster_finds_the_same_as_on_one_machine(
     cluster: SparkCluster,
     kafka: EmbeddedKafka,
     orders: Service,

@@ -1,4 +1,4 @@
-"""A repair of a planted world, after which real relays and consumers go on, and further runs."""
+"""Tests of the repair of a planted world, followed by real relays, consumers and further runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def opened(service, broker):
 
 
 def go_on(services):
-    """Let relays and consumers of all services work until nothing is left to do."""
+    """Run the relays and consumers of all services until no work is left."""
     broker = MemoryBroker()
     apps = [opened(service, broker) for service in services]
     for app in apps:
@@ -68,7 +68,7 @@ def repair(services, folder, run_id):
         step = step_of(row, policy)
         if not isinstance(step, Refusal):
             mended.add((row.kind.value, row.upstream, row.downstream, row.group, str(row.event_id)))
-            # An outbox row is released once, for all the groups that wait for it.
+            # A repair releases an outbox row once, for all the groups that wait for it.
             is_of_group = step.action is RepairAction.HAND_OVER
             group = row.group if is_of_group else step.row.group
             rows.add((step.action, step.service, step.row.event_id, group))
@@ -82,9 +82,7 @@ def mismatches(folder):
     return {key: verdict for key, verdict in found_rows(folder).items() if verdict.is_mismatch}
 
 
-def test_a_repair_makes_the_next_run_clean_of_what_it_mends_and_a_third_changes_nothing(
-    services, tmp_path, spark, jdbc_jar
-):
+def test_run_after_a_repair_is_clean_and_the_next_is_unchanged(services, tmp_path, spark, jdbc_jar):
     world = World(services, declared=True)
     with world.held():
         plant(world, seed=77, events=20)

@@ -1,4 +1,4 @@
-"""Whole runs over three services in which the truth was planted, from twenty seeds."""
+"""Tests of whole runs over three services with planted truth, from twenty seeds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.spark.scenarios import plant
 from tests.spark.world import World, found_rows, request
 
 EVENTS = 120
-"""Of each seed, besides those of its scenarios."""
+"""Events of each seed, in addition to those of its scenarios."""
 SEEDS = {
-    # push down, groups declared: the seeds that are planted together
+    # (push down, groups declared): the seeds that are planted together
     (True, True): range(5),
     (True, False): range(5, 10),
     (False, True): range(10, 15),
@@ -66,7 +66,7 @@ def test_every_verdict_on_a_pair_is_among_what_is_planted(services):
 
 
 def test_a_world_comes_from_its_seed_alone(services):
-    # Ids are made of times, and times hang on when the transactions began.
+    # Ids are made of times, and times depend on the start of the transactions.
     began = dict.fromkeys([service.name for service in services], services[0].now())
 
     def planted(seed):

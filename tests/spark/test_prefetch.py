@@ -1,4 +1,4 @@
-"""What is asked of real databases before there is a Spark."""
+"""Tests of the queries that run on real databases before Spark starts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_only_a_run_that_compares_digests_asks_for_them(orders, stock, changes):
         prefetch.clocks.result()
 
 
-def test_what_a_database_cannot_answer_is_raised_where_it_is_waited_for(orders, stock):
+def test_database_error_is_raised_where_its_answer_is_awaited(orders, stock):
     with orders.engine.begin() as connection:
         connection.execute(text("ALTER TABLE shield_outbox DROP COLUMN payload"))
     with prefetching(request_of(orders, stock)) as prefetch:
@@ -69,7 +69,7 @@ def test_what_a_database_cannot_answer_is_raised_where_it_is_waited_for(orders, 
     assert raised.value.__notes__ == ["in the database of service orders"]
 
 
-def test_what_is_still_being_asked_at_the_end_is_given_up(orders, stock):
+def test_unanswered_queries_are_cancelled_at_the_end(orders, stock):
     request = request_of(orders, stock, statement_timeout=timedelta(hours=1))
     with orders.engine.begin() as other:
         other.execute(text("LOCK TABLE shield_outbox"))

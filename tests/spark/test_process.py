@@ -1,4 +1,4 @@
-"""What the job's process says when it cannot do its work."""
+"""Tests of what the job's process reports when it cannot run."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Caused by: {second}
 \tat java.base/sun.nio.ch.Net.pollConnect(Native Method)"""
 
 
-def test_the_database_says_most_about_its_own_errors():
+def test_error_of_the_database_is_reported():
     refused = "org.postgresql.util.PSQLException: Connection to db:5432 refused."
     trace = TRACE.format(first=refused, second="java.net.ConnectException: Connection refused")
     assert root_cause(RuntimeError(trace)) == refused
 
 
-def test_otherwise_the_innermost_error_of_java_knows_best():
+def test_without_database_error_the_innermost_java_error_counts():
     full = "java.io.IOException: No space left on device"
     trace = TRACE.format(first="org.apache.spark.SparkException: Job aborted", second=full)
     assert root_cause(RuntimeError(trace)) == full
 
 
-def test_an_error_of_python_speaks_for_itself_and_says_where():
+def test_error_of_python_is_reported_with_its_location():
     error = ValueError("no such thing\nand more")
     error.add_note("in the database of service stock")
     assert root_cause(error) == "ValueError: no such thing (in the database of service stock)"
@@ -42,7 +42,7 @@ def test_an_error_of_python_speaks_for_itself_and_says_where():
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of jars with a driver that somebody has exchanged."""
+    """Return a cache of jars in which the driver was replaced."""
     monkeypatch.setenv("SHIELDTX_CACHE", str(tmp_path))
     folder = tmp_path / JDBC_DRIVER.name
     folder.mkdir()

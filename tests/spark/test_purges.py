@@ -1,4 +1,4 @@
-"""What services really purge decides what can be missed, whatever reconcile.toml says."""
+"""Tests that the real retention of services decides what can be missed, not reconcile.toml."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RESERVE = ExpectedGroup(name="reserve", topics=(TOPIC,))
 
 
 def delivered(orders: Service, stock: Service, *ages: float) -> None:
-    """Write events of so many minutes ago that the group has handled at once."""
+    """Write events of the given ages in minutes that the group has processed at once."""
     for age in ages:
         event_id = first_id_of((orders.now() - timedelta(minutes=age)).timestamp())
         orders.write(event_id=event_id, age=age)
@@ -36,10 +36,8 @@ def delivered(orders: Service, stock: Service, *ages: float) -> None:
 
 
 @pytest.mark.parametrize("push_down", [True, False])
-def test_what_was_sent_twice_and_is_not_received_is_told_until_it_is_too_old(
-    nights, orders, stock, push_down
-):
-    """An operator replays an old event whose sends had no answer: no row shows who has had it."""
+def test_unreceived_event_sent_twice_is_reported_until_too_old(nights, orders, stock, push_down):
+    """An operator replays an old event without a confirmation: no row shows which group has it."""
     delivered(orders, stock, 3 * DAY, 60)
     services = of_a_week(orders, stock)
     assert nights.run(*services).outcome is RunOutcome.CLEAN
@@ -73,9 +71,7 @@ def of_a_week(orders: Service, stock: Service):
 
 
 @pytest.mark.parametrize("push_down", [True, False])
-def test_rows_that_were_purged_earlier_than_configured_are_too_old(
-    nights, orders, stock, push_down
-):
+def test_rows_purged_earlier_than_configured_are_too_old(nights, orders, stock, push_down):
     delivered(orders, stock, 2 * DAY, 60)
     lost = orders.write(age=120)
     assert purge_inbox(stock, A_DAY) == 1
@@ -93,7 +89,7 @@ def test_rows_that_were_purged_earlier_than_configured_are_too_old(
     assert found.problems == ()
 
 
-def test_an_event_whose_outbox_row_was_purged_early_is_not_unknown(nights, orders, stock):
+def test_event_with_an_outbox_row_purged_early_is_not_unknown(nights, orders, stock):
     delivered(orders, stock, 2 * DAY, 60)
     store = SqlRetentionStore(orders.engine, orders.tables)
     assert store.purge_outbox(older_than=A_DAY, limit=10).removed == 1
@@ -106,12 +102,12 @@ def test_an_event_whose_outbox_row_was_purged_early_is_not_unknown(nights, order
     assert remark.startswith("orders is configured")
 
 
-def test_a_purge_between_two_nights_is_no_change_of_what_is_judged(nights, orders, stock):
+def test_purge_between_nights_does_not_change_the_judged_events(nights, orders, stock):
     delivered(orders, stock, 3 * DAY, 2 * DAY, 60)
     services = of_a_week(orders, stock)
     first = nights.run(*services)
     assert (first.outcome, first.remarks) == (RunOutcome.CLEAN, ())
-    # Sooner than the purge: no time is left that no run has judged.
+    # Earlier than the purge: no time is left that no run has judged.
     a_day_passes(orders, 0.9)
     assert purge_inbox(stock, A_DAY) == 2
 
@@ -145,7 +141,7 @@ def test_rows_that_are_purged_while_the_run_reads_are_not_missed(
 
 
 def test_tables_of_an_earlier_release_are_not_judged(orders, stock, spark, tmp_path):
-    """A stored run is refused before it begins; a job that was started by itself looks, too."""
+    """A stored run is refused before it begins; a job that is started alone checks too."""
     delivered(orders, stock, 60)
     with stock.engine.begin() as connection:
         connection.execute(text("DROP TABLE shield.shield_purged"))

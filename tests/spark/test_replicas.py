@@ -1,4 +1,4 @@
-"""Replicas from which rows are read: real standbys, of this primary and of another one."""
+"""Tests of reading from replicas: real standbys, of this primary and of another one."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def migrate(url: str) -> None:
 
 
 def copy(primary: EmbeddedPostgres, directory: Path) -> None:
-    """Make the data of a standby that streams from the primary."""
+    """Make the data directory of a standby that streams from the primary."""
     data, account = directory / "data", unprivileged_account()
     program = programs(primary.directory, account) / "pg_basebackup"
     address = make_url(primary.url("postgres")).set(drivername="postgresql")
@@ -92,7 +92,7 @@ def test_a_replica_of_another_cluster_is_an_obstacle(
     own: Cluster, cluster: Callable[[], Cluster]
 ) -> None:
     other = cluster()
-    # It has written more, so that its positions are behind all of this one's.
+    # The other primary has written more, so its positions are ahead of all of this one's.
     engine = create_engine(other.primary.url("postgres"), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         for _ in range(3):
@@ -112,7 +112,7 @@ def test_a_replica_of_another_database_is_an_obstacle(own: Cluster) -> None:
     assert found.startswith("`replica_url` of orders leads to another database (object id")
 
 
-def test_a_role_that_may_not_ask_for_the_server_is_told_of_another_database(own: Cluster) -> None:
+def test_role_without_server_access_still_detects_other_database(own: Cluster) -> None:
     engine = create_engine(own.primary.url(ORDERS))
     with engine.begin() as connection:
         for statement in (
@@ -133,7 +133,7 @@ def test_a_role_that_may_not_ask_for_the_server_is_told_of_another_database(own:
 
 
 @pytest.mark.parametrize("push_down", [True, False])
-def test_it_is_told_too_where_it_hides_all_rows_of_a_named_group(nights, services, push_down):
+def test_replica_that_hides_rows_of_a_named_group_is_reported(nights, services, push_down):
     """No stream of events was there to name the obstacle, and the run was clean."""
     orders, stock, mail = services
     reserve = ExpectedGroup(name="reserve", topics=(TOPIC,))
@@ -142,7 +142,7 @@ def test_it_is_told_too_where_it_hides_all_rows_of_a_named_group(nights, service
     assert nights.run(*of).outcome is RunOutcome.CLEAN
     a_day_passes(orders)
     orders.write(age=DAY / 2)
-    # It has an outbox, and no row in it.
+    # The service has an outbox without a row.
     misled = replace(of[0], replica_url=mail.url)
 
     night = nights.run(misled, of[1], push_down=push_down)

@@ -1,4 +1,4 @@
-"""A database that is restored from a backup of long ago: what it lost is on no side any more."""
+"""Tests of a database restored from an old backup: no side has the lost rows any more."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def gone(service, table, *events):
 
 @pytest.fixture
 def a_week_later(nights, orders, stock):
-    """A clean run of six days ago, of events of more than eight and of less than seven days ago."""
+    """Make a clean run six days ago, with events of over eight and of under seven days ago."""
     of = (
         orders.database(retention=A_WEEK),
         stock.database(retention=A_WEEK, groups=(RESERVE,)),
@@ -44,16 +44,16 @@ def a_week_later(nights, orders, stock):
     rows_of = 8.5 * DAY, 8 * DAY, 6.8 * DAY, 6.5 * DAY
     events = [sent(orders, stock, age=age) for age in rows_of]
     assert nights.run(*of).outcome is RunOutcome.CLEAN
-    # The rows are of then already.
+    # The rows already have times of then.
     set_back(orders, timedelta(days=6))
     gone(orders, "outbox", *events[:2])
     sent(orders, stock, age=60)
     return of, events
 
 
-def test_what_was_lost_with_an_old_backup_is_told_once(nights, a_week_later, stock):
+def test_loss_by_an_old_backup_is_reported_once(nights, a_week_later, stock):
     of, events = a_week_later
-    # The backup is older than all of them.
+    # The backup is older than all of these events.
     gone(stock, "inbox", *events)
 
     night = nights.run(*of)
@@ -81,7 +81,7 @@ def test_a_run_of_the_restored_service_alone_does_not_hide_it(nights, a_week_lat
     assert "the database of stock was restored from an earlier copy" in told
 
 
-def test_of_what_the_copy_has_its_last_settlement_says_since_when(nights, a_week_later, stock):
+def test_last_settlement_in_the_copy_dates_the_gap(nights, a_week_later, stock):
     of, events = a_week_later
     gone(stock, "inbox", *events[1:])
 
@@ -90,7 +90,7 @@ def test_of_what_the_copy_has_its_last_settlement_says_since_when(nights, a_week
     assert told.startswith("no run has judged the events between orders and stock from ")
 
 
-def test_a_backup_that_is_younger_than_what_is_kept_is_nothing_to_tell(nights, a_week_later, stock):
+def test_backup_younger_than_the_retention_is_not_reported(nights, a_week_later, stock):
     of, events = a_week_later
     gone(stock, "inbox", events[-1])
 
@@ -100,7 +100,7 @@ def test_a_backup_that_is_younger_than_what_is_kept_is_nothing_to_tell(nights, a
     assert night.problems == ()
 
 
-def test_a_replica_that_was_promoted_is_nothing_to_tell(nights, a_week_later):
+def test_promoted_replica_is_not_reported(nights, a_week_later):
     of, _ = a_week_later
     now = SqlDatabaseHistory.now
     with patch.object(

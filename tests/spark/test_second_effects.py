@@ -1,4 +1,4 @@
-"""Events that came to a group when it may have purged the row by which it knew them."""
+"""Tests of events that arrived after their group may have purged the row of the first arrival."""
 
 from __future__ import annotations
 
@@ -40,10 +40,8 @@ def ambiguous(nights):
 
 
 @BOTH_WAYS
-def test_an_event_that_was_replayed_after_the_retention_may_be_applied_twice(
-    nights, orders, stock, push_down
-):
-    """Nobody confirmed its first record. A group that had it then has purged its row since."""
+def test_event_replayed_after_the_retention_may_be_applied_twice(nights, orders, stock, push_down):
+    """The first record was not confirmed. A group that received it has purged its row since."""
     in_order(orders, stock)
     late = {"written_age": 20 * DAY, "settled_age": 120, "unconfirmed": True}
     event = came(orders, stock, age=119, **late)
@@ -58,9 +56,7 @@ def test_an_event_that_was_replayed_after_the_retention_may_be_applied_twice(
 
 
 @BOTH_WAYS
-def test_events_that_a_group_read_again_after_its_retention_may_be_applied_twice(
-    nights, orders, stock, push_down
-):
+def test_events_reread_after_the_retention_may_be_applied_twice(nights, orders, stock, push_down):
     in_order(orders, stock)
     for _ in range(3):
         came(orders, stock, age=100, written_age=3 * DAY)
@@ -74,9 +70,7 @@ def test_events_that_a_group_read_again_after_its_retention_may_be_applied_twice
 
 
 @BOTH_WAYS
-def test_a_rollback_that_was_sent_again_after_the_retention_may_be_compensated_twice(
-    nights, orders, stock, push_down
-):
+def test_rollback_resent_after_retention_may_be_undone_twice(nights, orders, stock, push_down):
     in_order(orders, stock)
     event = came(orders, stock, InboxStatus.MAX_RECONSUMED, age=2 * DAY, written_age=2 * DAY)
     of = {"kind": TxKind.ROLLBACK, "causation_id": event, "causation_source": "orders"}
@@ -96,9 +90,9 @@ def test_a_rollback_that_was_sent_again_after_the_retention_may_be_compensated_t
 @pytest.mark.parametrize(
     "late",
     [
-        # Delayed, or FAILED for long, and nothing of it was sent before.
+        # Delayed, or FAILED for a long time, and not sent before.
         {"written_age": 30 * DAY, "settled_age": DAY},
-        # Delayed, and its first record was not confirmed.
+        # Delayed, and the first record was not confirmed.
         {
             "written_age": 30 * DAY,
             "due_age": DAY,
@@ -106,12 +100,12 @@ def test_a_rollback_that_was_sent_again_after_the_retention_may_be_compensated_t
             "unconfirmed": True,
             "waiting": True,
         },
-        # Replayed, or received, when the group still knew what it had.
+        # Replayed, or received, while the group still had its rows.
         {"written_age": 7 * DAY, "settled_age": DAY, "unconfirmed": True},
         {"written_age": 7 * DAY},
     ],
 )
-def test_an_event_that_came_when_its_group_would_have_known_it_is_in_order(
+def test_event_that_arrived_within_the_retention_is_in_order(
     nights, orders, stock, late, push_down
 ):
     in_order(orders, stock)
@@ -124,9 +118,7 @@ def test_an_event_that_came_when_its_group_would_have_known_it_is_in_order(
 
 
 @BOTH_WAYS
-def test_a_group_that_keeps_its_rows_for_longer_than_the_outbox_knows_its_events(
-    nights, orders, stock, push_down
-):
+def test_group_with_a_longer_retention_recognizes_its_events(nights, orders, stock, push_down):
     in_order(orders, stock)
     came(orders, stock, age=60, written_age=5 * DAY, settled_age=61, unconfirmed=True)
 

@@ -1,4 +1,4 @@
-"""Inboxes keep rows for longer than outboxes do: what that leaves is counted, and not read."""
+"""Tests that rows that only an inbox keeps, for its longer retention, are counted and not read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def id_of(service: Service, age: float, number: int) -> UUID:
 
 
 def fill(service: Service, table: str, *, age: float, numbers=EVENTS, group: str = "reserve"):
-    """Put rows of settled events of one age into a table; equal ages and numbers are one event."""
+    """Insert rows of settled events of one age; equal ages and numbers are one event."""
     now = service.now()
     rows = []
     for number in numbers:
@@ -51,7 +51,7 @@ def fill(service: Service, table: str, *, age: float, numbers=EVENTS, group: str
 
 @pytest.fixture
 def two_weeks(orders, stock):
-    """The outbox keeps its events for a week, the inbox for two."""
+    """Make an outbox that keeps its events for a week, and an inbox that keeps them for two."""
     sent = fill(orders, "outbox", age=3 * DAY)
     fill(stock, "inbox", age=10 * DAY)
     now = stock.now()
@@ -65,7 +65,7 @@ def two_weeks(orders, stock):
 
 @pytest.fixture
 def read(monkeypatch, spark):
-    """Note how many rows of outboxes and inboxes Spark reads."""
+    """Count the rows of outboxes and inboxes that Spark reads."""
     counts = []
     for name in ("outbox", "inbox"):
         whole = getattr(outbox_inbox, name)
@@ -96,7 +96,7 @@ def listed(folder: Path) -> dict[str, str]:
 
 
 @BOTH_WAYS
-def test_what_is_left_of_purged_events_is_counted_and_not_listed(
+def test_rows_of_purged_events_are_counted_and_not_listed(
     two_weeks, orders, stock, spark, tmp_path, jdbc_jar, push_down
 ):
     found = reconciled(spark, request(orders, stock, tmp_path, jdbc_jar, push_down=push_down))
@@ -106,7 +106,7 @@ def test_what_is_left_of_purged_events_is_counted_and_not_listed(
     assert listed(tmp_path) == {}
 
 
-def test_what_is_left_of_purged_events_is_not_read(
+def test_rows_of_purged_events_are_not_read(
     two_weeks, orders, stock, spark, tmp_path, jdbc_jar, read
 ):
     found = reconciled(spark, request(orders, stock, tmp_path, jdbc_jar))
@@ -116,11 +116,11 @@ def test_what_is_left_of_purged_events_is_not_read(
 
 
 @BOTH_WAYS
-def test_among_what_is_left_is_found_what_is_not_in_order(
+def test_mismatches_among_rows_of_purged_events_are_found(
     two_weeks, orders, stock, spark, tmp_path, jdbc_jar, push_down
 ):
     old = {"age": 10 * DAY}
-    # The outbox has it: whatever its age, it is compared.
+    # The outbox has the event: whatever its age, it is compared.
     changed = orders.write(event_id=id_of(orders, 10 * DAY, 1_000), **old)
     stock.receive(changed, group="reserve", source="orders", payload="{}", **old)
     matched = orders.write(event_id=id_of(orders, 10 * DAY, 1_001), **old)
@@ -129,12 +129,12 @@ def test_among_what_is_left_is_found_what_is_not_in_order(
     stock.receive(renamed, group="reserve", source="orders", **old)
     parked = orders.write(OutboxStatus.FAILED, event_id=id_of(orders, 20 * DAY, 1), age=20 * DAY)
     stock.receive(parked, group="reserve", source="orders", age=20 * DAY)
-    # An id of long ago, and a row of today.
+    # An old id, and a row of today.
     unknown = id_of(orders, 10 * DAY, 1_003)
     stock.receive(unknown, group="reserve", source="orders", age=60)
     moving = id_of(orders, 10 * DAY, 1_004)
     stock.receive(moving, group="reserve", source="orders", settled_age=0, **old)
-    # Given up, and no rollback of it; and taken back by its service.
+    # Given up without a rollback; and taken back by its service.
     refused, undone = (id_of(orders, 10 * DAY, n) for n in (1_005, 1_006))
     given_up = InboxStatus.MAX_RECONSUMED
     stock.receive(refused, given_up, group="reserve", source="orders", **old)
@@ -157,7 +157,9 @@ def test_among_what_is_left_is_found_what_is_not_in_order(
     assert found.totals[Verdict.TOO_OLD] == 301, "the one that was given up, too"
 
 
-def test_what_is_left_is_counted_by_group(two_weeks, orders, stock, spark, tmp_path, jdbc_jar):
+def test_rows_of_purged_events_are_counted_by_group(
+    two_weeks, orders, stock, spark, tmp_path, jdbc_jar
+):
     fill(stock, "inbox", age=10 * DAY, numbers=range(100), group="ledger")
     found = reconciled(spark, request(orders, stock, tmp_path, jdbc_jar))
     counts = {(c.pair.group, c.verdict): c.rows for c in found.counts}
@@ -169,7 +171,7 @@ def test_what_is_left_is_counted_by_group(two_weeks, orders, stock, spark, tmp_p
 
 
 @BOTH_WAYS
-def test_an_outbox_that_keeps_more_old_events_than_are_asked_for_is_judged_alike(
+def test_outbox_with_more_old_events_than_asked_is_judged_alike(
     two_weeks, orders, stock, spark, tmp_path, jdbc_jar, push_down, monkeypatch
 ):
     monkeypatch.setattr(purged_upstream, "MOST", 7)
@@ -187,7 +189,7 @@ def test_an_outbox_that_keeps_more_old_events_than_are_asked_for_is_judged_alike
     assert listed(tmp_path) == {}
 
 
-def test_outbox_rows_that_are_purged_during_the_run_are_counted_once(
+def test_outbox_rows_purged_during_the_run_are_counted_once(
     two_weeks, orders, stock, spark, tmp_path, jdbc_jar
 ):
     old = id_of(orders, 9 * DAY, 0)

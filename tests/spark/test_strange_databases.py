@@ -1,4 +1,4 @@
-"""What somebody has made of a database: its encoding, its settings, its times, its transactions."""
+"""Tests with unusual databases: their encoding, settings, times and transactions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXTS = ("M\u00fcller", "S\u00f8ren", "plain", "back\\\\slash", "50 %", "{x}")
 
 @pytest.fixture
 def latin(postgres: EmbeddedPostgres) -> Iterator[Service]:
-    """A service whose database is not in UTF-8."""
+    """Return a service whose database is not in UTF-8."""
     yield from _made(postgres, "stock", "ENCODING LATIN1 LOCALE 'C' TEMPLATE template0")
 
 
@@ -43,9 +43,7 @@ def _made(server: EmbeddedPostgres, name: str, how: str) -> Iterator[Service]:
 
 
 @pytest.mark.parametrize("push_down", [True, False])
-def test_equal_texts_are_equal_whatever_the_databases_encode_them_in(
-    nights, orders, latin, push_down
-):
+def test_equal_texts_match_in_any_encoding_of_the_databases(nights, orders, latin, push_down):
     for number, who in enumerate(TEXTS):
         said = {"payload": f'{{"who": "{who}"}}', "key": who, "biz_key": f"{who}{number}"}
         event_id = orders.write(**said)
@@ -59,9 +57,7 @@ def test_equal_texts_are_equal_whatever_the_databases_encode_them_in(
 
 
 @pytest.mark.parametrize("setting", ["on", "off"])
-def test_an_event_type_with_a_backslash_is_read_whatever_a_literal_is(
-    nights, orders, stock, setting
-):
+def test_event_type_with_a_backslash_is_read_with_any_setting(nights, orders, stock, setting):
     with orders.engine.begin() as connection:
         name = connection.scalar(text("SELECT current_database()"))
         connection.execute(
@@ -85,13 +81,13 @@ TIMES = ("infinity", "-infinity", "294276-12-31", "4000-01-01 BC")
 
 
 @pytest.mark.parametrize("push_down", [True, False])
-def test_times_that_no_calendar_has_end_no_run(nights, orders, stock, push_down):
+def test_times_outside_the_calendar_do_not_end_a_run(nights, orders, stock, push_down):
     for column, time in product(COLUMNS, TIMES):
         sent = orders.write()
         received = stock.receive(sent, group="reserve", source="orders")
         set_time(orders, "shield_outbox", column, time, sent)
         set_time(stock, "shield_inbox", column, time, received)
-        # Of these the page shows the times.
+        # The page shows the times of these.
         parked = orders.write(OutboxStatus.FAILED, last_error="refused")
         set_time(orders, "shield_outbox", column, time, parked)
 
@@ -101,7 +97,7 @@ def test_times_that_no_calendar_has_end_no_run(nights, orders, stock, push_down)
 
 
 def set_time(service: Service, table: str, column: str, time: str, event_id: uuid.UUID) -> None:
-    """Set a time by hand, where the table has it."""
+    """Set a time with SQL, where the table has the column."""
     if column not in service.tables.metadata.tables[_named(service, table)].c:
         return
     with service.engine.begin() as connection:

@@ -1,4 +1,4 @@
-"""Rows with times that have not come yet, as of a clock that was ahead and was set right."""
+"""Tests of rows with times in the future, as from a clock that was ahead and was set right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.spark.planting import TOPIC
 
 DAY = 24 * 60
 AHEAD = -30 * DAY
-"""How old a row is by a clock that is 30 days ahead."""
+"""The age of a row by a clock that is 30 days ahead."""
 CLEAN, NOT_JUDGED, MISMATCHES = RunOutcome.CLEAN, RunOutcome.NOT_JUDGED, RunOutcome.MISMATCHES
 GROUPS = (
     ExpectedGroup(name="reserve", topics=(TOPIC,)),
@@ -36,9 +36,7 @@ def in_order(orders, stock, *, age=DAY):
 
 
 @both_ways
-def test_what_was_lost_in_an_hour_ahead_is_told_of_until_its_times_are_set_right(
-    nights, orders, stock, push_down
-):
+def test_rows_ahead_are_reported_until_their_times_are_corrected(nights, orders, stock, push_down):
     in_order(orders, stock, age=3 * DAY)
     assert nights.run(*services(orders, stock), push_down=push_down).outcome is CLEAN
     a_day_passes(orders)
@@ -65,7 +63,7 @@ def test_what_was_lost_in_an_hour_ahead_is_told_of_until_its_times_are_set_right
 
 @both_ways
 @pytest.mark.parametrize("column", ["received_at", "settled_at"])
-def test_a_row_that_only_an_inbox_has_is_told_of_by_each_of_its_times(
+def test_row_in_an_inbox_alone_is_reported_by_each_of_its_times(
     nights, orders, stock, push_down, column
 ):
     in_order(orders, stock)
@@ -83,8 +81,8 @@ def test_a_row_that_only_an_inbox_has_is_told_of_by_each_of_its_times(
 
 
 @both_ways
-def test_an_effect_taken_back_by_a_rollback_from_ahead_is_told_of(nights, orders, stock, push_down):
-    """Nothing calls for the rollback. That what does may yet be read keeps it from being judged."""
+def test_effect_with_a_rollback_from_ahead_is_reported(nights, orders, stock, push_down):
+    """Nothing calls for the rollback. A reason may still be read, so the rollback is not judged."""
     in_order(orders, stock)
     event_id = in_order(orders, stock)
     cause = {"causation_id": event_id, "causation_source": "orders", "kind": TxKind.ROLLBACK}
@@ -98,7 +96,7 @@ def test_an_effect_taken_back_by_a_rollback_from_ahead_is_told_of(nights, orders
 
 
 @both_ways
-def test_what_is_in_order_whatever_its_times_is_clean(nights, orders, stock, push_down):
+def test_events_in_order_are_clean_whatever_their_times(nights, orders, stock, push_down):
     for age in (DAY, AHEAD):
         in_order(orders, stock, age=age)
 
@@ -116,7 +114,7 @@ def test_what_is_due_later_or_in_hand_or_just_written_is_clean(nights, orders, s
     tried = orders.write(age=DAY)
     inbox = {"group": "reserve", "source": "orders"}
     stock.receive(tried, InboxStatus.PROCESSING, age=DAY, due_age=AHEAD, **inbox)
-    # By a clock that is a little ahead.
+    # By a clock that is slightly ahead.
     orders.write(age=-5)
 
     night = nights.run(*services(orders, stock), push_down=push_down)

@@ -1,4 +1,4 @@
-"""A topic full of records of which an outbox has no row left is read all the same."""
+"""Tests that a topic with records is read although no outbox has a row of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLEAN, NOT_JUDGED, MISMATCHES = RunOutcome.CLEAN, RunOutcome.NOT_JUDGED, RunOutc
 
 @pytest.fixture
 def placed(kafka, orders, stock) -> Topic:
-    """Three events that are in order, on a topic; orders writes for others too."""
+    """Plant three events in order on a topic; orders also writes for other services."""
     topic = Topic(kafka.bootstrap, logical=TOPIC).make()
     sent = [orders.write(age=DAY) for _ in range(3)]
     for event_id in sent:
@@ -39,7 +39,7 @@ def placed(kafka, orders, stock) -> Topic:
 
 @pytest.fixture
 def audited(orders, placed) -> Topic:
-    """Three events for others, on a topic of theirs."""
+    """Plant three events for other services, on a topic of their own."""
     topic = of_prefix(placed, AUDITED).make()
     publish(topic, [orders.write(age=DAY, topic=AUDITED, event_type=AUDITED) for _ in range(3)])
     return topic
@@ -70,7 +70,7 @@ def lose(orders, topic: str) -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["read before", "never read before"])
-def test_a_topic_for_others_of_which_all_rows_are_lost_is_no_clean_run(
+def test_topic_for_others_without_any_row_prevents_a_clean_run(
     nights, orders, stock, placed, audited, is_known
 ):
     if is_known:
@@ -84,26 +84,22 @@ def test_a_topic_for_others_of_which_all_rows_are_lost_is_no_clean_run(
         assert night.totals[Verdict.RECORD_WITHOUT_ROW] == 3
 
 
-def test_a_topic_that_an_earlier_run_has_read_is_read_though_all_its_rows_are_lost(
-    nights, orders, stock, placed
-):
-    """Its type is for others, whatever its topic, and so its topic is not named."""
+def test_topic_of_an_earlier_run_is_read_without_any_row(nights, orders, stock, placed):
+    """The type is for other services, whatever its topic, so the topic is not named."""
     topic = of_prefix(placed, "orders").make()
     sent = [orders.write(age=DAY, topic="orders", event_type=AUDITED) for _ in range(3)]
     publish(topic, sent)
     assert run(nights, orders, stock, placed).outcome is CLEAN
     lose(orders, "orders")
 
-    # However little it was to look at: what earlier runs have read is known to each run.
+    # Each run knows the topics of earlier runs, however few rows it selects.
     for selection in (None, EVERYTHING):
         night = run(nights, orders, stock, placed, selection=selection)
 
         assert (night.outcome, night.totals[Verdict.RECORD_WITHOUT_ROW]) == (MISMATCHES, 3)
 
 
-def test_a_topic_of_which_all_rows_were_purged_and_all_records_deleted_is_in_order(
-    nights, orders, stock, placed, audited
-):
+def test_topic_without_rows_and_records_is_in_order(nights, orders, stock, placed, audited):
     assert run(nights, orders, stock, placed).outcome is CLEAN
     lose(orders, AUDITED)
     audited.delete_before(3)
@@ -121,7 +117,7 @@ def test_a_topic_for_others_that_does_not_exist_yet_is_in_order(nights, orders, 
     assert (night.outcome, night.problems) == (CLEAN, ())
 
 
-def test_a_topic_that_was_deleted_is_told_of_once(nights, orders, stock, placed, audited):
+def test_deleted_topic_is_reported_once(nights, orders, stock, placed, audited):
     assert run(nights, orders, stock, placed).outcome is CLEAN
     lose(orders, AUDITED)
     audited.delete()
@@ -134,9 +130,7 @@ def test_a_topic_that_was_deleted_is_told_of_once(nights, orders, stock, placed,
     assert run(nights, orders, stock, placed).outcome is CLEAN
 
 
-def test_a_topic_is_not_forgotten_by_a_run_that_the_broker_does_not_answer(
-    nights, orders, stock, placed
-):
+def test_topic_is_kept_by_a_run_without_an_answer_of_the_broker(nights, orders, stock, placed):
     topic = of_prefix(placed, "orders").make()
     publish(topic, [orders.write(age=DAY, topic="orders", event_type=AUDITED) for _ in range(3)])
     assert run(nights, orders, stock, placed).outcome is CLEAN
@@ -151,9 +145,7 @@ def test_a_topic_is_not_forgotten_by_a_run_that_the_broker_does_not_answer(
 
 
 @pytest.mark.parametrize("days", [1, None], ids=["a day", "for ever"])
-def test_a_time_of_which_a_service_that_sends_for_others_alone_has_no_rows_left_is_told(
-    nights, kafka, services, days
-):
+def test_gap_of_a_service_that_sends_for_others_is_reported(nights, kafka, services, days):
     orders, stock, mail = services
     placed = Topic(kafka.bootstrap, logical=TOPIC).make()
     event = orders.write(age=DAY)
@@ -172,9 +164,7 @@ def test_a_time_of_which_a_service_that_sends_for_others_alone_has_no_rows_left_
     assert (night.outcome, told) == ((NOT_JUDGED, ["events of mail"]) if days else (CLEAN, []))
 
 
-def test_a_topic_of_a_service_that_was_taken_out_is_not_asked_for_and_not_forgotten(
-    nights, kafka, services, monkeypatch
-):
+def test_topic_of_a_removed_service_is_kept_and_not_asked_for(nights, kafka, services, monkeypatch):
     orders, stock, mail = services
     placed = Topic(kafka.bootstrap, logical=TOPIC).make()
     event = orders.write(age=DAY)
@@ -213,9 +203,7 @@ def test_a_topic_of_a_service_that_was_taken_out_is_not_asked_for_and_not_forgot
     assert night.totals[Verdict.RECORD_WITHOUT_ROW] == 1
 
 
-def test_a_topic_that_a_service_has_records_on_is_read_when_the_other_one_is_taken_out(
-    nights, kafka, services
-):
+def test_topic_with_records_is_read_without_the_other_service(nights, kafka, services):
     """The rows of its records had been purged before the first run."""
     orders, stock, mail = services
     placed = Topic(kafka.bootstrap, logical=TOPIC).make()

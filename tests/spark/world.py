@@ -1,9 +1,10 @@
-"""Three services full of planted events, and the verdict that each of them deserves.
+"""Three services full of planted events, and the verdict that each event deserves.
 
-`orders` writes for `stock` and for `mail`, `stock` writes for `mail`: one service before many
-groups, two groups in one service, groups of one name in two services, one group behind two
-services. All of it is made from a seed. Times hang on transactions that are held open while a run
-looks: so the watermarks are known to the microsecond, and what lies on one is no matter of luck.
+`orders` writes for `stock` and `mail`, and `stock` writes for `mail`. So one service feeds many
+groups, one service has two groups, two services have groups of one name, and one group follows two
+services. Everything is made from a seed. Transactions that stay open during a run fix the times: so
+the watermarks are known to the microsecond, and a row exactly at a watermark is not a matter of
+luck.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ COMMIT, ROLLBACK = TxKind.COMMIT, TxKind.ROLLBACK
 MARGIN = timedelta(minutes=10)
 DAY = 24 * 60
 RETENTION = {"orders": timedelta(days=30), "mail": timedelta(days=20)}
-"""How long services keep settled rows; stock purges nothing."""
+"""Retention of settled rows by service; stock purges nothing."""
 FOR_OTHERS = "shipping"
 PART_WITHOUT_TIME = 0.1
-"""Of the ids."""
+"""The share of ids without a time."""
 SENT_BY = {
     "orders": ("orders.placed", "orders.paid"),
     "stock": ("stock.reserved", "stock.released"),
 }
-"""The event types of a service; its one topic has its name."""
+"""The event types of a service; its one topic has the name of the service."""
 COMPENSATES = {"orders": "refund", "stock": "release"}
-"""The group of a service that takes its own events back."""
+"""The group of a service that compensates the service's own events."""
 UNDOES = {("mail", "notify"): ("orders.placed",)}
 """Groups that compensate events of another service, and their types."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """A consumer group, and what it should receive."""
+    """A consumer group, and the events that it should receive."""
 
     service: str
     name: str
@@ -109,26 +110,26 @@ class Planted:
     written_age: float
     kind: TxKind = COMMIT
     cause: tuple[UUID, str] | None = None
-    """Of a rollback: what it takes back. Of others: what it was written because of."""
+    """For a rollback: the event that it takes back. Otherwise: the event that caused this one."""
 
     @property
     def groups(self) -> list[Group]:
-        """The groups that should receive it."""
+        """The groups that should receive the event."""
         return [group for group in GROUPS if self.type in group.types]
 
     @property
     def undoers(self) -> list[Group]:
-        """The groups of other services that compensate it."""
+        """The groups of other services that compensate the event."""
         return [g for g in self.groups if self.type in UNDOES.get((g.service, g.name), ())]
 
 
 class World:
-    """The three services, what is put into them, and the truth about it."""
+    """The three services, their planted rows, and the truth about them."""
 
     def __init__(self, services: Sequence[Service], *, declared: bool) -> None:
         self.services = {service.name: service for service in services}
         self.declared = declared
-        """Groups are named in the request. Otherwise the past says what they should receive."""
+        """Whether the request names groups; otherwise expectations follow from past receipts."""
         self.truth: dict[Key, Verdict] = {}
         self.began: dict[str, datetime] = {}
         self.random = random.Random(0)
@@ -140,7 +141,7 @@ class World:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold a transaction open in each database, which fixes the watermarks meanwhile."""
+        """Keep a transaction open in each database, which fixes the watermarks meanwhile."""
         with ExitStack() as open_:
             for name, service in self.services.items():
                 connection = open_.enter_context(service.engine.connect())
@@ -148,7 +149,7 @@ class World:
             yield
 
     def watermark(self, upstream: str, downstream: str) -> datetime:
-        """Return from when on events between two services are in flight."""
+        """Return the time from which events between two services are in flight."""
         return min(self.began[upstream], self.began[downstream]) - MARGIN
 
     def databases(self) -> tuple[ServiceDatabase, ...]:
@@ -164,7 +165,7 @@ class World:
 
     @property
     def listed(self) -> dict[Key, Verdict]:
-        """The truth without what is only counted."""
+        """Return the truth without the verdicts that are only counted."""
         return {
             key: verdict
             for key, verdict in self.truth.items()
@@ -173,11 +174,11 @@ class World:
 
     @property
     def counts(self) -> Counter[tuple[str, ...]]:
-        """The number of events by pair and verdict."""
+        """Return the number of events by pair and verdict."""
         return Counter((*key[:4], verdict.value) for key, verdict in self.truth.items())
 
     def _is_whole(self, key: Key) -> bool:
-        """Whether both sides were given a row."""
+        """Return whether both sides have a planted row."""
         return (key.upstream, key.event_id) in self._sent and (
             key.downstream,
             key.group,
@@ -185,11 +186,11 @@ class World:
         ) in self._received
 
     def flush(self) -> None:
-        """Write into the tables what was planted."""
+        """Write the planted rows into the tables."""
         for name, service in self.services.items():
             service.insert(outbox=self._outbox.pop(name, ()), inbox=self._inbox.pop(name, ()))
 
-    # What scenarios are made of. Ages are in minutes, before the held transactions began.
+    # The parts of scenarios. Ages are in minutes, before the held transactions began.
 
     def event(
         self,
@@ -227,10 +228,10 @@ class World:
         age: float | None = None,
         **columns: Any,
     ) -> Planted:
-        """Let a service take back an event, with the verdict on the rollback.
+        """Let a service take back an event, and note the verdict on the rollback.
 
-        It holds for all groups where the rollback does not arrive, and otherwise for the service
-        that wrote the event: others compensate.
+        If the rollback does not arrive, the verdict holds for all groups. Otherwise it holds for
+        the service that wrote the event, because the other groups compensate.
         """
         age = of.written_age if age is None else age
         planted = Planted(
@@ -312,7 +313,7 @@ class World:
         self.say(rollback, group, verdict)
 
     def rest(self, event: Planted, *but: Group, verdict: Verdict = V.MATCHED) -> None:
-        """Let the other groups receive an event that was sent, and say so of one that was not."""
+        """Let the other groups receive an event that was sent, or note `verdict` for them."""
         for group in event.groups:
             if group not in but:
                 self.say(event, group, verdict)
@@ -334,11 +335,11 @@ class World:
 
     @property
     def now(self) -> datetime:
-        """The time from which ages count."""
+        """Return the time from which ages count."""
         return min(self.began.values())
 
     def new_id(self, age: float) -> UUID:
-        """Make an id: mostly a UUIDv7 of its time, now and then one that says nothing of time."""
+        """Make an id: usually a UUIDv7 of its time, sometimes an id without a time."""
         bits = self.random.getrandbits(128)
         if self.random.random() < PART_WITHOUT_TIME:
             return UUID(int=bits, version=4)
@@ -347,7 +348,7 @@ class World:
         return UUID(int=milliseconds << 80 | 7 << 76 | 0b10 << 62 | noise)
 
     def new_key(self) -> str:
-        """Make a key that no other event has: an open row would hold back the others."""
+        """Make a key that no other event has: an open row would block the others of its key."""
         self._keys += 1
         return f"key-{self._keys}"
 
@@ -398,7 +399,7 @@ class World:
 
 
 def request(world: World, folder: Path, jdbc_jar: Path, **changes: Any) -> ReconcileRequest:
-    """Ask for the reconciliation of a world."""
+    """Return the request for the reconciliation of a world."""
     return ReconcileRequest(
         services=world.databases(), folder=folder, margin=MARGIN, jdbc_jar=jdbc_jar, **changes
     )

@@ -1,4 +1,4 @@
-"""Databases of another encoding than UTF-8."""
+"""Databases with another encoding than UTF-8."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.service import Service
 
 @contextmanager
 def of_another_encoding(service: Service) -> Iterator[Service]:
-    """Make an empty database for the service beside its own, in LATIN1."""
+    """Create an empty database in LATIN1 for the service, in addition to its own."""
     own = service.engine.url
     name = f"{own.database}_latin"
     server = create_engine(own, isolation_level="AUTOCOMMIT")

@@ -1,4 +1,4 @@
-"""What a folder may hold."""
+"""Checks of the contents of a folder."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 
 _EDGE = "\0"
-"""Stands where a block begins or ends."""
+"""Marks the beginning or the end of a block."""
 
 
 class Page(HTMLParser):

@@ -1,4 +1,4 @@
-"""The clients that a publisher may have: what holds for one of them holds for all."""
+"""The clients that a publisher may have: a test of one of them must pass for all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shieldtx.brokers.kafka.producer_client import Connect, ProducerClient, Prod
 def _record_by_record(
     connection: KafkaConnection, settings: ProducerSettings, **asked: Any
 ) -> ProducerClient:
-    """As with a version of kafka-python whose inside is another."""
+    """Connect as with a version of kafka-python that has other internals."""
     return kafka_python_producer.connect(
         connection, replace(settings, whole_batches=False), **asked
     )

@@ -17,7 +17,7 @@ def set_producer_quota(bootstrap: str, client_id: str, bytes_per_second: float |
     )
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     try:
-        # kafka-python has no method for it.
+        # kafka-python has no method for this request.
         manager = admin._manager
         answer: AlterClientQuotasResponse = manager.run(
             manager.send,

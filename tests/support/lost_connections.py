@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session
 
 
 def cut(local: Session | Connection, *, by: Engine) -> None:
-    """Have the server end the process behind a connection of psycopg, and wait until it has.
+    """Terminate the server process of a psycopg connection, and wait until it has exited.
 
-    Over the connection itself no statement is run, of which anybody could hear.
+    No statement runs over the connection itself, so that its client does not notice.
     """
     connection = local.connection() if isinstance(local, Session) else local
     driver: Any = connection.connection.driver_connection

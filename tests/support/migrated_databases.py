@@ -1,7 +1,7 @@
 """Databases with shieldtx's tables, a fresh one for each test.
 
-To copy a template takes a twentieth of the time that the migrations take, and no longer than to
-empty a used database and to prove that it is empty (measured with five workers at once).
+Copying a template takes a twentieth of the time of the migrations, and no longer than emptying a
+used database with a proof (measured with five concurrent workers).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UTF8: Final = "UTF8"
 
 
 class MigratedDatabases:
-    """Copies of templates, each of which is migrated once a run."""
+    """Copies of templates, each of which is migrated once per run."""
 
     def __init__(self, server: EmbeddedPostgres) -> None:
         self._server = server
@@ -35,7 +35,7 @@ class MigratedDatabases:
     def database(
         self, shards: int, schema: str | None = None, *, encoding: str = UTF8
     ) -> Iterator[str]:
-        """Make a database with tables of so many shards; yield its URL, and drop it afterwards."""
+        """Create a database with tables of this many shards; yield its URL, drop it afterwards."""
         name = f"test_{uuid.uuid4().hex}"
         self._server.create_database(name, template=self._template(shards, schema, encoding))
         try:
@@ -44,7 +44,7 @@ class MigratedDatabases:
             self._server.drop_database(name)
 
     def replace(self, name: str, shards: int) -> None:
-        """Put a migrated database in the place of another one, whose sessions end."""
+        """Replace a database by a migrated one; its sessions end."""
         template = self._template(shards, None, UTF8)
         self._server.drop_database(name)
         self._server.create_database(name, template=template)
@@ -53,7 +53,7 @@ class MigratedDatabases:
         name = f"migrated_{shards}_{schema or 'public'}_{encoding.lower()}"
         if (shards, schema, encoding) not in self._templates:
             with self._connected() as connection:
-                # One worker makes it, the others wait.
+                # One worker creates the template, the others wait.
                 connection.execute("SELECT pg_advisory_lock(hashtext(%s))", [name])
                 exists = "SELECT FROM pg_database WHERE datname = %s"
                 if connection.execute(exists, [name]).fetchone() is None:
@@ -62,7 +62,7 @@ class MigratedDatabases:
         return name
 
     def _migrate(self, name: str, shards: int, schema: str | None, encoding: str) -> None:
-        # A failure leaves no half-made template behind.
+        # A failure leaves no incomplete template.
         unfinished = f"{name}_unfinished"
         self._server.drop_database(unfinished)
         if encoding == UTF8:
@@ -82,7 +82,7 @@ class MigratedDatabases:
 
 
 def migrated_sqlite(path: Path, shards: int) -> str:
-    """Make a SQLite database with tables of so many shards; return its URL."""
+    """Create a SQLite database with tables of this many shards; return its URL."""
     path.write_bytes(_sqlite_template(shards))
     return f"sqlite:///{path}"
 

@@ -1,4 +1,4 @@
-"""In CI nothing may be left out: a skipped test fails there with the reason why it was skipped."""
+"""In CI a skipped test fails, with the reason why it was skipped."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Judge a test that skips itself."""
+    """Let a test that skips itself fail in CI."""
     return _judged((yield))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Judge a module that skips itself."""
+    """Let a module that skips itself fail in CI."""
     return _judged((yield))
 
 

@@ -35,6 +35,6 @@ def placed(payload: Any = None) -> Event:
 
 
 def counts(shop: Service) -> tuple[int, int]:
-    """How many orders and how many events are there."""
+    """Return how many orders and how many events exist."""
     orders, events = "SELECT count(*) FROM orders", "SELECT count(*) FROM shield_outbox"
     return shop.rows(orders)[0][0], shop.rows(events)[0][0]

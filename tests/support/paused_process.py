@@ -1,4 +1,4 @@
-"""Processes that stand still for a while: nothing of them runs, and their connections stay open."""
+"""Processes that are stopped for a while: no thread runs, and connections stay open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PATIENCE_S = 10.0
 
 @contextmanager
 def frozen(pid: int | None) -> Iterator[None]:
-    """Stop a process, without its noticing; inside, not one of its threads runs any more."""
+    """Stop a process for the duration of the block, in which none of its threads runs."""
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -34,7 +34,7 @@ def _await_standstill(pid: int) -> None:
 
 
 def _states(pid: int) -> list[str]:
-    """The kernel's letters for what each thread does; see proc(5), `stat`."""
+    """Return the kernel's state letter of each thread; see proc(5), `stat`."""
     states = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended

@@ -18,7 +18,7 @@ from shieldtx.embedded.postgres_cluster import unprivileged_account
 
 MISSING: Final = "pgbouncer is not installed (Debian, Ubuntu: apt-get install pgbouncer)"
 
-# Debian installs it where only root looks for programs.
+# Debian installs PgBouncer into folders that only root's PATH has.
 _PLACES: Final = "/usr/sbin:/usr/local/sbin"
 
 _CONFIGURATION: Final = """\
@@ -36,7 +36,7 @@ default_pool_size = 4
 
 
 def installed() -> str | None:
-    """Return where the program is; None where it is not installed."""
+    """Return the path of the program; None where it is not installed."""
     return shutil.which("pgbouncer") or shutil.which("pgbouncer", path=_PLACES)
 
 
@@ -73,7 +73,7 @@ def through(url: str, port: int) -> str:
 
 
 def _let_pass(folder: Path) -> None:
-    """Let another account enter the folders that pytest has made for its own."""
+    """Let another account enter the folders that pytest created for its own account."""
     for parent in folder.parents:
         if parent.owner() != "root" or parent.stat().st_mode & 0o005:
             continue

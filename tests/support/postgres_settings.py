@@ -1,4 +1,4 @@
-"""What PostgreSQL has set in a session."""
+"""Settings of a PostgreSQL session."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy import Connection, text
 
 IDLE_LIMIT: Final = "idle_in_transaction_session_timeout"
-"""After how long of a client's silence in a transaction the server ends the session."""
+"""The server ends a session whose client is silent in a transaction for this long."""
 
 
 def setting(connection: Connection, name: str) -> str:

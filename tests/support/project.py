@@ -1,4 +1,4 @@
-"""Where the project's own files are, for tests that read or run them."""
+"""The paths of the project's own files, for tests that read or run them."""
 
 from __future__ import annotations
 

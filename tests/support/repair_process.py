@@ -1,4 +1,4 @@
-"""A repair in a process of its own, which is killed from the inside between two of its steps."""
+"""A repair in a separate process, which kills itself between two of its steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLACES = ("before the write", "before the audit", "before the commit", "between 
 
 
 class Breaker:
-    """Kills this process when it comes to a place for the nth time."""
+    """Kills this process when it reaches a place for the nth time."""
 
     def __init__(self, nth: int) -> None:
         self._times = count(1)

@@ -1,4 +1,4 @@
-"""Two services with something wrong between them, and the rows that a run would have listed."""
+"""Two services with mismatches between them, and the rows that a run would have listed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BOTH = frozenset({"orders", "stock"})
 
 
 class Pair:
-    """Orders writes events that the group `stock` of stock receives, and `mail` of it too."""
+    """Service orders writes events; the groups `stock` and `mail` of service stock receive them."""
 
     def __init__(self, make_service: Callable[..., Service]) -> None:
         self.orders, self.stock = make_service("orders"), make_service("stock")
@@ -55,7 +55,7 @@ class Pair:
                 self.orders.app.outbox.add(session, placed)
 
     def work(self) -> None:
-        """Let relays and consumers do all that there is to do."""
+        """Run relays and consumers until all of them are idle."""
         relays = [service.relay() for service in (self.orders, self.stock)]
         workers = [
             self.orders.app.build_consumer("orders"),
@@ -66,14 +66,14 @@ class Pair:
             worker.close()
 
     def refuse_all(self, number: int) -> None:
-        """Write events that all groups give up, and let all workers deal with that."""
+        """Write events that all groups give up, and run all workers until they are idle."""
         self.refuse = True
         self.write(number)
         self.work()
         self.refuse = False
 
     def lose_inbox_rows(self, *groups: str) -> None:
-        """As if the records had vanished before the groups read them."""
+        """Delete inbox rows and effects, as if their records had vanished unread."""
         for group in groups:
             self.stock.execute("DELETE FROM shield_inbox WHERE consumer_group = :g", g=group)
             self.stock.execute("DELETE FROM effects WHERE what = :group", group=group)
@@ -123,7 +123,7 @@ def repair(
 
 
 def lose(pair: Pair, group: str, *events: UUID) -> None:
-    """As if the records of these events had vanished before the group read them."""
+    """Delete these events' rows and effects, as if their records had vanished unread."""
     pair.stock.execute(
         "DELETE FROM shield_inbox WHERE consumer_group = :g AND event_id = ANY(:events)",
         g=group,
@@ -161,7 +161,7 @@ def listed(
     received: dict[str, Any] | None = None,
     group: str = "stock",
 ) -> ListedRow:
-    """List a row as the run does that sees these two rows."""
+    """List a row as a run does that finds these two rows."""
     one = sent or received
     assert one is not None
     return ListedRow(
@@ -183,7 +183,7 @@ def listed(
 
 
 def owed(pair: Pair, number: int, *groups: str) -> list[ListedRow]:
-    """Let all groups give events up, and lose the rollbacks before they are on their way."""
+    """Let all groups give events up, and delete the rollbacks before they are sent."""
     pair.refuse_all(number)
     pair.stock.execute("DELETE FROM shield_outbox")
     pair.orders.execute("DELETE FROM shield_inbox")
@@ -196,13 +196,13 @@ def owed(pair: Pair, number: int, *groups: str) -> list[ListedRow]:
 
 
 def audited(service: Service) -> list[str]:
-    """Which events the audit names."""
+    """Return the events that the audit log names."""
     details = [json.loads(detail) for (detail,) in service.rows("SELECT detail FROM shield_audit")]
     return [e for detail in details for ids in detail["events"].values() for e in ids]
 
 
 def write_parquet(folder: Path, listed_: Sequence[ListedRow], *, run_id: str = "") -> None:
-    """Leave rows in a folder as Spark does."""
+    """Write rows into a folder as Spark does."""
     times = pa.timestamp("us", tz="UTC")
     pair = ("kind", "upstream", "downstream", "consumer_group")
     texts = (*pair, "event_id", "topic", "event_type", "verdict", "run_id")
@@ -229,7 +229,7 @@ def write_parquet(folder: Path, listed_: Sequence[ListedRow], *, run_id: str = "
 
 @contextmanager
 def before_statements(act: Callable[[str], None]) -> Iterator[None]:
-    """Have a function look at each statement before any connection runs it."""
+    """Call a function with each statement before any connection runs it."""
 
     def look(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
         act(statement)

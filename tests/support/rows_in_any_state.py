@@ -1,4 +1,4 @@
-"""Rows of the outbox and the inbox in any state, as the product leaves them there."""
+"""Rows of the outbox and the inbox in any state, as shieldtx leaves them there."""
 
 from __future__ import annotations
 

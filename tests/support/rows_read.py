@@ -1,4 +1,4 @@
-"""How many rows of the tables each statement reads, by PostgreSQL's own count."""
+"""How many rows of the tables each statement reads, by PostgreSQL's own statistics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COUNTED = """
 
 
 class Read(NamedTuple):
-    """What one statement has read."""
+    """The number of rows that one statement has read."""
 
     rows: int
     statement: str
@@ -23,9 +23,9 @@ class Read(NamedTuple):
 
 @contextmanager
 def rows_read(engine: Engine) -> Iterator[list[Read]]:
-    """Gather in the meantime how many rows of shieldtx's tables each statement reads.
+    """Collect how many rows of shieldtx's tables each statement of the block reads.
 
-    It counts what scans fetch from the tables, whether a condition then keeps the row or not.
+    The number counts the rows that scans fetch, including those that a condition then removes.
     """
     gathered: list[Read] = []
     before: list[int] = []
@@ -46,7 +46,7 @@ def rows_read(engine: Engine) -> Iterator[list[Read]]:
 
 
 def _count(connection: Connection) -> int:
-    # By the driver's own cursor: SQLAlchemy would call the listeners again.
+    # The driver's own cursor is used: SQLAlchemy would call the listeners again.
     with connection.connection.cursor() as cursor:
         cursor.execute(_COUNTED)
         [counted] = cursor.fetchone()

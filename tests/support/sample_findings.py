@@ -19,7 +19,7 @@ BACK = Pair(kind=TxKind.ROLLBACK, upstream="stock", downstream="orders", group="
 TOPIC = Pair(kind=TxKind.COMMIT, upstream="orders", downstream=TOPICS, group="orders.placed")
 
 # Markup, quotes, ends of a style and of character data, a template's placeholders, a terminal's
-# escape, Rich's markup, Hebrew, and a character that turns the direction of all that follows.
+# escape, Rich's markup, Hebrew, and a character that reverses the direction of all text after it.
 HOSTILE = (
     "<script>document.title='gone'</script>\"'></style>]]>&amp;{{ findings }}{% raw %}"
     "\x1b[31m[red]\N{HEBREW LETTER ALEF}\N{HEBREW LETTER BET}\N{RIGHT-TO-LEFT OVERRIDE}end"
@@ -66,7 +66,7 @@ def missing(event_id: str = "0199-a", **changes: Any) -> FoundRow:
 
 
 def given_up(event_id: str = "0199-g", **changes: Any) -> FoundRow:
-    """Make the row of an event that was received and given up, with everything that is known."""
+    """Make the row of an event that was received and given up, with all fields known."""
     fields: dict[str, Any] = {
         "verdict": Verdict.NEITHER_EFFECT_NOR_COMPENSATION,
         "downstream_status": InboxStatus.MAX_RECONSUMED,
@@ -79,7 +79,7 @@ def given_up(event_id: str = "0199-g", **changes: Any) -> FoundRow:
 
 
 def days(pair: Pair, number: int, *, last: date = TODAY, **changes: Any) -> tuple[Day, ...]:
-    """Make so many days of a pair, that grow and slow down."""
+    """Make this many days of a pair, with growing counts and delays."""
     return tuple(
         replace(
             Day(
@@ -97,7 +97,7 @@ def days(pair: Pair, number: int, *, last: date = TODAY, **changes: Any) -> tupl
 
 
 def few_findings() -> Findings:
-    """Return the findings of an ordinary run, with a few rows of everything."""
+    """Return the findings of an ordinary run, with a few rows of each kind."""
     return findings(
         (PAIR, Verdict.MATCHED, 1_204_511),
         (PAIR, Verdict.REFUSED, 31),

@@ -1,4 +1,4 @@
-"""A service for tests: its own database, migrated, a broker, and passes run by hand."""
+"""A service for tests: its own migrated database, a broker, and passes run by hand."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from shieldtx.testing.memory_broker import MemoryBroker
 
 SHARDS = 8
 QUICK = RetryPolicy(max_attempts=3, first=timedelta(0), longest=timedelta(0), jitter=0)
-"""Three attempts without any waiting."""
+"""Three attempts without any delay."""
 IDLE = timedelta(milliseconds=10)
 SECONDS_LATE = 10
-"""On a busy machine; polls are ten minutes or more away where this is asked."""
+"""For a busy machine; where a test uses it, the next poll is ten minutes or more away."""
 
 
 def as_received(record: Record) -> ReceivedRecord:
@@ -52,7 +52,7 @@ def as_received(record: Record) -> ReceivedRecord:
 
 
 class App(ShieldTx):
-    """An application that closes its workers with itself: their threads end with that."""
+    """An application whose close() closes its workers, so that their threads end."""
 
     def __init__(self, settings: Settings, **given: Any) -> None:
         super().__init__(settings, **given)
@@ -73,7 +73,7 @@ class App(ShieldTx):
 
     @contextmanager
     def _without_idle_waits(self) -> Iterator[None]:
-        """Of a broker in memory, records are there at once: passes without any need not wait."""
+        """Shorten the idle polls of a broker in memory, whose records arrive at once."""
         broker = self.broker.broker if isinstance(self.broker, Wire) else self.broker
         if isinstance(broker, MemoryBroker):
             quick = partial(ConsumerSettings, poll_timeout=IDLE)
@@ -84,14 +84,14 @@ class App(ShieldTx):
 
     def close(self) -> None:
         for worker in self._workers:
-            # A test may have left it without its tables, or without its broker.
+            # A test may have left the worker without its tables, or without its broker.
             with suppress(DBAPIError, BrokerError):
                 worker.close()
         super().close()
 
 
 class Service:
-    """A ShieldTx application with shortcuts to look into its tables."""
+    """A ShieldTx application with shortcuts to query its tables."""
 
     def __init__(
         self, name: str, url: str, broker: Broker, *, migrated: bool = False, **settings: Any
@@ -124,27 +124,27 @@ class Service:
             connection.execute(text(statement), parameters)
 
     def outbox(self) -> dict[str, int]:
-        """How many outbox rows are in each status."""
+        """Return how many outbox rows are in each status."""
         return dict(self.rows("SELECT status, count(*) FROM shield_outbox GROUP BY 1"))
 
     def inbox(self) -> dict[str, int]:
-        """How many inbox rows are in each status."""
+        """Return how many inbox rows are in each status."""
         return dict(self.rows("SELECT status, count(*) FROM shield_inbox GROUP BY 1"))
 
     def effects(self, what: str = "%") -> list[str]:
-        """The keys of the effects, in the order in which they were committed to the table."""
+        """Return the keys of the effects, in the order in which they were committed."""
         rows = self.rows("SELECT key FROM effects WHERE what LIKE :what", what=what)
         return [key for (key,) in rows]
 
     def relay(self, name: str | None = None) -> Relay:
-        """A relay that holds its shards already."""
+        """Return a relay that already owns its shards."""
         relay = self.app.build_relay(name)
         relay.renew()
         return relay
 
 
 def effect(what: str) -> Callable[[Session, Any], None]:
-    """A handler that leaves one row."""
+    """Return a handler that writes one row."""
 
     def handler(session: Session, event: Any) -> None:
         session.execute(
@@ -165,14 +165,14 @@ def drain(*workers: Relay | Consumer, passes: int = 200) -> None:
 
 
 class Wire:
-    """A broker with a knob between it and its publishers: decide the fate of single records."""
+    """A broker that lets a test decide the delivery of single records."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.fate: Callable[[Record], Delivery | None] = lambda record: None
-        """What to answer for a record; None: publish it."""
+        """Returns the delivery of a record; None publishes the record."""
         self.lose_answers = False
-        """Publish also what `fate` answers for: only the acknowledgements are lost."""
+        """Also publish the records that `fate` decides: only their acknowledgements are lost."""
         self.published: list[Record] = []
         self.before_publish: Callable[[], None] = lambda: None
 
@@ -226,9 +226,10 @@ def answer(outcome: DeliveryOutcome, reason: str = "as the test wants it") -> De
 
 
 def assert_in_time(late: Sequence[float]) -> None:
-    """Each event came after its time and no poll was waited for, the best within a second of it.
+    """Assert that each event came after its due time without waiting for a poll, one within a
+    second.
 
-    That is what the documentation promises of a relay that keeps up; on a busy machine not all do.
+    The documentation promises a second for a relay that keeps up; on a busy machine not all do.
     """
     assert all(0 <= seconds < SECONDS_LATE for seconds in late), late
     assert min(late) < 1, late

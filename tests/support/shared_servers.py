@@ -1,7 +1,7 @@
 """One PostgreSQL and one Apache Kafka for all processes of a test run.
 
 The process that the user starts owns both servers and starts each at its first use. The workers of
-pytest-xdist ask for the address through a connection on 127.0.0.1. The kernel ends the servers when
+pytest-xdist request the address through a connection on 127.0.0.1. The kernel ends the servers when
 their owner dies (shieldtx.embedded.child_process), and the next run removes the directories.
 """
 
@@ -39,7 +39,7 @@ AnyServer = TypeVar("AnyServer", EmbeddedPostgres, EmbeddedKafka)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Address:
-    """Where a running server is."""
+    """The address of a running server."""
 
     port: int
     directory: Path
@@ -72,17 +72,17 @@ class ServerOwner:
         self._secret = secrets.token_hex(16)
 
     def postgres(self) -> EmbeddedPostgres:
-        """Return the run's PostgreSQL: fast, and without a promise to survive the machine."""
+        """Return the run's PostgreSQL: fast, and without durability when the machine crashes."""
         return self._started(
             "postgres", lambda: EmbeddedPostgres(fsync=False, settings=POSTGRES_SETTINGS)
         )
 
     def kafka(self) -> EmbeddedKafka:
-        """Return the run's Kafka: a test takes topics and groups of its own."""
+        """Return the run's Kafka: each test uses topics and groups of its own."""
         return self._started("kafka", lambda: EmbeddedKafka(settings=KAFKA_SETTINGS))
 
     def listen(self) -> dict[str, Any]:
-        """Answer workers from now on; return what a worker needs to ask."""
+        """Answer workers from now on; return the parameters of their connections."""
         if self._listener is None:
             self._listener = Listener(("127.0.0.1", 0), authkey=self._secret.encode())
             threading.Thread(target=self._accept, name="servers of the run", daemon=True).start()
@@ -90,7 +90,7 @@ class ServerOwner:
         return {"port": port, "secret": self._secret}
 
     def close(self) -> None:
-        """Stop what runs."""
+        """Stop the listener and the servers."""
         if self._listener is not None:
             self._listener.close()
         for server in self._servers.values():
@@ -111,7 +111,7 @@ class ServerOwner:
                 connection = self._listener.accept()
             except OSError:  # closed
                 return
-            except Exception:  # noqa: BLE001, S112  a stranger without the secret
+            except Exception:  # noqa: BLE001, S112  a client without the secret
                 continue
             threading.Thread(target=self._answer, args=[connection], daemon=True).start()
 
@@ -120,12 +120,12 @@ class ServerOwner:
             try:
                 server = {"postgres": self.postgres, "kafka": self.kafka}[connection.recv()]()
                 connection.send(Address(port=server.port, directory=server.directory))
-            except Exception as error:  # noqa: BLE001  raised again where it was asked
+            except Exception as error:  # noqa: BLE001  raised again in the worker
                 connection.send(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
 class ServerClient:
-    """Asks the owner of the servers, from a worker of pytest-xdist."""
+    """Requests the servers from their owner, in a worker of pytest-xdist."""
 
     def __init__(self, port: int, secret: str) -> None:
         self._address = ("127.0.0.1", port)
@@ -157,7 +157,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Give a worker, before it starts, the address of the servers."""
+    """Pass the address of the servers to a worker, before it starts."""
     node.workerinput["servers"] = node.config.stash[OWNER].listen()
 
 
@@ -168,7 +168,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _servers_of(config: pytest.Config) -> ServerOwner | ServerClient:
-    """Return what starts the run's servers, or asks for them."""
+    """Return the object that starts the run's servers, or requests them."""
     if hasattr(config, "workerinput"):
         return ServerClient(**config.workerinput["servers"])
     return config.stash[OWNER]
@@ -176,7 +176,7 @@ def _servers_of(config: pytest.Config) -> ServerOwner | ServerClient:
 
 @pytest.fixture(scope="session")
 def postgres(pytestconfig: pytest.Config) -> EmbeddedPostgres:
-    """The PostgreSQL of the run; it survives its own crashes, not the machine's."""
+    """The PostgreSQL of the run; its data survive its own crashes, not the machine's."""
     return _servers_of(pytestconfig).postgres()
 
 
@@ -184,8 +184,8 @@ def postgres(pytestconfig: pytest.Config) -> EmbeddedPostgres:
 def undisturbed_postgres() -> Iterator[EmbeddedPostgres]:
     """A PostgreSQL of this process alone.
 
-    For tests of what waits for the transactions of the whole server: those of other tests are none
-    of theirs.
+    For tests that wait for the transactions of the whole server: those of other tests would delay
+    them.
     """
     server = EmbeddedPostgres(fsync=False)
     try:
@@ -197,7 +197,7 @@ def undisturbed_postgres() -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture(scope="session")
 def kafka(pytestconfig: pytest.Config) -> EmbeddedKafka:
-    """The Apache Kafka of the run: tests take topics and groups of their own."""
+    """The Apache Kafka of the run: each test uses topics and groups of its own."""
     return _servers_of(pytestconfig).kafka()
 
 

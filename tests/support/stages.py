@@ -1,4 +1,4 @@
-"""Which tests run in which stage, and what needs a server.
+"""Assigns tests to stages, and marks those that need a server.
 
 `make test` runs the stage `suite`; `make test STAGE=demo` another one; CI runs all of them at once
 (`STAGE=all`), so that no test falls between the stages.
@@ -17,12 +17,12 @@ APART = {
     "browser": "reads pages in a Chromium",
     "selftest": "tests a tool of the tests",
 }
-"""The stages beside the suite; each is a mark, set by hand or by `_stage_of`."""
+"""The stages in addition to the suite; each is a mark, set by hand or by `_stage_of`."""
 
 SERVERS = {"postgres", "undisturbed_postgres", "kafka", "spark"}
-"""Fixtures that start a server (Spark's is a JVM), beside those of `_starts_a_server`."""
+"""Fixtures that start a server (Spark's is a JVM); `_starts_a_server` finds further ones."""
 ON_SERVERS = ("postgresql", "kafka-python", "confluent-kafka")
-"""How the parameters begin for which a fixture that has other cases too asks for a server."""
+"""Beginnings of the parameters with which a fixture of several cases requests a server."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what needs a server, and keep the tests of the stage."""
+    """Mark the tests that need a server, and keep the tests of the stage."""
     for item in items:
         if needs_server(item):
             item.add_marker("server")

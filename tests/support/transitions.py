@@ -1,4 +1,4 @@
-"""The arrows of the lifecycles without repairs by an operator."""
+"""The transitions of the lifecycles without repairs by an operator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shieldtx.domain.states import Lifecycle
 
 
 def is_unrepaired(lifecycle: Lifecycle[Any], source: str | None, target: str) -> bool:
-    """Whether a row goes from `source` to `target` without a repair."""
+    """Return whether a row goes from `source` to `target` without a repair."""
     return any(
         arrow.source == source and arrow.target == target and not arrow.cause.startswith("a repair")
         for arrow in lifecycle.transitions

@@ -1,4 +1,4 @@
-"""Ports that nobody can use: servers that hang up on whoever connects, or let nobody connect."""
+"""Unusable ports: servers that close each connection, or accept none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WITHIN_S = 20
 
 @contextmanager
 def hanging_up(answer: bytes) -> Iterator[int]:
-    """Answer each connection with this and hang up; yield the port."""
+    """Answer each connection with these bytes and close it; yield the port."""
 
     def serve() -> None:
         with suppress(OSError):  # closed
@@ -31,7 +31,7 @@ def hanging_up(answer: bytes) -> Iterator[int]:
 
 @contextmanager
 def full() -> Iterator[int]:
-    """Let each connection wait without an end, as behind a firewall; yield the port."""
+    """Let each connection wait endlessly, as with a firewall that drops packets; yield the port."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server, ExitStack() as clients:
         _fill(server, clients)
         yield server.getsockname()[1]
@@ -39,9 +39,9 @@ def full() -> Iterator[int]:
 
 @contextmanager
 def hanging_up_then_full(*, after: int) -> Iterator[int]:
-    """Hang up on the first connection after so many bytes, and let the others wait; yield the port.
+    """Close the first connection after this many bytes, and let others wait; yield the port.
 
-    Bytes that are left unread make it a reset.
+    Unread bytes turn the close into a reset.
     """
 
     def serve() -> None:
@@ -59,7 +59,7 @@ def hanging_up_then_full(*, after: int) -> Iterator[int]:
 
 
 def _fill(server: socket.socket, clients: ExitStack) -> None:
-    """Take the places in the queue of connections that the server has not accepted."""
+    """Fill the queue of connections that the server has not accepted."""
     for _ in range(2):
         client = clients.enter_context(socket.socket())
         client.setblocking(False)

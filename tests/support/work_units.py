@@ -1,7 +1,7 @@
-"""How tests are dealt out to the workers: by files, the longest first, and Spark's in two groups.
+"""How tests are distributed to workers: by files, the longest first, and Spark's in two groups.
 
-The files of a group share one worker, and so one JVM. How long a file takes was measured; the list
-is made again by `make test STAGE=all ARGS="--seconds=tests/support/seconds_per_file.txt"`.
+The files of a group share one worker, and so one JVM. The durations of the files were measured;
+`make test STAGE=all ARGS="--seconds=tests/support/seconds_per_file.txt"` measures them again.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ GROUPS = {
     "tests/spark/test_planted_truth.py": "spark, whole runs",
     "tests/spark/test_prefetch.py": "spark, whole runs",
 }
-"""By how the names of their tests begin."""
+"""Groups by the beginning of a test's name."""
 
 WHERE_MOST_WAIT = 5
-"""Processes on a machine of few cores, which tests of servers leave alone half of the time."""
+"""Processes on a machine with few cores, which tests of servers leave idle half of the time."""
 ONE_WAITS = 1
-"""A process more than cores for the other tests, which wait for threads and child processes."""
+"""Processes more than cores for the other tests, which wait for threads and child processes."""
 
 SECONDS = Path(__file__).with_name("seconds_per_file.txt")
 WORTH_NOTING_S = 3
 SECONDS_A_TEST = 0.1
-"""For a file that is not in the list."""
+"""Used for a file that is not in the list."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, so that no worker ends with it alone."""
+    """Begin with the longest groups, so that no worker ends with one alone."""
     items[:] = longest_first(items, _seconds_per_file())
 
 
@@ -63,7 +63,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 class GroupedScheduling(LoadFileScheduling):
-    """Deals out files, and groups of files."""
+    """Distributes files, and groups of files."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
@@ -75,7 +75,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupedSched
 
 
 def group_of(nodeid: str) -> str:
-    """Return the name of what is dealt out as a whole."""
+    """Return the name of the unit that is distributed as a whole."""
     for beginning, group in GROUPS.items():
         if nodeid.startswith(beginning):
             return group
@@ -83,7 +83,7 @@ def group_of(nodeid: str) -> str:
 
 
 def longest_first(items: Iterable[pytest.Item], seconds: dict[str, float]) -> list[pytest.Item]:
-    """Sort groups by how long they take; each keeps its order."""
+    """Sort groups by their duration; each keeps its order."""
     groups: dict[str, dict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
         groups[group_of(item.nodeid)][item.nodeid.partition("::")[0]].append(item)

@@ -1,4 +1,4 @@
-"""A shop for tests of the write side: business rows, an outbox, and a look at what is committed."""
+"""A shop for tests of the write side: business rows, an outbox, and queries of committed rows."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Shop:
         return dialect_of(self.engine.dialect)
 
     def clear(self) -> None:
-        """Empty the tables, however a test left them."""
+        """Empty the tables, in whatever state a test left them."""
         with self.engine.begin() as connection:
             for table in (*self.tables.metadata.tables.values(), *Base.metadata.tables.values()):
                 if table is not self.tables.shard:
@@ -75,23 +75,23 @@ class Shop:
         return Session(self.engine, **options)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every committed row of the outbox, in the order of its sequence."""
+        """Return every committed row of the outbox, in the order of its sequence."""
         o = self.tables.outbox
         with self.engine.connect() as connection:
             return [dict(row) for row in connection.execute(select(o).order_by(o.c.seq)).mappings()]
 
     def events(self) -> list[str | None]:
-        """The keys of the committed events, in the order of their sequence."""
+        """Return the keys of the committed events, in the order of their sequence."""
         return [row["key"] for row in self.rows()]
 
     def orders(self) -> list[int]:
-        """The committed orders."""
+        """Return the committed orders."""
         with self.engine.connect() as connection:
             return list(connection.scalars(text("SELECT id FROM orders ORDER BY id")))
 
     @contextmanager
     def statements(self) -> Iterator[list[str]]:
-        """Gather the statements that reach the database's driver in the meantime."""
+        """Collect the statements that reach the database's driver during the block."""
         gathered: list[str] = []
 
         def gather(conn: Connection, cursor: Any, statement: str, *rest: Any) -> None:
@@ -109,17 +109,17 @@ class Shop:
 
 
 def sqlite_shop(path: Path) -> Shop:
-    """A shop on a SQLite database of its own."""
+    """Create a shop on a SQLite database of its own."""
     shop = Shop(migrated_sqlite(path, SHARDS), migrate=False)
     Base.metadata.create_all(shop.engine)
     return shop
 
 
 def engine_for(url: str, **options: Any) -> Engine:
-    """Make an engine; on SQLite, with the transactions that SQLAlchemy's manual gives it."""
+    """Create an engine; on SQLite, with transactions as SQLAlchemy's manual recommends."""
     engine = create_engine(url, **options)
     if engine.dialect.name == "sqlite":
-        # Left to itself, the driver begins no transaction before a SAVEPOINT.
+        # By default, the driver begins no transaction before a SAVEPOINT.
         event.listen(engine, "connect", _leave_transactions_to_us)
         event.listen(engine, "begin", _begin)
     return engine

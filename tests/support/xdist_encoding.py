@@ -1,5 +1,5 @@
-"""Reports that travel: what a test logged may hold what no encoding takes, and pytest-xdist sends
-reports from process to process.
+"""Makes test reports safe to send: pytest-xdist sends them between processes, and a test may log
+text that no encoding accepts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Write lone surrogates out, as `\\udc00`."""
+    r"""Write lone surrogates as escapes, such as `\udc00`."""
     report = yield
     report.sections = [(title, _encodable(content)) for title, content in report.sections]
     if isinstance(report.longrepr, str):

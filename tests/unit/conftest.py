@@ -1,4 +1,4 @@
-"""A shop on SQLite, for what needs no server."""
+"""A shop on SQLite, for tests that need no server."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 @pytest.fixture
 def shield(shop: Shop) -> ShieldTx:
-    """An application on the shop's database that has declared nothing yet."""
+    """An application on the shop's database, without declarations."""
     settings = Settings(source="shop", database_url=str(shop.engine.url), shards=SHARDS)
     return ShieldTx(settings, engine=shop.engine)

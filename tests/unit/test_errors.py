@@ -1,4 +1,4 @@
-"""Errors come through pickle and copies as they are: process pools and task queues pass them on."""
+"""Errors survive pickle and copies unchanged: process pools and task queues pass them on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ARGUMENTS = {"str": "payload", "int": 7}
 
 
 class OutOfStock(Refused):
-    """An application's own, with a constructor of its own."""
+    """An application's own error, with a constructor of its own."""
 
     def __init__(self, sku: str, *, left: int) -> None:
         super().__init__(f"{sku}: {left} left")
@@ -36,7 +36,7 @@ class KeyMissing(EventRefused):
 
 
 def made(kind: type[ShieldTxError]) -> ShieldTxError:
-    """Make an error with what its constructor wants, by the types that it declares."""
+    """Create an error with the arguments of its constructor, by the types that it declares."""
     if kind.__init__ is Exception.__init__:
         return kind("a message", 7)
     parameters = list(inspect.signature(kind).parameters.values())
@@ -58,7 +58,9 @@ COPIES: dict[str, Callable[[Any], Any]] = {"copy": copy.copy, "deepcopy": copy.d
 
 @pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
 @pytest.mark.parametrize("error", MADE, ids=lambda error: type(error).__name__)
-def test_an_error_comes_back_as_it_was(error: ShieldTxError, copied: Callable[[Any], Any]) -> None:
+def test_error_survives_pickle_and_copy_unchanged(
+    error: ShieldTxError, copied: Callable[[Any], Any]
+) -> None:
     error.add_note("a note")
     back = copied(error)
     assert back is not error
@@ -66,6 +68,6 @@ def test_an_error_comes_back_as_it_was(error: ShieldTxError, copied: Callable[[A
     assert (str(back), back.args, vars(back)) == (str(error), error.args, vars(error))
 
 
-def test_all_errors_are_looked_at() -> None:
+def test_all_error_classes_are_tested() -> None:
     assert len(PUBLIC) > 20
     assert {"EventRefused", "TooLarge", "BacklogExceeded"} <= {kind.__name__ for kind in PUBLIC}

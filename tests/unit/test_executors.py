@@ -1,4 +1,4 @@
-"""A single thread makes each call once and in order, also where no thread can be started."""
+"""A single thread makes each call once and in order, even if no thread can be started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def executor() -> Iterator[SingleThread]:
 
 
 def no_thread_for(monkeypatch: pytest.MonkeyPatch, starts: int) -> None:
-    """Let the first `starts` threads that are to be started fail, as where a limit is reached."""
+    """Let the first `starts` starts of threads fail, as at a limit of threads."""
     start = threading.Thread.start
     failures = iter(range(starts))
 
@@ -46,13 +46,13 @@ def test_each_call_is_made_once_and_in_order(
     made: list[tuple[int, bool]] = []
     futures = [executor.submit(noting(made, number)) for number in range(4)]
     assert [future.result(10) for future in futures] == list(range(4))
-    # What the pool had in its queue when it could not start its thread comes before this.
+    # The calls that the pool had queued when it could not start its thread come before this one.
     executor.submit(noting(made, 4)).result(10)
     assert [number for number, _ in made] == list(range(5))
     assert [here for _, here in made] == [number < starts for number in range(5)]
 
 
-def test_an_error_is_raised_where_the_result_is_asked_for(
+def test_error_is_raised_where_the_result_is_requested(
     executor: SingleThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_thread_for(monkeypatch, 1)
@@ -66,7 +66,7 @@ def test_an_error_is_raised_where_the_result_is_asked_for(
             future.result(10)
 
 
-def test_after_its_end_calls_are_made_in_the_callers_thread(executor: SingleThread) -> None:
+def test_after_the_shutdown_calls_run_in_the_caller_thread(executor: SingleThread) -> None:
     made: list[tuple[int, bool]] = []
     executor.submit(noting(made, 0)).result(10)
     executor.shutdown()

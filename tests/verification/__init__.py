@@ -1,1 +1,1 @@
-"""What is proven, and by what: see README.md."""
+"""The proofs of shieldtx's guarantees: see README.md."""

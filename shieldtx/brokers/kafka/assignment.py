@@ -1,4 +1,4 @@
-"""The partitions of a group's member: those it pauses, and topics recreated under their names."""
+"""The partitions of a group's member: its paused partitions, and recreated topics."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Pauses:
 
     @property
     def paused(self) -> frozenset[KafkaPartition]:
-        """The partitions to leave out, this member's and others'."""
+        """Paused partitions, also those of other members."""
         return self._paused
 
     def pause(self, places: AbstractSet[TopicPartition]) -> None:
-        """Leave out these partitions and no others."""
+        """Pause exactly these partitions."""
         self._paused = frozenset(KafkaPartition(*place) for place in places)
 
     def renew(self, consumer: Any) -> None:
-        """Have the client pause what is paused of its partitions, and nothing else."""
+        """Make the client pause the paused partitions that it owns, and no others."""
         if not self._paused and not self._may_be_paused:
             return
         paused, wanted = consumer.paused(), self._paused & (consumer.assignment() or set())
@@ -43,17 +43,17 @@ class Pauses:
         self._may_be_paused = bool(wanted)
 
     def without_paused(self, consumer: Any, fetched: dict[Any, list[Any]]) -> dict[Any, list[Any]]:
-        """Put back what a poll has fetched from partitions that came to this member meanwhile."""
+        """Return the other partitions' records; rewind the client to the first paused record."""
         for place in self._paused & fetched.keys():
             consumer.seek(place, fetched[place][0].offset)
         return {place: found for place, found in fetched.items() if place not in self._paused}
 
 
 class TopicIdentities:
-    """Which topics behind their names a member of a group reads.
+    """Topic ids of a member of a group, to notice recreated topics.
 
-    Its client reads on from where it was in the former topic, over all that lies before that place
-    in the new one, though it has been told of the change (kafka-python 3.0.12).
+    Its client continues at its offset in the former topic and skips the records before that offset
+    in the new topic, although it has been notified (kafka-python 3.0.12).
     """
 
     def __init__(self, topics: Sequence[str]) -> None:
@@ -62,9 +62,9 @@ class TopicIdentities:
         self._asked_at = time.monotonic()
 
     def look(self, cluster: Any) -> None:
-        """Have the client ask for the topics if it was left alone for a while: see `recreated`.
+        """Have the client refresh its metadata if `recreated` was not called for a while.
 
-        Otherwise the broker's answers to its fetches tell it when a topic goes.
+        Otherwise the broker's responses to its fetches report a deleted topic.
         """
         now = time.monotonic()
         if now - self._asked_at > _PAUSE_S:
@@ -73,7 +73,7 @@ class TopicIdentities:
             answered.wait(_ANSWER_S)
 
     def recreated(self, cluster: Any) -> set[str]:
-        """Return the topics that are not those of the last call; a missing one stays what it is."""
+        """Return the topics whose id differs from the last call; missing topics keep their ids."""
         self._asked_at = time.monotonic()
         now = {topic: cluster.topic_id(topic) for topic in self._topics}
         there = {topic: identity for topic, identity in now.items() if identity is not None}

@@ -1,4 +1,4 @@
-"""Apache Kafka as shieldtx's broker."""
+"""Apache Kafka as a broker of shieldtx."""
 
 from __future__ import annotations
 
@@ -21,56 +21,56 @@ ProducerName: TypeAlias = Literal["kafka-python", "confluent-kafka"]
 
 
 class KafkaSettings(Protocol):
-    """Where the cluster is, as the application's settings say it."""
+    """Address and account of the cluster, as the application's settings contain them."""
 
     @property
     def source(self) -> str:
-        """The name of the service, by which the brokers tell their clients apart."""
+        """The name of the service, by which the brokers distinguish their clients."""
         ...
 
     @property
     def kafka_bootstrap(self) -> str:
-        """`host:port`, or several of them separated by commas."""
+        """`host:port`, or several addresses separated by commas."""
         ...
 
     @property
     def kafka_security_protocol(self) -> str:
-        """One of Kafka's four."""
+        """One of Kafka's four security protocols."""
         ...
 
     @property
     def kafka_sasl_mechanism(self) -> str | None:
-        """PLAIN or one of the SCRAMs."""
+        """PLAIN or one of the SCRAM mechanisms."""
         ...
 
     @property
     def kafka_sasl_username(self) -> str | None:
-        """The account."""
+        """The SASL user name."""
         ...
 
     @property
     def kafka_sasl_password(self) -> SecretStr | None:
-        """Its password."""
+        """The SASL password."""
         ...
 
     @property
     def kafka_ssl_cafile(self) -> str | None:
-        """Certificates to trust."""
+        """File of trusted CA certificates."""
         ...
 
     @property
     def kafka_producer(self) -> ProducerName:
-        """Which client the relay sends with."""
+        """Name of the client with which the relay publishes."""
         ...
 
     @property
     def max_payload_bytes(self) -> int:
-        """Of the largest payload that the service writes."""
+        """Maximum bytes of a payload that the service writes."""
         ...
 
 
 class KafkaBroker:
-    """A Kafka cluster: makes publishers, subscribers and topic admins for it."""
+    """A Kafka cluster: creates publishers, subscribers and topic admins for it."""
 
     def __init__(
         self,
@@ -79,14 +79,14 @@ class KafkaBroker:
         producer: ProducerName = "kafka-python",
         max_record_bytes: int = MESSAGE_MAX_BYTES,
     ) -> None:
-        """Connect to nothing yet; the publisher rejects records above `max_record_bytes`."""
+        """Store the options without connecting; `max_record_bytes` limits published records."""
         self._connection = connection
         self._producer = producer
         self._producing = ProducerSettings(max_record_bytes=max_record_bytes)
 
     @classmethod
     def from_settings(cls, settings: KafkaSettings) -> KafkaBroker:
-        """Make it from the settings; raises ConfigurationError for what cannot work."""
+        """Create a broker from the settings; raises ConfigurationError for invalid ones."""
         password = settings.kafka_sasl_password
         return cls(
             KafkaConnection(
@@ -99,14 +99,14 @@ class KafkaBroker:
                 ssl_cafile=settings.kafka_ssl_cafile,
             ),
             producer=settings.kafka_producer,
-            # What `add` accepts is sent: the brokers and the topics alone may take less.
+            # Records that `add` accepts are sent: only brokers and topics may have a lower limit.
             max_record_bytes=max(
                 MESSAGE_MAX_BYTES, settings.max_payload_bytes + MAX_KEY_BYTES + MAX_HEADER_BYTES
             ),
         )
 
     def publisher(self) -> KafkaPublisher:
-        """Return a new publisher; it connects when it first publishes.
+        """Return a new publisher; it connects with its first call.
 
         Raises ConfigurationError when its client is not installed.
         """
@@ -119,9 +119,9 @@ class KafkaBroker:
         return KafkaPublisher(self._connection, self._producing)
 
     def subscriber(self, group: str, topics: Sequence[str]) -> KafkaSubscriber:
-        """Return a new member of a consumer group; it connects when it first polls."""
+        """Return a new member of a consumer group; it connects with its first poll."""
         return KafkaSubscriber(self._connection, group=group, topics=topics)
 
     def topics(self) -> KafkaTopics:
-        """Return an admin of the topics; it connects when it is first asked."""
+        """Return an admin of the topics; it connects with its first call."""
         return KafkaTopics(self._connection)

@@ -1,6 +1,6 @@
-"""The log of Kafka's client: it contains passwords, and some reasons for delays are only there.
+"""The log of Kafka's client: it contains passwords, and is the only source of some errors.
 
-How much of it is kept is up to the application.
+The application sets the levels of these loggers.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Final
 from kafka.errors import KafkaError
 
 _HIDDEN: Final = "********"
-# They log whole requests at level DEBUG, the one with the password too.
+# These log whole requests at level DEBUG, including the request with the password.
 _LOGGERS_WITH_PASSWORDS: Final = ("kafka.net.connection", "kafka.protocol.parser")
 _CONNECTING: Final = "kafka.net.manager"
 _SENDING: Final = "kafka.producer.sender"
 
 
 class _PasswordFilter(logging.Filter):
-    """Replaces passwords in messages, as text and as bytes are shown."""
+    """Redacts passwords in messages, as text and in the representation of bytes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.forms: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let everything pass, without the passwords."""
+        """Accept every record, with the passwords redacted."""
         message = record.getMessage()
         found = [form for form in self.forms if form in message]
         if found:
@@ -38,28 +38,28 @@ class _PasswordFilter(logging.Filter):
 
 
 class _ErrorCollector(logging.Filter):
-    """Remembers the errors that messages are about."""
+    """Collects the errors in the arguments of messages."""
 
     def __init__(self) -> None:
         super().__init__()
         self.errors: list[KafkaError] = []
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let everything pass."""
+        """Accept every record."""
         arguments = record.args if isinstance(record.args, tuple) else ()
         self.errors += [argument for argument in arguments if isinstance(argument, KafkaError)]
         return True
 
 
 class _ErrorNameCollector(logging.Filter):
-    """Remembers the names of errors that messages are about."""
+    """Collects the names of errors that messages contain."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let everything pass."""
+        """Accept every record."""
         arguments = record.args if isinstance(record.args, tuple) else ()
         self.names += [a for a in arguments if isinstance(a, str) and a.endswith("Error")]
         return True
@@ -69,7 +69,7 @@ _PASSWORD_FILTER: Final = _PasswordFilter()
 
 
 def hide(password: str) -> None:
-    """Keep a password out of the client's log, for the rest of the process."""
+    """Redact a password in the client's log, for the rest of the process."""
     _PASSWORD_FILTER.forms |= {password, repr(password)[1:-1], repr(password.encode())[2:-1]}
     for name in _LOGGERS_WITH_PASSWORDS:
         logging.getLogger(name).addFilter(_PASSWORD_FILTER)
@@ -77,7 +77,7 @@ def hide(password: str) -> None:
 
 @contextmanager
 def connection_errors() -> Iterator[list[KafkaError]]:
-    """Collect why attempts to connect failed: the caller gets only a timeout."""
+    """Collect the causes of failed connection attempts: the client raises only a timeout."""
     collector = _ErrorCollector()
     logger = logging.getLogger(_CONNECTING)
     logger.addFilter(collector)
@@ -89,7 +89,7 @@ def connection_errors() -> Iterator[list[KafkaError]]:
 
 @contextmanager
 def sending_errors() -> Iterator[list[str]]:
-    """Collect the errors of brokers for batches that the client retried."""
+    """Collect the brokers' errors for batches that the client retried."""
     collector = _ErrorNameCollector()
     logger = logging.getLogger(_SENDING)
     logger.addFilter(collector)

@@ -1,8 +1,8 @@
 """librdkafka's producer, by confluent-kafka: an extra, faster than the one in Python.
 
-It is used for producing alone. With `enable.gapless.guarantee` a record that cannot be written ends
-the client, and with it everything behind that record: so nothing of a partition is in the log while
-an earlier record of it is not, and batches need no rounds of their own.
+It is used only for producing. With `enable.gapless.guarantee`, a record that cannot be written ends
+the client and fails all later records. So no record of a partition is in the log without all
+earlier ones, and batches need no rounds of their own.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ log = logging.getLogger(__name__)
 _METADATA_AGE_S: Final = 60.0
 _ASK_S: Final = 1.0
 _CLOSE_S: Final = 2.0
-# How long to wait for the records of a round before looking whether the client has ended.
+# How long to wait for the records of a round before checking whether the client has ended.
 _LOOK_S: Final = 0.25
 _FATAL: Final = {
-    confluent_kafka.KafkaError._FATAL,  # noqa: SLF001  public, whatever its name
+    confluent_kafka.KafkaError._FATAL,  # noqa: SLF001  public despite its name
     confluent_kafka.KafkaError._GAPLESS_GUARANTEE,  # noqa: SLF001
     confluent_kafka.KafkaError._INVALID_DIFFERENT_RECORD,  # noqa: SLF001
     confluent_kafka.KafkaError._PURGE_QUEUE,  # noqa: SLF001
 }
-"""Another record has ended the client, and this one with it: nothing is wrong with it."""
+"""Another record has ended the client, and failed this record, which is not faulty."""
 
 
 def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: float) -> Confluent:
-    """Connect a producer within some seconds; raises BrokerUnavailable or BrokerError."""
+    """Connect a producer within the given seconds; raises BrokerUnavailable or BrokerError."""
     options = {
         **_account(connection),
         "acks": "all",
@@ -52,11 +52,11 @@ def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: 
         "enable.gapless.guarantee": True,
         "compression.type": settings.compression or "none",
         "batch.size": settings.batch_bytes,
-        # The flush at the end of a round ends the lingering.
+        # The flush at the end of a round overrides the lingering.
         "linger.ms": 50,
         "socket.timeout.ms": int(settings.request_timeout * 1000),
         "request.timeout.ms": int(settings.request_timeout * 1000),
-        # Out of the way: the deadline of a call ends all its records.
+        # Practically unlimited: the deadline of a call ends all its records.
         "delivery.timeout.ms": 3_600_000,
         "message.max.bytes": settings.max_request_bytes,
         "queue.buffering.max.kbytes": 2 * settings.max_request_bytes // 1024,
@@ -68,7 +68,7 @@ def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: 
         try:
             client.ask(timeout=within)
         except BaseException:
-            # Left to the garbage collector it would keep its threads and its pipes for minutes.
+            # The garbage collector would free its threads and pipes only after minutes.
             client.discard()
             raise
     return client
@@ -92,7 +92,7 @@ def _account(connection: KafkaConnection) -> dict[str, Any]:
 
 
 class _Log:
-    """Takes what librdkafka says: whatever matters of it is in the reasons of deliveries too."""
+    """Receives librdkafka's log; the reasons of deliveries contain all relevant errors too."""
 
     def log(self, _: int, message: str, *args: Any) -> None:
         log.debug(message, *args)
@@ -114,20 +114,20 @@ class Confluent:
         self._partitions: dict[str, tuple[int, float]] = {}
 
     def ask(self, topic: str | None = None, *, timeout: float) -> Any:
-        """Ask for the metadata, of a topic or of the cluster; raises KafkaError."""
+        """Return the metadata of a topic or of the cluster; raises KafkaError."""
         try:
             return self.producer.list_topics(topic, timeout=timeout)
         except confluent_kafka.KafkaException as error:
-            self.producer.poll(0)  # has the callbacks called: there alone is why it cannot connect
+            self.producer.poll(0)  # runs the callbacks: only they get the cause of the error
             raise error_of(error.args[0], self._failure) from error
 
     def knows(self, topic: str) -> bool:
-        """Whether the metadata at hand tell of this topic."""
+        """Whether the cached metadata include this topic."""
         known = self._partitions.get(topic)
         return known is not None and time.monotonic() < known[1]
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has; raises KafkaError for an unknown one."""
+        """Return how many partitions a topic has; raises KafkaError for an unknown topic."""
         if not self.knows(topic):
             self.asked_for.add(topic)
             found = self.ask(topic, timeout=_ASK_S).topics[topic]
@@ -137,10 +137,10 @@ class Confluent:
         return self._partitions[topic][0]
 
     def pressure(self) -> Backpressure:
-        """Tell how hard the brokers are pressed.
+        """Return the pressure on the brokers.
 
-        librdkafka tells of a throttled answer and sends on: the broker would let it wait
-        (KIP-219), and its requests time out.
+        librdkafka reports a throttled response and continues to send. The broker would delay these
+        requests (KIP-219), and they would time out.
         """
         was_full, self._was_full = self._was_full, False
         pause = max(0.0, self._throttled_until - time.monotonic())
@@ -161,23 +161,24 @@ class Confluent:
         return _ProduceRound(self.producer, self._on_full)
 
     def close(self) -> None:
-        """Close the connection after sending what is under way, within a few seconds."""
+        """Close the connection after sending the records in flight, within a few seconds."""
         with suppress(confluent_kafka.KafkaException, SystemError):
             self.producer.flush(_CLOSE_S)
         self.discard()
 
     def discard(self) -> None:
-        """Drop what is not acknowledged yet."""
+        """Drop all records that are not acknowledged yet."""
         with suppress(confluent_kafka.KafkaException, SystemError):
             self.producer.purge(blocking=False)
             self.producer.flush(0)
-        # Not left to the garbage collector: a fatal error leaks a reference (confluent-kafka 2.16).
+        # Closed here, as the garbage collector may not: a fatal error leaks a reference
+        # (confluent-kafka 2.16).
         with suppress(confluent_kafka.KafkaException, SystemError):
             self.producer.close()
 
 
 class _RecordResult:
-    """The end of one record."""
+    """The outcome of one record."""
 
     __slots__ = ("error", "is_done", "offset")
 
@@ -187,7 +188,7 @@ class _RecordResult:
         self.offset = -1
 
     def note(self, error: Any, message: Any) -> None:
-        """Be told by librdkafka."""
+        """Store the outcome; librdkafka calls it."""
         self.error = error
         if error is None:
             self.offset = message.offset()
@@ -195,12 +196,12 @@ class _RecordResult:
 
     @property
     def exception(self) -> BaseException | None:
-        """What was wrong; None for an acknowledged record."""
+        """The error; None for an acknowledged record."""
         return None if self.error is None else error_of(self.error)
 
 
 class _ProduceRound:
-    """Hands each record to librdkafka (the protocol ProduceRound)."""
+    """Passes each record to librdkafka (the protocol ProduceRound)."""
 
     def __init__(self, producer: Any, on_full: Callable[[], None]) -> None:
         self._producer = producer
@@ -208,7 +209,7 @@ class _ProduceRound:
         self._ends: list[_RecordResult] = []
 
     def take(self, record: Record, partition: int) -> bool:
-        """Hand a record over, if there is room in the client's queue."""
+        """Pass a record to the client, if there is room in its queue."""
         end = _RecordResult()
         try:
             self._producer.produce(
@@ -230,7 +231,7 @@ class _ProduceRound:
         return True
 
     def send(self, deadline: float) -> list[Any]:
-        """Have everything sent and wait for all of it."""
+        """Send all records, wait for them, and return their results."""
         is_ended = False
         while (left := deadline - time.monotonic()) > 0:
             if is_ended:
@@ -239,14 +240,14 @@ class _ProduceRound:
                 if not self._producer.flush(min(left, _LOOK_S)):
                     break
             except (confluent_kafka.KafkaException, SystemError):
-                # What ends the client is raised here, over a record's report, and only when the
-                # time is over: a record that was taken at that very moment stays until the purge.
+                # A fatal error is raised here, for a record's report, and only when the time is
+                # over. A record that was passed at that moment stays until the purge.
                 is_ended = True
         return self._ends
 
 
 def error_of(error: Any, reason: str = "") -> KafkaError:
-    """Return librdkafka's error as the one of kafka-python."""
+    """Return librdkafka's error as an error of kafka-python."""
     said = f"{error.name()}: {error.str()}" + (f" ({reason})" if reason else "")
     if error.code() in _FATAL:
         return KafkaError(said)

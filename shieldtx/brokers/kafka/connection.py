@@ -1,4 +1,4 @@
-"""How to reach a Kafka cluster, and what its client's errors mean."""
+"""Connections to a Kafka cluster, and the meaning of its client's errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ C = TypeVar("C")
 
 
 class _Secret(str):
-    """A password that does not show in the reprs of the client's settings, which it logs."""
+    """A password that is hidden in the repr of the client's settings, which the client logs."""
 
     __slots__ = ()
 
@@ -50,21 +50,21 @@ class _Secret(str):
 class KafkaConnection:
     """A Kafka cluster and the account to use there.
 
-    Raises ConfigurationError for what cannot work.
+    Raises ConfigurationError for invalid settings.
     """
 
     bootstrap_servers: str
-    """`host:port`, or several of them separated by commas."""
+    """`host:port`, or several addresses separated by commas."""
     client_id: str = "shieldtx"
     security_protocol: str = "PLAINTEXT"
     sasl_mechanism: str | None = None
     sasl_username: str | None = None
     sasl_password: str | None = field(default=None, repr=False)
     ssl_cafile: str | None = None
-    """Certificates to trust; those of the system by default."""
+    """File of trusted certificates; the system's by default."""
 
     def __post_init__(self) -> None:
-        """Refuse settings that the client would only trip over while it connects."""
+        """Refuse settings with which the client would fail only while it connects."""
         if self.security_protocol not in PROTOCOLS:
             raise ConfigurationError(
                 f"Kafka security protocol {self.security_protocol!r}: use one of {PROTOCOLS}"
@@ -98,16 +98,16 @@ class KafkaConnection:
 
     @property
     def addresses(self) -> list[str]:
-        """The bootstrap servers one by one."""
+        """The bootstrap servers as a list."""
         return [address.strip() for address in self.bootstrap_servers.split(",")]
 
     def options(self) -> dict[str, Any]:
-        """Return the settings that producers, consumers and admins have in common."""
+        """Return the settings that producers, consumers and admins share."""
         options = {
             "bootstrap_servers": self.addresses,
             "client_id": self.client_id,
             "security_protocol": self.security_protocol,
-            # The client's own half a minute would let an outage last that much longer.
+            # The client's default of half a minute would prolong an outage by that time.
             "reconnect_backoff_max_ms": 1_000,
         }
         if self.security_protocol.startswith("SASL") and self.sasl_password is not None:
@@ -120,14 +120,14 @@ class KafkaConnection:
         return options
 
     def open(self, kind: Callable[..., C], *, within: float, **options: Any) -> tuple[C, Network]:
-        """Make a producer, consumer or admin within some seconds; return it and its network client.
+        """Return a connected producer, consumer or admin, and its network client.
 
-        Raises BrokerUnavailable when no broker answers, BrokerError when it will not have us. A
-        client that does not connect leaves nothing open.
+        Raises BrokerUnavailable if no broker responds `within` the given seconds, BrokerError if
+        the cluster refuses the client. A client that does not connect leaves nothing open.
         """
         require_parts()
-        # Before anything is made that a failed attempt refers to: what is there already, when the
-        # garbage collector runs, counts as old and would keep it.
+        # Before any object is created that a failed attempt refers to: objects that survive a
+        # collection count as old, and would keep the attempt alive.
         _free_failed_clients()
         return self._open(kind, within, options)
 
@@ -153,14 +153,14 @@ class KafkaConnection:
                     failures = [n.failure for n in networks if isinstance(n.failure, KafkaError)]
                     raise _most_precise([error, *failures, *errors]) from None
         except BaseException:
-            # A constructor that gives up leaves its sockets and its thread behind.
+            # A constructor that fails leaves its sockets and its thread open.
             for half_made in networks:
                 half_made.close()
             raise
         return client, networks[0]
 
     def unreachable(self, *, for_seconds: float, reason: Exception | None) -> BrokerUnavailable:
-        """Return the error of a client that has tried in vain for a while to connect."""
+        """Return the error of a client that has failed to connect for some time."""
         _free_failed_clients()
         why = "" if reason is None else f": {self._explained(reason, connects=True)}"
         return BrokerUnavailable(
@@ -171,7 +171,7 @@ class KafkaConnection:
     def translated(self, doing: str, *, connects: bool = False) -> Iterator[None]:
         """Raise the client's errors as BrokerUnavailable or BrokerError, with their cause.
 
-        Where a client `connects`, an error may tell that the settings do not fit the port.
+        Where a client `connects`, an error may indicate settings that do not fit the port.
         """
         try:
             yield
@@ -197,23 +197,23 @@ class KafkaConnection:
 
 
 def _free_failed_clients() -> None:
-    """Free what earlier attempts to connect have left in reference cycles.
+    """Free the objects of earlier attempts to connect, which are in reference cycles.
 
-    A worker's garbage collector runs seldom: while Kafka is away, some tens of megabytes would pile
-    up between two of its runs.
+    A worker's garbage collector runs rarely: while Kafka is unreachable, tens of megabytes would
+    accumulate between two of its runs.
     """
     gc.collect(0)
 
 
 def _most_precise(errors: Sequence[KafkaError]) -> KafkaError:
-    """Choose the last error that a further attempt would meet again, or else the most precise.
+    """Return the last error that a retry would repeat, or else the most precise error.
 
-    Why an attempt failed says more than that the deadline cut it off, and that more than a timeout
-    of the whole.
+    The cause of a failed attempt is more precise than its timeout, and that is more precise than
+    the timeout of the whole.
     """
     lasting = [e for e in errors if not isinstance(e, RetriableError)]
     attempts = [e for e in errors if not isinstance(e, _TIMEOUTS)]
-    # The client reports one that was cut off as a KafkaConnectionError, which it raises while it
-    # handles the timeout.
+    # An attempt that timed out is a KafkaConnectionError, which the client raises while it handles
+    # the timeout.
     failed = [e for e in attempts if not isinstance(e.__context__, _TIMEOUTS)]
     return (lasting or failed or attempts or list(errors))[-1]

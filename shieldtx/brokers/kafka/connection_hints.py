@@ -1,4 +1,4 @@
-"""What to check when Kafka cannot be reached: the part of an error that the client does not say."""
+"""Hints for connection errors: the possible causes that the client's errors do not name."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "timed out")
 
 
 def hint_of_descriptors(error: Exception) -> str:
-    """Say what to do when no file can be opened any more; nothing for other errors."""
+    """Return the remedy when no file can be opened any more; "" for other errors."""
     return NO_DESCRIPTOR if _shows(error, *map(os.strerror, NONE_LEFT)) else ""
 
 
 def hint_of_protocol(error: Exception, protocol: str) -> str:
-    """Say which setting may not fit the port, by how an attempt to connect with it failed.
+    """Return which setting may not fit the port, by the error of an attempt to connect.
 
-    Nothing where the error says enough. The client's errors have no code for most of this, so the
-    signs are looked for in their texts (kafka-python 3.0.12, OpenSSL 3, confluent-kafka 2.16).
+    Empty where the error is precise enough. The client's errors have no code for most causes, so
+    the function searches their texts (kafka-python 3.0.12, OpenSSL 3, confluent-kafka 2.16).
     """
     if _shows(error, HANDSHAKE_FAILED):
         return "does this port speak TLS?" if _shows(error, *_HUNG_UP, *_NO_TLS) else ""
@@ -37,7 +37,7 @@ def hint_of_protocol(error: Exception, protocol: str) -> str:
         return f"this port asks for no account: check {PROTOCOL_SETTING}"
     if not _shows(error, *_HUNG_UP):
         return ""
-    # The client may notice that the broker hung up before it reads why.
+    # The client may notice the closed connection before it reads the reason.
     if protocol.startswith("SASL"):
         return "a broker that refuses an account hangs up: check username and password"
     return f"a port that expects TLS or an account hangs up too: {PROTOCOL_SETTING}"

@@ -1,8 +1,8 @@
-"""kafka-python's consumer, mended where it would stop for ever (kafka-python 3.0.12).
+"""kafka-python's consumer, repaired where it would stop for ever (kafka-python 3.0.12).
 
-It does so before a record whose headers have names that are no UTF-8, though Kafka takes any bytes
-as a name, and at a partition that was paused and is resumed. It also spins while a heartbeat waits
-for its answer.
+It stops before a record whose header names are not UTF-8, though Kafka accepts any bytes as a name,
+and at a partition that was paused and resumed. It also spins while a heartbeat waits for its
+response.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REST_S: Final = 0.01
 
 
 class Consumer(KafkaConsumer):
-    """A consumer that shows bytes of a name that are no UTF-8 as lone surrogates."""
+    """A consumer that represents bytes of a name that are not UTF-8 as lone surrogates."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call]
@@ -31,21 +31,21 @@ class Consumer(KafkaConsumer):
         self._room = _Room()
 
     def take_at_most(self, size: int) -> None:
-        """Let the next poll end with the record that brings it to so many bytes."""
+        """Let the next poll end with the record that brings it to `size` bytes."""
         self._room.left = size
 
     def _append(self, drained: Any, part: Any, most: int, update_offsets: Any) -> int:
         part.room = self._room
         taken: int = Fetcher._append(self._fetcher, drained, part, most, update_offsets)  # type: ignore[no-untyped-call]  # noqa: SLF001
-        # Full by bytes is as full as by records.
+        # Full by bytes counts as full by records.
         return taken if self._room.left > 0 else most
 
     def _poll_once(self, timer: Any, *asked: Any, **named: Any) -> Any:
-        """Poll as the client does, and rest where it would ask again at once.
+        """Poll as the client does, and sleep where it would poll again at once.
 
-        While a heartbeat is due, the client waits for nothing. With a broker that does not answer
-        it would go round as fast as it can, and hang something on its open request each time: a
-        core and megabytes a second until the request times out (kafka-python 3.0.12).
+        While a heartbeat is due, the client does not wait. If the broker does not respond, the
+        client would spin and add a callback to its open request each time: a core and megabytes per
+        second until the request times out (kafka-python 3.0.12).
         """
         began = time.monotonic()
         records = super()._poll_once(timer, *asked, **named)  # type: ignore[no-untyped-call]
@@ -54,11 +54,11 @@ class Consumer(KafkaConsumer):
         return records
 
     def resume(self, *partitions: Any) -> None:
-        """Go on fetching from paused partitions, from where their records were last returned.
+        """Resume paused partitions after the last record that was returned of each.
 
-        What the client had read of them before the pause it keeps aside, looks at no more while
-        another partition was the last to be read, and fetches nothing meanwhile: such a partition
-        would stay silent for ever (kafka-python 3.0.12). So it is made to read that again.
+        The client stores the records that it had fetched before the pause. If it read another
+        partition last, it ignores these records and fetches nothing: the partition would be silent
+        for ever (kafka-python 3.0.12). So they are dropped and fetched again.
         """
         super().resume(*partitions)  # type: ignore[no-untyped-call]
         aside = getattr(self._fetcher, "_paused_partition_records", {})
@@ -68,7 +68,7 @@ class Consumer(KafkaConsumer):
 
 
 class _Room:
-    """How many bytes a poll may still take."""
+    """The remaining bytes of a poll."""
 
     __slots__ = ("left",)
 
@@ -77,7 +77,7 @@ class _Room:
 
 
 class _Name(str):
-    """A name whose bytes, which the client counts, can be told."""
+    """A name that encodes to its original bytes, which the client counts."""
 
     __slots__ = ()
 
@@ -86,7 +86,7 @@ class _Name(str):
 
 
 class _Bytes(bytearray):
-    """Bytes any part of which can be shown as text."""
+    """Bytes of which every part decodes to text."""
 
     def __getitem__(self, place: Any) -> Any:
         found = super().__getitem__(place)
@@ -103,7 +103,7 @@ class _Batch(DefaultRecordBatch):
         try:
             return super()._read_msg(*reader)  # type: ignore[no-untyped-call]
         except UnicodeDecodeError:
-            # Nothing was taken off the buffer yet.
+            # The failed call has consumed nothing of the buffer.
             self._buffer = _Bytes(self._buffer)
             return super()._read_msg(*reader)  # type: ignore[no-untyped-call]
 
@@ -126,9 +126,9 @@ class _PartitionRecords(Fetcher.PartitionRecords):
     _next_inline_exception: Exception | None
 
     def take(self, n: int | None = None) -> list[Any]:
-        """Take up to `n` records as the client does, while there is room.
+        """Return up to `n` records as the client does, while there is room.
 
-        The client itself knows limits for what it fetches alone, and those of compressed bytes.
+        The client limits only its fetches, and counts compressed bytes.
         """
         self._maybe_raise_next_inline_exception()  # type: ignore[no-untyped-call]
         records: list[Any] = []
@@ -136,7 +136,7 @@ class _PartitionRecords(Fetcher.PartitionRecords):
         try:
             for record in islice(self.record_iterator, n):
                 records.append(record)
-                # Each is -1 of what a record is without.
+                # Each size is -1 where the part is missing.
                 left -= record.serialized_value_size + record.serialized_key_size
                 left -= record.serialized_header_size
                 if left <= 0:

@@ -1,9 +1,9 @@
-"""Rounds: records handed to kafka-python together, at most one batch a partition.
+"""Rounds: records passed to kafka-python together, at most one batch per partition.
 
-By itself the client makes a future for each record and takes several locks for it: more than half
-of what a record costs. The fast way builds each partition's batch with the client's own builder and
-hands it over whole. For that it needs parts of the client that are not public, so it is taken only
-where they are as it knows them, and `KafkaProducer.send` otherwise; both do the same.
+The client's own API creates a future for each record and takes several locks for it: more than half
+of a record's cost. The fast way builds each partition's batch with the client's own builder, and
+passes the whole batch. It needs private parts of the client, so it is used only if these are as
+expected, and `KafkaProducer.send` otherwise; both have the same result.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 
 from shieldtx.ports.broker import Record
 
-# How long to wait for one partition before looking at the clock again.
+# How long to wait for one partition before checking the deadline again.
 _LOOK_S: Final = 0.25
 
-# What a batch has in front of its records, and a record around its key, value and headers at most:
-# lengths, time, offset and attributes of Kafka's record format 2.
+# Maximum overhead of a batch, and of a record in addition to its key, value and headers: lengths,
+# time, offset and attributes of Kafka's record format 2.
 _BATCH_OVERHEAD: Final = 61
 _RECORD_OVERHEAD: Final = 36
 _HEADER_OVERHEAD: Final = 10
@@ -33,10 +33,10 @@ _RECORD_FORMAT: Final = 2
 
 
 class _Batch(ProducerBatch):
-    """A batch that stays whole.
+    """A batch that is never split.
 
-    The client would split one that a broker finds too large, and tell the parts' ends to futures
-    that there are none of here. Whose fault it is, the publisher finds out.
+    The client would split a batch that a broker finds too large, and resolve futures that do not
+    exist here. The publisher finds the failing record.
     """
 
     @property
@@ -45,7 +45,7 @@ class _Batch(ProducerBatch):
 
 
 class _RecordResult:
-    """The end of one record, told by its batch."""
+    """The outcome of one record, from the result of its batch."""
 
     __slots__ = ("_future", "_place")
 
@@ -70,7 +70,7 @@ class _RecordResult:
 
 
 class _SingleRecordResult:
-    """The end of one record, told by the client's future for it."""
+    """The outcome of one record, from the client's future."""
 
     __slots__ = ("_future",)
 
@@ -96,7 +96,7 @@ class BatchedProduceRound:
 
     def __init__(self, producer: Any) -> None:
         self._producer = producer
-        self._accumulator = producer._accumulator  # noqa: SLF001  what all this is about
+        self._accumulator = producer._accumulator  # noqa: SLF001  takes whole batches
         config = self._accumulator.config
         self._format = (_RECORD_FORMAT, config["compression_attrs"], config["batch_size"])
         self._builders: dict[tuple[str, int], Any] = {}
@@ -109,7 +109,7 @@ class BatchedProduceRound:
         builder = self._builders.get(place)
         if builder is None:
             if not self._producer.knows(record.topic):
-                # It has to learn where the topic is, or the batch would wait for ever.
+                # The client has to know the topic, or the batch would wait for ever.
                 self._producer.partition_count(record.topic)
             builder = self._builders[place] = MemoryRecordsBuilder(*self._format)  # type: ignore[no-untyped-call]
         taken = builder.append(self._now, record.key, record.value, record.headers)
@@ -119,7 +119,7 @@ class BatchedProduceRound:
         return True
 
     def send(self, deadline: float) -> list[Any]:
-        """Hand all batches over and wait for their ends."""
+        """Pass all batches to the client, wait for them, and return the records' results."""
         futures = {place: self._hand_over(place) for place in self._builders}
         self._producer._sender.wakeup()  # noqa: SLF001
         for future in futures.values():
@@ -139,7 +139,7 @@ class BatchedProduceRound:
 
 
 class SingleProduceRound:
-    """Hands each record to the client (the protocol ProduceRound)."""
+    """Passes each record to the client (the protocol ProduceRound)."""
 
     def __init__(self, producer: Any, batch_bytes: int) -> None:
         self._producer = producer
@@ -148,10 +148,10 @@ class SingleProduceRound:
         self._futures: list[Any] = []
 
     def take(self, record: Record, partition: int) -> bool:
-        """Hand a record over, if there is certainly room in its partition's batch."""
+        """Pass a record to the client, if there is certainly room in its partition's batch."""
         place = (record.topic, partition)
         left = self._room.get(place, self._batch_bytes - _BATCH_OVERHEAD) - _size_of(record)
-        # A record larger than a batch has one of its own.
+        # A record larger than a batch gets its own batch.
         if left < 0 and place in self._room:
             return False
         self._futures.append(
@@ -167,7 +167,7 @@ class SingleProduceRound:
         return True
 
     def send(self, deadline: float) -> list[Any]:
-        """Have everything sent and wait for all of it."""
+        """The deadline has passed, or a batch was split because it was too large."""
         done, futures = 0, self._futures
         while True:
             while done < len(futures) and futures[done].is_done:
@@ -190,7 +190,7 @@ def _size_of(record: Record) -> int:
 
 
 def _is_as_known() -> bool:
-    """Whether the parts of the client that the fast way needs are there."""
+    """Whether the private parts that the fast way needs exist."""
 
     def parameters(function: Any) -> list[str]:
         return list(inspect.signature(function).parameters)
@@ -212,9 +212,9 @@ def _is_as_known() -> bool:
             and "_accumulator" in inspect.getsource(KafkaProducer.send)
             and "_sender.wakeup()" in inspect.getsource(KafkaProducer.send)
         )
-    except Exception:  # noqa: BLE001  whatever is amiss: another version
+    except Exception:  # noqa: BLE001  any error means another version
         return False
 
 
 TAKES_WHOLE_BATCHES: Final = _is_as_known()
-"""Whether this version of kafka-python is one that the fast way knows."""
+"""Whether this version of kafka-python supports the fast way."""

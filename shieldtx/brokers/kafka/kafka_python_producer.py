@@ -1,4 +1,4 @@
-"""kafka-python's producer, with what publishing needs besides."""
+"""kafka-python's producer, with the additions that publishing needs."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _CLOSE_S: Final = 2.0
 
 
 def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: float) -> Producer:
-    """Connect a producer within some seconds; raises BrokerUnavailable or BrokerError."""
+    """Connect a producer within the given seconds; raises BrokerUnavailable or BrokerError."""
     whole = settings.whole_batches and TAKES_WHOLE_BATCHES
     producer, network = connection.open(
         Producer,
         within=within,
         acks="all",
-        # Named, or a conflicting option would silently turn it off.
+        # Explicit: otherwise a conflicting option would silently turn it off.
         enable_idempotence=True,
         compression_type=settings.compression,
         batch_size=settings.batch_bytes,
-        # Record by record a flush ends each round; until then no batch is to be sent half full.
+        # With single records, a flush ends each round; until then no half-full batch is sent.
         linger_ms=0 if whole else 1_000,
         request_timeout_ms=int(settings.request_timeout * 1000),
-        # Out of the way: the deadline of a call ends all its records.
+        # Practically unlimited: the deadline of a call ends all its records.
         delivery_timeout_ms=3_600_000,
         max_block_ms=1_000,
         max_request_size=settings.max_request_bytes,
-        # How soon partitions that were added are used.
+        # The delay until added partitions are used.
         metadata_max_age_ms=60_000,
         metrics_enabled=False,
     )
@@ -49,33 +49,33 @@ def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: 
 
 
 class Producer(KafkaProducer):
-    """A producer that can be closed with records under way (the protocol ProducerClient)."""
+    """A producer that can be closed with records in flight (the protocol ProducerClient)."""
 
     network: Network
     record_by_record: int | None = None
-    """The bytes of a batch, where the fast way is not taken."""
+    """Bytes of a batch where the fast way is not used."""
     _discarded = False
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call]
         self.asked_for: set[str] = set()
-        """Topics that it keeps track of: ten times a second when they are gone."""
+        """Topics whose metadata the client refreshes: ten times a second if they do not exist."""
 
     def knows(self, topic: str) -> bool:
-        """Whether the metadata at hand tell of this topic."""
+        """Whether the cached metadata include this topic."""
         return self.network.cluster.partitions_for_topic(topic) is not None
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has; raises KafkaTimeoutError for an unknown one."""
+        """Return how many partitions a topic has; raises KafkaTimeoutError for an unknown topic."""
         self.asked_for.add(topic)
         return len(self.partitions_for(topic))  # type: ignore[no-untyped-call]
 
     def pressure(self) -> Backpressure:
-        """Tell how hard the brokers are pressed.
+        """Return the pressure on the brokers.
 
-        A throttled broker answers at once, names a pause, and reads no request before it is over
-        (KIP-219); the client then hands it none. It keeps no buffer of its own that could be full:
-        a round is what there is.
+        A throttled broker responds at once with a pause, and reads no request before its end
+        (KIP-219). The client sends it none meanwhile. The client has no buffer of its own that
+        could be full, because each round is sent whole.
         """
         delay_of = self.network.throttle_delay
         delays = [delay_of(b.node_id) for b in self.network.cluster.brokers()]  # type: ignore[no-untyped-call]
@@ -88,22 +88,22 @@ class Producer(KafkaProducer):
         return SingleProduceRound(self, self.record_by_record)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything and wait for it, up to `timeout` seconds for each batch."""
+        """Send all records and wait for them, up to `timeout` seconds for each batch."""
         if not self._discarded:
             super().flush(timeout)  # type: ignore[no-untyped-call]
 
-    def close(self, timeout: float | None = _CLOSE_S, null_logger: bool = False) -> None:  # noqa: FBT001, FBT002  the base class has it so
-        """Close the connection after sending what is under way, within a few seconds."""
+    def close(self, timeout: float | None = _CLOSE_S, null_logger: bool = False) -> None:  # noqa: FBT001, FBT002  as in the base class
+        """Close the connection after sending the records in flight, within a few seconds."""
         try:
             super().close(timeout, null_logger)  # type: ignore[no-untyped-call]
         except KafkaError:
             self.discard()
 
     def discard(self) -> None:
-        """Close without waiting; what is not acknowledged yet may or may not be in the log.
+        """Close without waiting; unacknowledged records may or may not be in the log.
 
-        The client's own close() waits for its batches first, and raises without having closed
-        anything when they do not end.
+        The client's own close() waits for its batches first. If they do not end, it raises without
+        having closed anything.
         """
         self._discarded = True
         super().close(timeout=0)  # type: ignore[no-untyped-call]

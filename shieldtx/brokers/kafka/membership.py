@@ -1,4 +1,4 @@
-"""A Kafka client as a member of a consumer group: it joins, is found unreachable, is replaced."""
+"""A Kafka client as a member of a consumer group: joining, outages and replacement."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 
 _CONNECT_S: Final = 5.0
 _CLOSE_S: Final = 3.0
-# The client reconnects by itself: shorter gaps are no outage.
+# The client reconnects by itself: shorter interruptions are not an outage.
 _AWAY_S: Final = 1.0
 
 
 class Membership:
-    """Keeps one client in the group, and replaces a client that cannot go on."""
+    """Keeps one client in the group, and replaces a client that cannot continue."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class Membership:
         return bool(self.consumer.group_metadata().state == MemberState.STABLE)
 
     def reached(self) -> None:
-        """Note that a broker has answered."""
+        """Record that a broker has responded."""
         self._away_since = None
 
     def open(self) -> Any:
-        """Return the client, connected first if need be; raises TopicMissing, BrokerUnavailable."""
+        """Return the client, connecting it if needed; raises TopicMissing, BrokerUnavailable."""
         if self.consumer is None:
             self._check_topics()
             self.consumer, self.network = self._connection.open(
@@ -78,7 +78,7 @@ class Membership:
             )
 
     def _await_metadata(self) -> None:
-        """Wait until the client knows the topics: before, it would deal out no partitions."""
+        """Wait until the client knows the topics: before that, it would assign no partitions."""
         cluster = self.network.cluster
         deadline = time.monotonic() + _CONNECT_S
         while any(cluster.partitions_for_topic(topic) is None for topic in self._topics):
@@ -89,11 +89,11 @@ class Membership:
                 return
 
     def check_joining(self) -> None:
-        """Begin anew with a client that does not get into the group.
+        """Replace a client that does not get into the group.
 
-        A leader whose poll ends while it deals out partitions that were added forgets about it: it
-        reads on from its old ones without heartbeats, cannot commit, and does not notice
-        (kafka-python 3.0.12).
+        If a poll of the group's leader ends while it assigns added partitions, the leader forgets
+        the assignment. It reads on from its old partitions without heartbeats, cannot commit, and
+        does not notice (kafka-python 3.0.12).
         """
         now = time.monotonic()
         if self.consumer is None or self.has_joined():
@@ -110,10 +110,10 @@ class Membership:
     def check_reachable(self) -> None:
         """Raise BrokerUnavailable when no broker has been connected for a while.
 
-        The client itself never says so: it tries again, and polls come back empty.
+        The client itself never reports it: it retries, and its polls return nothing.
         """
         brokers = [broker.node_id for broker in self.network.cluster.brokers()]
-        # It talks to the group's coordinator over a connection of its own.
+        # The client has a separate connection to the group's coordinator.
         nodes = brokers + [f"coordinator-{broker}" for broker in brokers]
         if any(self.network.connected(node) for node in nodes):
             self._away_since = None
@@ -127,13 +127,13 @@ class Membership:
             )
 
     def drop(self) -> None:
-        """Leave the group with this client; the next `open` makes another one."""
+        """Leave the group with this client; the next `open` creates another client."""
         consumer, self.consumer = self.consumer, None
         if consumer is None:
             return
         try:
             consumer.close(autocommit=False, timeout_ms=int(_CLOSE_S * 1000))
-        except Exception as error:  # noqa: BLE001  it then stops half-way, its thread still running
+        except Exception as error:  # noqa: BLE001  it stops half-way, its thread still runs
             log.warning(
                 "Kafka consumer did not close cleanly",
                 extra={"action": "kafka_consumer_close_failed", "error": repr(error)},
@@ -142,7 +142,7 @@ class Membership:
 
     @contextmanager
     def client_errors(self, doing: str) -> Iterator[None]:
-        """Translate the client's errors; after anything but an outage replace it by a new one."""
+        """Translate the client's errors; after any error except an outage, drop the client."""
         try:
             with self._connection.translated(doing):
                 yield
@@ -152,6 +152,6 @@ class Membership:
             self.drop()
             raise
         except Exception as error:
-            # Its state is anybody's guess, and what was not committed comes again.
+            # Its state is unknown, and uncommitted records are delivered again.
             self.drop()
             raise BrokerError(f"the Kafka client failed while {doing}: {error!r}") from error

@@ -1,9 +1,9 @@
-"""kafka-python's network client, repaired where it leaves sockets open or waits without an end.
+"""kafka-python's network client, repaired where it leaves sockets open or waits without limit.
 
-The client leaves the socket of a connection that failed to the garbage collector, which may come
-after minutes: as long as Kafka is unreachable, a process would lose a descriptor with each attempt.
-And it waits without an end for a server that takes a connection and never answers the TLS handshake
-(kafka-python 3.0.12).
+The client leaves the socket of a failed connection to the garbage collector, which may run minutes
+later: while Kafka is unreachable, a process would lose a descriptor with each attempt. The client
+also waits without limit for a server that accepts a connection and never completes the TLS
+handshake (kafka-python 3.0.12).
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _SCHEME: Final = "shieldtx"
 
 
 class Network(KafkaNetClient):
-    """A network client that has no socket open once it is closed."""
+    """A network client that has no open socket after it is closed."""
 
     def __init__(self, **configs: Any) -> None:
         net = NetworkSelector(**configs)  # type: ignore[no-untyped-call]
         self._connections = _Connections(net, **configs)
         super().__init__(net, self._connections)  # type: ignore[no-untyped-call]
-        # Its default is to have brokers create each topic that a client asks for, and the option
-        # of that name of producers and consumers does not get here (kafka-python 3.0.12).
+        # By default, brokers create each topic that a client asks for, and the option of that name
+        # of producers and consumers has no effect here (kafka-python 3.0.12).
         self.cluster.config["allow_auto_create_topics"] = False
 
     @property
     def failure(self) -> Exception | None:
-        """Why the last attempt to connect failed; None once one has succeeded."""
+        """Error of the last attempt to connect; None after a success."""
         return self._connections.failure
 
     def close(self, node_id: Any = None) -> None:
-        """Close a connection, or all of them with what is not sent yet."""
+        """Close a connection, or all connections with their unsent bytes."""
         if node_id is None:
             self._connections.close()  # type: ignore[no-untyped-call]
             self._net.stop()
@@ -49,10 +49,10 @@ class Network(KafkaNetClient):
 
 
 class _Connections(KafkaConnectionManager):
-    """Connects as the client does, and closes the socket of an attempt that fails."""
+    """Connects as the client does, and closes the socket of a failed attempt."""
 
     def __init__(self, net: NetworkSelector, **configs: Any) -> None:
-        # The client chooses by the scheme of a proxy what makes its sockets.
+        # The client selects the factory of its sockets by the scheme of a proxy.
         super().__init__(net, **{**configs, "proxy_url": f"{_SCHEME}:"})  # type: ignore[no-untyped-call]
         self.failure: Exception | None = None
         self._transports: WeakSet[KafkaTCPTransport] = WeakSet()
@@ -95,19 +95,19 @@ class _Connections(KafkaConnectionManager):
         return made
 
     def close_sockets(self) -> None:
-        """Close what is open: a connection with bytes to send waits until they are sent."""
+        """Close all open sockets; the client keeps a connection until its bytes are sent."""
         for transport in list(self._transports):
             transport._close()  # type: ignore[no-untyped-call]  # noqa: SLF001
 
 
 class _TLSTransport(KafkaSSLTransport):
-    """A connection that waits for the other side's part in TLS only until a time."""
+    """A connection that limits its wait for the other side of the TLS handshake."""
 
     timeout_at: float | None = None
     """By time.monotonic(); None for no limit."""
 
     async def handshake(self) -> None:
-        """Agree on TLS; raises KafkaTimeoutError, or OSError (SSLError) for a refusal."""
+        """Do the TLS handshake; raises KafkaTimeoutError, or OSError (SSLError) for a refusal."""
         while True:
             try:
                 self._sock.do_handshake()
@@ -121,7 +121,7 @@ class _TLSTransport(KafkaSSLTransport):
 
 
 class _Sockets(KafkaNetSocket):
-    """Makes sockets, and closes one that does not get connected."""
+    """Creates sockets, and closes a socket that cannot connect."""
 
     SCHEMES = (_SCHEME,)
 

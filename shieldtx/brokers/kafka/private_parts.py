@@ -1,4 +1,4 @@
-"""The parts of kafka-python that shieldtx replaces, though they are not public."""
+"""Private parts of kafka-python that shieldtx replaces."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARTS: Final[dict[Any, tuple[str, ...]]] = {
     getattr(Fetcher, "PartitionRecords", None): ("take", "_unpack_records"),
     DefaultRecordBatch: ("_read_msg",),
 }
-"""By class: what is overridden. Where one is missing, its replacement would never be called."""
+"""Overridden members by class. If a member is missing, its replacement would never be called."""
 
 
 @cache
@@ -39,7 +39,7 @@ def require_parts() -> None:
 
 
 def missing_parts() -> Iterator[str]:
-    """Name what is not where it is looked for."""
+    """Yield the names of missing parts."""
     for owner, names in PARTS.items():
         for name in names:
             if not hasattr(owner, name):

@@ -1,4 +1,4 @@
-"""What publishing needs of a Kafka client: there are two that do it."""
+"""What publishing requires of a Kafka client; there are two implementations."""
 
 from __future__ import annotations
 
@@ -10,39 +10,42 @@ from shieldtx.ports.broker import Backpressure, Record
 
 
 class RecordResult(Protocol):
-    """How a record ended."""
+    """The outcome of a record."""
 
     @property
     def is_done(self) -> bool:
-        """Whether there is an answer."""
+        """Whether the outcome is known."""
         ...
 
     @property
     def exception(self) -> BaseException | None:
-        """What was wrong, a KafkaError of kafka-python; None for an acknowledged record."""
+        """The error, a KafkaError of kafka-python; None for an acknowledged record."""
         ...
 
     @property
     def offset(self) -> int:
-        """Of an acknowledged record; below 0 where the broker did not say."""
+        """Offset of an acknowledged record; below 0 where the broker did not return it."""
         ...
 
 
 class ProduceRound(Protocol):
-    """Records on their way together: of each partition's either all are in the log, or a part.
+    """Records that are sent together; of each partition, the log gets all or the first ones.
 
-    Never one whose earlier one of the round is not.
+    A record is never in the log without the earlier records of its partition in the round.
     """
 
     def take(self, record: Record, partition: int) -> bool:
         """Add a record, or return False: it has to wait for the next round.
 
-        Raises KafkaError or ValueError for a record that the client does not take.
+        Raises KafkaError or ValueError for a record that the client refuses.
         """
         ...
 
     def send(self, deadline: float) -> list[Any]:
-        """Send everything and return a RecordResult for each; wait until `deadline` (monotonic)."""
+        """Send all records and return a RecordResult for each, at the latest at `deadline`.
+
+        `deadline` is a time of the monotonic clock.
+        """
         ...
 
 
@@ -50,30 +53,30 @@ class ProducerClient(Protocol):
     """A connected producer: acks=all, idempotent."""
 
     asked_for: set[str]
-    """Topics that it keeps track of."""
+    """Topics whose metadata the client refreshes."""
 
     def knows(self, topic: str) -> bool:
-        """Whether the metadata at hand tell of this topic."""
+        """Whether the cached metadata include this topic."""
         ...
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has; raises KafkaError for an unknown one."""
+        """Return how many partitions a topic has; raises KafkaError for an unknown topic."""
         ...
 
     def pressure(self) -> Backpressure:
-        """Tell how hard the brokers are pressed: the longest pause that one of them asks for."""
+        """Return the pressure on the brokers: the longest pause that a broker asks for."""
         ...
 
     def round(self) -> ProduceRound:
-        """Begin a round; the one before has ended."""
+        """Begin a round; the previous round must have ended."""
         ...
 
     def close(self) -> None:
-        """Close the connection after sending what is under way, within a few seconds."""
+        """Close the connection after sending the records in flight, within a few seconds."""
         ...
 
     def discard(self) -> None:
-        """Close without waiting; what is not acknowledged yet may or may not be in the log."""
+        """Close without waiting; unacknowledged records may or may not be in the log."""
         ...
 
 
@@ -83,20 +86,20 @@ MESSAGE_MAX_BYTES: Final = 1_048_588
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProducerSettings:
-    """How a client produces, whichever it is."""
+    """Settings of producing, for any client."""
 
     batch_bytes: int = 262_144
     max_record_bytes: int = MESSAGE_MAX_BYTES
     compression: str | None = None
     """gzip, lz4, snappy or zstd."""
     request_timeout: float = 5.0
-    """Seconds after which a request without an answer is repeated on a new connection."""
+    """Seconds after which a request without a response is repeated on a new connection."""
     whole_batches: bool = True
-    """kafka-python only: whole batches, where the client's version allows it."""
+    """kafka-python only: whole batches, if the client's version supports them."""
 
     @property
     def max_request_bytes(self) -> int:
-        """What the client itself lets through: the publisher has measured the records before."""
+        """Request size that the client accepts: the publisher has checked the records before."""
         return max(4 * MESSAGE_MAX_BYTES, 2 * self.max_record_bytes)
 
 
@@ -106,5 +109,5 @@ class Connect(Protocol):
     def __call__(
         self, connection: KafkaConnection, settings: ProducerSettings, *, within: float
     ) -> ProducerClient:
-        """Connect within some seconds; raises BrokerUnavailable or BrokerError."""
+        """Connect within the given seconds; raises BrokerUnavailable or BrokerError."""
         ...

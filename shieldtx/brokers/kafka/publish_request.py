@@ -1,4 +1,4 @@
-"""One call to publish: what is known about its records."""
+"""One publish call: the state of its records."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ REJECTIONS: Final = (
 )
 """Errors about a record, or about a batch because of one of its records.
 
-Not InvalidTimestampError: a record has the time of the process that sends it, so that clock, and no
-record, is wrong.
+Not InvalidTimestampError: a record has the time of the sending process, so that its clock is wrong,
+and not the record.
 """
 REFUSALS: Final = (AuthorizationError, InvalidTopicError, UnsupportedForMessageFormatError)
-"""Errors that somebody may mend without touching the record."""
+"""Errors that an operator may fix without changing the record."""
 
 _ACKNOWLEDGED: Final = Delivery(outcome=DeliveryOutcome.ACKNOWLEDGED)
 
 
 class PublishRequest:
-    """What is known about the records of one call; they are named by their indexes."""
+    """The state of the records of one call, by their indexes."""
 
     def __init__(
         self, records: Sequence[Record], timeout: float, *, with_offsets: bool = False
     ) -> None:
-        """Begin; `with_offsets`: acknowledgements say where the records lie."""
+        """Start the deadline; `with_offsets`: acknowledgements include partition and offset."""
         self.records = records
         self.deadline = time.monotonic() + timeout
         self.sizes: list[int] = []
@@ -64,11 +64,11 @@ class PublishRequest:
         self.stopped = self.stopped or reason
 
     def defer_rest(self, reason: str) -> None:
-        """Hand over nothing in this call but what was handed over before and was not taken."""
+        """Defer the records of this call that have not been passed to the client yet."""
         self._deferred = reason
 
     def reject(self, index: int, reason: str) -> None:
-        """Settle a record for ever; later ones of its key wait until that is written down."""
+        """Reject a record permanently; later records of its key wait until that is committed."""
         self._ended[index] = Delivery(outcome=DeliveryOutcome.REJECTED, reason=reason)
         record = self.records[index]
         if record.key is not None:
@@ -76,7 +76,7 @@ class PublishRequest:
             self._rejected_keys[place] = min(index, self._rejected_keys.get(place, index))
 
     def refuse(self, topic: str, reason: str) -> None:
-        """Settle all records of a topic that have no end yet."""
+        """Refuse all records of a topic that have no outcome yet."""
         refused = Delivery(outcome=DeliveryOutcome.REFUSED, reason=reason)
         for index, record in enumerate(self.records):
             if record.topic == topic:
@@ -87,7 +87,7 @@ class PublishRequest:
         return self.still_open(range(len(self.records)))
 
     def still_open(self, indexes: Iterable[int]) -> list[int]:
-        """Return those of `indexes` that may be sent."""
+        """Return the records of `indexes` that may be sent."""
         waiting = [i for i in indexes if i not in self._ended and not self._is_held_back(i)]
         if self._deferred:
             waiting = [i for i in waiting if i in self.handed_over]
@@ -104,7 +104,7 @@ class PublishRequest:
         return self._rejected_keys.get((record.topic, record.key), index) < index
 
     def settle(self, indexes: Sequence[int], futures: Sequence[Any]) -> dict[int, KafkaError]:
-        """Settle what was acknowledged; return what failed with an error about some record."""
+        """Settle acknowledged records; return those whose error may concern another record."""
         condemned: dict[int, KafkaError] = {}
         for index, future in zip(indexes, futures, strict=False):
             if not future.is_done:
@@ -120,7 +120,7 @@ class PublishRequest:
         return condemned
 
     def deliveries(self) -> list[Delivery]:
-        """Return the end of each record."""
+        """Return the outcome of each record."""
         return [self._ended.get(i) or self._without_end(i) for i in range(len(self.records))]
 
     def _there(self, index: int, end: Any) -> Delivery:

@@ -1,4 +1,4 @@
-"""Publishing to Kafka, with one clear answer for each record."""
+"""Publishing to Kafka, with one unambiguous outcome for each record."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ _TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 class KafkaPublisher:
     """Publishes to Kafka with acks=all and an idempotent producer.
 
-    Records of a call are handed over in rounds, at most one batch a partition in each, so that no
-    record is in the log while an earlier one of its partition is not. By itself the client would go
-    on with the next batch after one has failed, or has reached the client's delivery timeout; that
-    timeout is out of the way here, and the deadline of the call ends them all.
+    Records of a call are passed to the client in rounds, at most one batch per partition in each.
+    So no record is in the log while an earlier record of its partition is not. The client itself
+    would continue with the next batch after a batch failed or reached the client's delivery
+    timeout. So that timeout is practically unlimited, and the deadline of the call ends all
+    records.
     """
 
     def __init__(
@@ -45,10 +46,11 @@ class KafkaPublisher:
         *,
         connect: Connect = kafka_python_producer.connect,
     ) -> None:
-        """Connect to nothing yet; `connect` chooses the client.
+        """Store the options without connecting; `connect` selects the client.
 
-        A record whose parts are above the settings' `max_record_bytes` is rejected; brokers and
-        topics may have a lower limit (`message.max.bytes`, `max.message.bytes`), which is obeyed.
+        A record whose parts are above the settings' `max_record_bytes` is rejected. Brokers and
+        topics may have a lower limit (`message.max.bytes`, `max.message.bytes`), which also
+        applies.
         """
         self._connection = connection
         self._settings = settings or ProducerSettings()
@@ -62,10 +64,10 @@ class KafkaPublisher:
     def publish(
         self, records: Sequence[Record], *, timeout: float, with_offsets: bool = False
     ) -> Sequence[Delivery]:
-        """Send `records` and answer for each, as the port says.
+        """Send `records` and return the outcome of each, as the port defines.
 
-        A record behind a rejected one of its key is not sent: it may go when that one's end is
-        written down.
+        A record after a rejected record of its key is not sent: it may be sent when that rejection
+        is committed.
         """
         call = PublishRequest(records, timeout, with_offsets=with_offsets)
         self._was_full = False
@@ -78,7 +80,7 @@ class KafkaPublisher:
                 call.stopped += f"; the broker's answer was {answers[-1]}"
         except BrokerError as error:
             call.stop(str(error))
-        except Exception as error:  # whatever a client raises is no clear answer
+        except Exception as error:  # any other error of a client leaves the outcome ambiguous
             log.exception("Kafka client failed", extra={"action": "kafka_client_failed"})
             call.stop(f"the Kafka client failed: {error!r}")
         if call.stopped:
@@ -86,12 +88,12 @@ class KafkaPublisher:
         return call.deliveries()
 
     def pressure(self) -> Backpressure:
-        """Tell how hard the last call has pressed the brokers."""
+        """Return the pressure of the last call on the brokers."""
         pause = max(0.0, self._throttled_until - time.monotonic())
         return Backpressure(pause=pause, full=self._was_full)
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Close the connection."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -101,14 +103,15 @@ class KafkaPublisher:
         for index, record in enumerate(call.records):
             size = len(record.value) + len(record.key or b"")
             call.sizes.append(size)
-            # Headers are counted where they could matter: an event's are not larger than that.
+            # Headers are counted only near the limit: an event's headers have at most
+            # MAX_HEADER_BYTES.
             if size > limit - MAX_HEADER_BYTES and (size := _content_bytes(record)) > limit:
                 call.reject(index, f"{size} bytes, the limit is {limit}")
             elif not _can_name_a_topic(record.topic):
                 call.reject(index, f"no topic can have the name {record.topic!r}")
 
     def _assign_partitions(self, call: PublishRequest) -> None:
-        """Refuse the records of topics that do not exist, before any is sent; place the others."""
+        """Refuse the records of missing topics before any is sent; assign partitions to others."""
         waiting = call.open()
         topics = dict.fromkeys(call.records[index].topic for index in waiting)
         counts = {topic: self._partition_count(topic, call) for topic in topics}
@@ -124,7 +127,7 @@ class KafkaPublisher:
                 call.partitions[index] = self._spreads[record.topic].next_partition(size, count)
 
     def _partition_count(self, topic: str, call: PublishRequest) -> int | None:
-        """Return how many partitions a topic has; None, its records refused, when it has none."""
+        """Return the number of a topic's partitions; None, its records refused, if it has none."""
         client = self._open(call)
         if not client.knows(topic) and (reason := self._refusal(topic, call)):
             call.refuse(topic, reason)
@@ -135,11 +138,11 @@ class KafkaPublisher:
             return client.partition_count(topic)
 
     def _refusal(self, topic: str, call: PublishRequest) -> str:
-        """Ask the cluster whether nothing can be sent to a topic, and why ("": it can).
+        """Return why nothing can be sent to a topic, from the cluster; "" if it can.
 
-        The producer itself would wait for a topic that does not exist, and go on asking for it.
+        The producer itself would wait for a missing topic, and repeat its request for it.
         """
-        # It connects and asks twice, each for that long at most.
+        # The admin connects and sends two requests, each with this timeout.
         admin = KafkaTopics(self._connection, timeout=max(0.1, min(_CONNECT_S, call.left() / 3)))
         try:
             if not admin.missing([topic]):
@@ -153,23 +156,23 @@ class KafkaPublisher:
         return f"topic {topic} does not exist; create it with `shieldtx topics create`"
 
     def _deliver(self, call: PublishRequest, indexes: Sequence[int]) -> None:
-        """Hand records over round by round, and find out whom a failed batch is to be blamed on."""
+        """Send records in rounds, and find the failing record of a failed batch."""
         while waiting := call.still_open(indexes):
             sent, condemned = self._send_round(call, waiting)
             if pause := self._note_pressure().pause:
                 call.defer_rest(f"deferred: the broker asks for a pause of {pause:.3g} s")
             if condemned:
-                # Fatal for the client, which fails all that it holds with the same error: other
-                # batches and other topics too.
+                # Fatal for the client, which fails all its records with the same error: also other
+                # batches and topics.
                 self._discard()
                 self._resolve(call, sent, condemned)
 
     def _send_round(
         self, call: PublishRequest, indexes: Sequence[int]
     ) -> tuple[Sequence[int], dict[int, KafkaError]]:
-        """Hand over as many records as fit, wait for their end and settle what ended clearly.
+        """Send as many records as fit, wait for them, and settle those with a clear outcome.
 
-        Returns what was sent, and of that the records with an error that may be another record's.
+        Returns the sent records, and those with an error that may concern another record.
         """
         round_ = self._open(call).round()
         sent = list(indexes)
@@ -178,10 +181,10 @@ class KafkaPublisher:
                 if round_.take(call.records[index], call.partitions[index]):
                     continue
             except (KafkaError, ValueError) as error:
-                # A batch of this round has ended the client already: its records tell why.
+                # A batch of this round has ended the client already: its records have the reason.
                 is_ended = type(error) is KafkaError and position > 0
                 if not is_ended:
-                    # The topic was there a moment ago; no later record may go without this one.
+                    # The topic existed a moment ago; no later record may be sent without this one.
                     call.stop(f"the Kafka client did not take the record: {error}")
             del sent[position:]
             break
@@ -189,7 +192,7 @@ class KafkaPublisher:
         return sent, call.settle(sent, round_.send(call.deadline))
 
     def _note_pressure(self) -> Backpressure:
-        """Remember what the client knows now: it may be thrown away with its call."""
+        """Store the client's current pressure: the client may be discarded with its call."""
         pressure = Backpressure() if self._client is None else self._client.pressure()
         if pressure.pause:
             self._throttled_until = max(self._throttled_until, time.monotonic() + pressure.pause)
@@ -224,14 +227,14 @@ class KafkaPublisher:
         return self._client
 
     def _discard(self) -> None:
-        """Drop the client, whose state nobody can trust any more, without waiting for it."""
+        """Drop the client, whose state is unknown, without waiting for it."""
         client, self._client = self._client, None
         if client is not None:
             client.discard()
 
 
 def _content_bytes(record: Record) -> int:
-    """Return the bytes of a record's parts: less than what the record takes in the log."""
+    """Return the bytes of a record's parts: less than its size in the log."""
     size = len(record.value) + len(record.key or b"")
     for name, value in record.headers:
         size += len(name) + len(value)

@@ -1,6 +1,6 @@
-"""Reading what lies between two offsets of a partition, without a consumer group.
+"""Reading the records between two offsets of a partition, without a consumer group.
 
-Imports little: Spark's workers read with it, and have no more of shieldtx's needs than the client.
+It imports little: Spark's workers use it, and have only the client of shieldtx's dependencies.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _OPTIONS: Final = {
     "group_id": None,
     "enable_auto_commit": False,
     "isolation_level": "read_committed",
-    # Whoever reads a range has to know what is missing of it.
+    # A reader of a range has to know which offsets are missing.
     "auto_offset_reset": "none",
-    # A partition at a time: the client's own 1 MB would make a request of every thousand records.
+    # For one partition at a time: the default of 1 MB would need a request per thousand records.
     "max_partition_fetch_bytes": 8 * 1024 * 1024,
     "receive_message_max_bytes": 2**31 - 1,
-    # The client's pure Python takes a second for a megabyte.
+    # The client's pure Python implementation takes a second per megabyte.
     "check_crcs": find_spec("crc32c") is not None,
     "metrics_enabled": False,
 }
@@ -41,21 +41,21 @@ _OPTIONS: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OffsetRange:
-    """Some consecutive offsets of a partition; not each of them need be a record's."""
+    """Consecutive offsets of a partition; not every offset has a record."""
 
     topic: str
     partition: int
     start: int
     end: int
-    """The first offset behind it."""
+    """The first offset after the range."""
 
     @property
     def size(self) -> int:
-        """How many offsets it has."""
+        """The number of offsets."""
         return self.end - self.start
 
     def cut(self, size: int) -> Iterator[OffsetRange]:
-        """Cut it into ranges of at most `size` offsets."""
+        """Yield the range in parts of at most `size` offsets."""
         for start in range(self.start, self.end, size):
             yield OffsetRange(
                 topic=self.topic,
@@ -71,27 +71,27 @@ class RecordRange:
 
     range: OffsetRange
     records: list[Any]
-    """As the client shows them."""
+    """Records in the client's format."""
     deleted_to: int | None = None
-    """Whatever lay before this offset is not in the topic any more; None: nothing is missing."""
+    """Records before this offset are no longer in the topic; None: nothing is missing."""
 
 
 class RangeReader:
     """Reads ranges one after the other.
 
-    Records of aborted transactions are left out, as shieldtx's consumers leave them out.
+    Records of aborted transactions are left out, as in shieldtx's consumers.
     """
 
     def __init__(self, connection: KafkaConnection, *, patience: float = PATIENCE_S) -> None:
-        """Connect to nothing yet; without any progress for `patience` seconds it gives up."""
+        """Store the options without connecting; `patience`: maximum seconds without progress."""
         self._connection = connection
         self._patience = patience
 
     def read(self, ranges: Iterable[OffsetRange]) -> Iterator[RecordRange]:
-        """Return the records between the ranges' bounds.
+        """Yield the records between the ranges' bounds.
 
-        Raises BrokerUnavailable when no record comes any more, BrokerError for what waiting does
-        not mend.
+        Raises BrokerUnavailable when no record arrives any more, BrokerError for an error that
+        waiting does not fix.
         """
         consumer, _ = self._connection.open(Consumer, within=CONNECT_S, **_OPTIONS)
         try:
@@ -99,14 +99,14 @@ class RangeReader:
                 for range_ in ranges:
                     yield from self._read_one(consumer, range_)
         finally:
-            with suppress(Exception):  # it has no offsets to lose
+            with suppress(Exception):  # there are no offsets to lose
                 consumer.close(autocommit=False, timeout_ms=int(_CLOSE_S * 1000))  # type: ignore[no-untyped-call]
 
     def _read_one(self, consumer: Any, range_: OffsetRange) -> Iterator[RecordRange]:
         """Read to the end of a range by the client's position.
 
-        The last offsets may be those of transaction markers or of records that were compacted away:
-        to wait for a record of the last offset might be to wait for ever.
+        The last offsets may be transaction markers or compacted records: waiting for a record of
+        the last offset might never end.
         """
         place = TopicPartition(range_.topic, range_.partition)
         consumer.assign([place])

@@ -31,7 +31,7 @@ _JOIN_LOOK_MS: Final = 100
 # Enough for the client to notice that it has to join.
 _LEAST_MS: Final = 10
 
-# A commit by somebody to whom the partitions do not belong any more.
+# Errors of a commit for partitions that no longer belong to the member.
 _TOO_LATE: Final = (
     CommitFailedError,
     IllegalGenerationError,
@@ -44,7 +44,7 @@ class KafkaSubscriber:
     """A member of a consumer group.
 
     Offsets are committed by `commit` only; a group without offsets begins with the oldest record.
-    Joining, topics and partitions that appear later are the business of `poll`.
+    `poll` joins the group, and finds topics and partitions that appear later.
     """
 
     def __init__(
@@ -59,30 +59,31 @@ class KafkaSubscriber:
         request_timeout: float = 10.0,
         metadata_max_age: float = 60.0,
     ) -> None:
-        """Connect to nothing yet; all times in seconds.
+        """Store the options without connecting; all times in seconds.
 
-        The partitions of a member that died are given to others after `session_timeout`, those of a
-        member that has not polled for `max_poll_interval` (its handlers take too long) at once. One
-        that is not in the group after `join_timeout` begins anew; where slow members hold it up for
-        longer, that does no harm. A broker that does not answer within `request_timeout` is away.
-        New partitions are found within `metadata_max_age`.
+        The partitions of a dead member are reassigned after `session_timeout`, those of a member
+        that has not polled for `max_poll_interval` (its handlers take too long) at once. A member
+        that is not in the group after `join_timeout` is replaced; if slow members block it for
+        longer, it simply retries. A broker that does not respond within `request_timeout` is
+        unreachable. New partitions are found within `metadata_max_age`.
         """
         self._identities = TopicIdentities(list(topics))
         self._options = {
             "group_id": group,
             "enable_auto_commit": False,
             "auto_offset_reset": "earliest",
-            # Records of another producer's aborted transaction never happened.
+            # Records of another producer's aborted transaction are never read.
             "isolation_level": "read_committed",
             "session_timeout_ms": int(session_timeout * 1000),
             "heartbeat_interval_ms": int(session_timeout * 1000 / 5),
             "max_poll_interval_ms": int(max_poll_interval * 1000),
             "request_timeout_ms": int(request_timeout * 1000),
             "metadata_max_age_ms": int(metadata_max_age * 1000),
-            # Of what brokers send at a time: the client's own 50 MB would wait beside a batch.
+            # Limit of a fetch: the client's default of 50 MB would be kept in memory next to a
+            # batch.
             "fetch_max_bytes": 16 * 1024 * 1024,
-            # As much as Kafka can send. Its own 100 MB would end the connection before a larger
-            # record, again and again, and polls would come back empty.
+            # The largest value of Kafka. The client's default of 100 MB would close the connection
+            # before a larger record, again and again, and polls would return nothing.
             "receive_message_max_bytes": 2**31 - 1,
             "metrics_enabled": False,
         }
@@ -97,8 +98,8 @@ class KafkaSubscriber:
         """Return up to `limit` records, in order per partition, waiting up to `timeout` seconds.
 
         The record that brings their sizes to `limit_bytes` is the last one, however large it is.
-        Raises BrokerUnavailable, TopicMissing, and BrokerError for what waiting does not mend. It
-        takes some seconds more where it has to connect or to join the group first.
+        Raises BrokerUnavailable, TopicMissing, and BrokerError for an error that waiting does not
+        fix. Connecting or joining the group takes some additional seconds.
         """
         self._member.check_joining()
         consumer = self._member.open()
@@ -115,21 +116,21 @@ class KafkaSubscriber:
         return records
 
     def _kept(self, consumer: Any, fetched: dict[Any, list[Any]]) -> list[ReceivedRecord]:
-        """Return what this member is to have of fetched records; any error rewinds all of them."""
+        """Return the fetched records that belong to this member; any error rewinds all of them."""
         try:
             kept = self._pauses.without_paused(consumer, self._without_misread(consumer, fetched))
             return [_received(record) for records in kept.values() for record in records]
         except BaseException:
             # The client's position is after these records: the next commit would skip them.
             for place, records in fetched.items():
-                with suppress(ValueError):  # not assigned any more
+                with suppress(ValueError):  # no longer assigned
                     consumer.seek(place, records[0].offset)
             raise
 
     def _fetch(self, consumer: Any, timeout: float, limit: int) -> dict[Any, list[Any]]:
-        """Poll the client, on and on while it is joining the group.
+        """Poll the client, repeatedly while it is joining the group.
 
-        The client forgets an assignment that comes between two polls, and joins once more, which
+        The client forgets an assignment that arrives between two polls and joins again, which
         disturbs the whole group (kafka-python 3.0.12). So short polls alone might never join.
         """
         patience = time.monotonic() + _JOIN_S
@@ -141,7 +142,7 @@ class KafkaSubscriber:
         return fetched
 
     def _without_misread(self, consumer: Any, fetched: dict[Any, Any]) -> dict[Any, Any]:
-        """Leave out the records of topics that were made anew, and begin with those once more."""
+        """Leave out the records of recreated topics, and read these topics from their beginning."""
         anew = self._identities.recreated(self._member.network.cluster)
         places = [place for place in consumer.assignment() or () if place.topic in anew]
         if places:
@@ -153,14 +154,15 @@ class KafkaSubscriber:
         return {place: found for place, found in fetched.items() if place.topic not in anew}
 
     def commit(self, records: Sequence[ReceivedRecord]) -> None:
-        """Remember these records as taken care of; raises BrokerUnavailable."""
+        """Commit these records as done; raises BrokerUnavailable."""
         if self._member.consumer is None:
             return
         offsets: dict[KafkaPartition, int] = {}
         for record in records:
             place = KafkaPartition(record.topic, record.partition)
             offsets[place] = max(record.offset + 1, offsets.get(place, 0))
-        # The broker takes offsets of any partition from any member, and would move another's back.
+        # The broker accepts offsets of any partition from any member, and would move another's
+        # back.
         mine = self._member.consumer.assignment()
         commits = {p: OffsetAndMetadata(o, "", -1) for p, o in offsets.items() if p in mine}
         if not commits:
@@ -175,7 +177,7 @@ class KafkaSubscriber:
                 )
 
     def rewind(self, records: Sequence[ReceivedRecord]) -> None:
-        """Have these records delivered again, where their partitions are still this member's."""
+        """Have these records delivered again, if their partitions still belong to this member."""
         if self._member.consumer is None:
             return
         offsets: dict[KafkaPartition, int] = {}
@@ -191,7 +193,7 @@ class KafkaSubscriber:
         self._pauses.pause(places)
 
     def has_caught_up(self) -> bool:
-        """Whether this member's polls have brought all there is; raises BrokerUnavailable."""
+        """Whether this member has polled all records; raises BrokerUnavailable."""
         consumer = self._member.consumer
         if consumer is None or not self._member.has_joined():
             return False
@@ -200,7 +202,7 @@ class KafkaSubscriber:
             return True
         with self._member.client_errors("asking where the partitions end"):
             ends = consumer.end_offsets(mine)
-            # Joining anew meanwhile takes partitions away.
+            # Rejoining meanwhile revokes partitions.
             return all(
                 self._member.has_joined()
                 and (position := consumer.position(place)) is not None

@@ -26,7 +26,7 @@ _NO_ID: Final = str(UUID(int=0))
 
 
 class KafkaTopics:
-    """Makes and describes topics; `timeout` is for connecting and for each request, in seconds."""
+    """Creates and describes topics; `timeout` limits connecting and each request, in seconds."""
 
     def __init__(self, connection: KafkaConnection, *, timeout: float = 5.0) -> None:
         self._connection = connection
@@ -34,9 +34,9 @@ class KafkaTopics:
         self._admin: Any = None
 
     def create(self, names: Sequence[str], *, partitions: int, replication: int) -> Sequence[str]:
-        """Create the topics that are missing and return their names once they can be used.
+        """Create the missing topics and return their names once they can be used.
 
-        Raises BrokerError naming the topic that the cluster refuses, BrokerUnavailable.
+        Raises BrokerUnavailable, and BrokerError with the name of a topic that the cluster refuses.
         """
         missing = self.missing(names)
         if not missing:
@@ -49,7 +49,7 @@ class KafkaTopics:
                 error = for_code(topic["error_code"])  # type: ignore[no-untyped-call]
                 if error is NoError:
                     created.append(topic["name"])
-                # Somebody else may have been faster.
+                # Another client may have been faster.
                 elif error is not TopicAlreadyExistsError:
                     raise BrokerError(
                         f"topic {topic['name']} cannot be created with {partitions} partitions "
@@ -59,9 +59,9 @@ class KafkaTopics:
             return created
 
     def describe(self, names: Sequence[str]) -> Mapping[str, TopicState | None]:
-        """Tell what each topic looks like, None for one that does not exist.
+        """Return the state of each topic, None for a topic that does not exist.
 
-        Raises BrokerError naming a topic that may not be seen, BrokerUnavailable.
+        Raises BrokerUnavailable, and BrokerError with the name of a topic that is not visible.
         """
         if not names:
             return {}
@@ -70,23 +70,23 @@ class KafkaTopics:
             return {name: _state(name, answer[name]) for name in names}
 
     def cluster_id(self) -> str | None:
-        """Return the id of the cluster; None where an old broker has none. Raises as `describe`."""
+        """Return the id of the cluster; None for an old broker. Raises like `describe`."""
         with self._asking("asking for the cluster's id") as admin:
             found = admin.describe_cluster().get("cluster_id")
         return None if found is None else str(found)
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """Return the topics that do not exist; raises as `describe`."""
+        """Return the topics that do not exist; raises like `describe`."""
         missing = list(names)
-        # Twice: the broker that is asked may not have heard yet of a topic just made.
+        # Twice: the queried broker may not know a topic that was just created.
         for _ in range(2):
             missing = [name for name, state in self.describe(missing).items() if state is None]
         return missing
 
     def is_compacted(self, name: str) -> bool:
-        """Tell whether a key's old records make room for new ones.
+        """Return whether a key's new records replace its old ones.
 
-        False also where the account may not see a topic's settings. Raises as `describe`.
+        Also False if the account may not see a topic's settings. Raises like `describe`.
         """
         resource = ConfigResource(ConfigResourceType.TOPIC, name, {_POLICY: None})  # type: ignore[no-untyped-call]
         with self._asking("asking for a topic's settings") as admin:
@@ -97,7 +97,7 @@ class KafkaTopics:
     def stable_ends(self, topic: str, partitions: Sequence[int]) -> Mapping[int, int]:
         """Return up to where consumers can read: the first offset of an open transaction.
 
-        The end of the log where no transaction is open. Raises as `describe`.
+        The end of the log where no transaction is open. Raises like `describe`.
         """
         asked = {TopicPartition(topic, partition): OffsetSpec.LATEST for partition in partitions}
         with self._asking("asking where transactions are open") as admin:
@@ -105,16 +105,16 @@ class KafkaTopics:
         return {place.partition: found.offset for place, found in answer.items()}
 
     def strangers(self, group_id: str) -> Collection[str]:
-        """Return the client ids of a group's members that are not this service's.
+        """Return the client ids of a group's members that belong to other services.
 
-        Raises as `describe`.
+        Raises like `describe`.
         """
         with self._asking("asking for a group's members") as admin:
             found = admin.describe_groups([group_id])[group_id]
         return {member["client_id"] for member in found["members"]} - {self._connection.client_id}
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Close the connection."""
         admin, self._admin = self._admin, None
         if admin is not None:
             admin.close()
@@ -137,7 +137,7 @@ class KafkaTopics:
 
 def _state(name: str, topic: Mapping[str, Any]) -> TopicState | None:
     error = for_code(topic["error_code"])  # type: ignore[no-untyped-call]
-    # A name that no topic can have is the name of no topic.
+    # An invalid name is reported as a missing topic.
     if error in {UnknownTopicOrPartitionError, InvalidTopicError}:
         return None
     if error is not NoError:
@@ -152,6 +152,6 @@ def _state(name: str, topic: Mapping[str, Any]) -> TopicState | None:
 
 
 def _topic_id(topic: Mapping[str, Any]) -> str | None:
-    """Return a topic's id; None where the broker is older than those (Kafka 2.8)."""
+    """Return a topic's id; None for a broker before Kafka 2.8, which has no ids."""
     found = str(topic.get("topic_id") or _NO_ID)
     return None if found == _NO_ID else found

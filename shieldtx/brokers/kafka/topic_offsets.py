@@ -1,4 +1,4 @@
-"""From where to where topics reach at one moment."""
+"""First and last offsets of topics at one moment."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ _LOOK_S: Final = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicOffsets:
-    """What a topic holds, or its records since a time."""
+    """The offsets of a topic, or of its records since a time."""
 
     ranges: tuple[OffsetRange, ...]
-    """One a partition, in their order; an empty one where there is nothing."""
+    """One range per partition, in their order; empty if there are no records."""
     later: frozenset[int]
-    """Partitions whose range begins later than their log: there is more before it."""
+    """Partitions whose range begins later than their log, which has earlier records."""
     topic_id: str | None = None
-    """Another one after the topic was deleted and created again; None: an old broker has none."""
+    """Changes when the topic is deleted and recreated; None for an old broker without ids."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicEnds:
-    """Which topic it is, and where its partitions end at one moment."""
+    """The id of a topic, and the ends of its partitions at one moment."""
 
     topic_id: str | None
-    """See `TopicOffsets`."""
+    """As in `TopicOffsets`."""
     ends: Mapping[int, int]
 
 
 class TopicOffsetReader:
-    """Asks how far topics reach; it connects when it is first asked."""
+    """Reads the offsets of topics; it connects with its first call."""
 
     def __init__(self, connection: KafkaConnection, *, timeout: float = 10.0) -> None:
         self._connection = connection
@@ -62,10 +62,10 @@ class TopicOffsetReader:
         self.close()
 
     def of(self, topic: str, *, since: datetime | None = None) -> TopicOffsets:
-        """Return what the topic holds now; with `since`, from the first record of that time on.
+        """Return the offsets of the topic now; with `since`, from the first record of that time on.
 
         Raises TopicMissing, BrokerUnavailable, and BrokerError for a topic that may not be read, or
-        whose records cannot be: behind an open transaction nothing is shown to consumers.
+        whose records cannot be read: consumers see nothing after an open transaction.
         """
         state = self._topics.describe([topic])[topic]
         if state is None:
@@ -95,7 +95,7 @@ class TopicOffsetReader:
         )
 
     def ends(self, topics: Sequence[str]) -> Mapping[str, TopicEnds | None]:
-        """Return where topics end, open transactions included; None: there is no such topic.
+        """Return the ends of topics, open transactions included; None: there is no such topic.
 
         Raises BrokerUnavailable, and BrokerError for topics that may not be read.
         """
@@ -119,12 +119,12 @@ class TopicOffsetReader:
         }
 
     def existing(self, topics: Sequence[str]) -> frozenset[str]:
-        """Return those of some topics that exist; raises as `ends`."""
+        """Return the topics that exist; raises like `ends`."""
         states = self._topics.describe(topics)
         return frozenset(topic for topic, state in states.items() if state is not None)
 
     def cluster_id(self) -> str | None:
-        """Return the id of the cluster; see KafkaTopics."""
+        """Return the id of the cluster, as `KafkaTopics` does."""
         return self._topics.cluster_id()
 
     def _await_transactions(self, topic: str, ends: Mapping[int, int]) -> None:
@@ -145,11 +145,11 @@ class TopicOffsetReader:
             time.sleep(_LOOK_S)
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether old records of a key make room for new ones; see KafkaTopics."""
+        """Return whether a key's new records replace its old ones, as `KafkaTopics` does."""
         return self._topics.is_compacted(topic)
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Close the connection."""
         self._topics.close()
         if self._consumer is not None:
             self._consumer.close(autocommit=False)

@@ -1,4 +1,4 @@
-"""Two small services, as a user would write them; the tests run them by the command line."""
+"""Two small services, as a user would write them; the tests run them from the command line."""
 
 GATE = 4711
-"""An advisory lock: whoever holds it keeps the handlers of the stock service waiting."""
+"""An advisory lock that blocks the handlers of the stock service while it is held."""

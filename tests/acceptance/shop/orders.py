@@ -1,4 +1,4 @@
-"""The upstream: it places orders, and cancels those that the stock service refuses."""
+"""The upstream service: it places orders, and cancels those that the stock service refuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ orders = shield.consumer(os.environ.get("SHOP_ORDERS_GROUP", "orders"))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderPlaced:
-    """What the stock service needs to know."""
+    """The fields that the stock service needs."""
 
     number: int
     quantity: int
@@ -32,14 +32,14 @@ def place(session: Session, number: int, *, quantity: int = 1, note: str = "") -
 
 @shield.local_rollback("orders.placed")
 def withdraw(session: Session, event: Event) -> None:
-    """Take back an order that nobody could be told about."""
+    """Delete an order whose event cannot be delivered."""
     order: OrderPlaced = event.payload
     session.execute(text("DELETE FROM placed WHERE number = :number"), {"number": order.number})
 
 
 @orders.compensates("orders.placed", retry=RetryPolicy(max_attempts=1))
 def cancel(session: Session, event: Event) -> None:
-    """Cancel a refused order; an order whose note says so can never be cancelled."""
+    """Cancel a refused order; an order whose note forbids it can never be cancelled."""
     order: OrderPlaced = event.payload
     if order.note == "for ever":
         raise ValueError("this order cannot be cancelled")
@@ -48,7 +48,7 @@ def cancel(session: Session, event: Event) -> None:
 
 @shield.checks("orders.placed")
 def is_placed(event: Event) -> LocalOutcome:
-    """Tell how the local transaction of a half message ended, by the order's note."""
+    """Return the outcome of a half message's local transaction, as the order's note has it."""
     order: OrderPlaced = event.payload
     known = order.note in set(LocalOutcome)
     return LocalOutcome(order.note) if known else LocalOutcome.UNKNOWN

@@ -1,4 +1,4 @@
-"""The downstream: it reserves what was ordered, or refuses."""
+"""The downstream service: it reserves what was ordered, or refuses."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ stock = shield.consumer(os.environ.get("SHOP_STOCK_GROUP", "stock"))
 
 @stock.handles(
     "orders.placed",
-    # Short: the tests kill handlers.
+    # The lease is short, since the tests kill handlers.
     lease=timedelta(seconds=4),
     retry=RetryPolicy(first=timedelta(seconds=0.1), longest=timedelta(seconds=0.1)),
 )
 def reserve(session: Session, event: Event) -> None:
-    """Put aside what was ordered."""
+    """Reserve the ordered quantity."""
     session.execute(text("SELECT pg_advisory_xact_lock_shared(:gate)"), {"gate": GATE})
     if event.payload["quantity"] > STOCK:
         raise Refused(f"only {STOCK} in stock")

@@ -1,4 +1,4 @@
-"""What every broker does behind the ports, in memory and with Apache Kafka."""
+"""The behaviour of every broker through the ports, in memory and with Apache Kafka."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from shieldtx.ports.broker import (
 from shieldtx.testing.memory_broker import MemoryBroker
 
 BROKERS = ["memory", "kafka-python"]
-# confluent-kafka publishes and does nothing else: members of groups, topics and their tests are
-# the same beside it.
+# confluent-kafka only publishes: members of groups and topics use kafka-python with it, as tested
+# here.
 PUBLISHERS = [*BROKERS, "confluent-kafka"]
 ACKNOWLEDGED, REJECTED = DeliveryOutcome.ACKNOWLEDGED, DeliveryOutcome.REJECTED
 REFUSED, UNSENT, UNCONFIRMED = (
@@ -40,7 +40,7 @@ REFUSED, UNSENT, UNCONFIRMED = (
 
 
 class Bench:
-    """One broker, with everything that a test opened on it closed at its end."""
+    """One broker; everything that a test opens on it is closed at the end of the test."""
 
     def __init__(self, broker: Broker, closing: ExitStack) -> None:
         self.broker = broker
@@ -59,7 +59,7 @@ class Bench:
         return subscriber
 
     def topic(self, partitions: int = 3) -> str:
-        """Make a topic that nobody else uses."""
+        """Make a topic that no other test uses."""
         name = f"t-{uuid.uuid4().hex}.commit"
         assert list(self.admin.create([name], partitions=partitions, replication=1)) == [name]
         return name
@@ -79,7 +79,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 @dataclass(frozen=True, kw_only=True)
 class Outage:
-    """A broker of a test's own, which it may take away."""
+    """A broker for one test, which the test may stop."""
 
     bench: Bench
     go_down: Callable[[], None]
@@ -88,7 +88,7 @@ class Outage:
 
 @pytest.fixture(scope="module")
 def second_kafka() -> Iterator[EmbeddedKafka]:
-    """A broker that may be stopped, and that would make topics by being asked for them."""
+    """A broker that may be stopped, and that would create each requested topic."""
     with EmbeddedKafka(settings={"auto.create.topics.enable": "true"}) as server:
         yield server
 
@@ -121,7 +121,7 @@ def record(topic: str, value: str, key: str | None = "k") -> Record:
 
 
 def publish(publisher: Publisher, *records: Record, timeout: float = 20) -> list[DeliveryOutcome]:
-    """Publish and return the outcomes; whatever is not acknowledged has a reason."""
+    """Publish and return the outcomes; every outcome except ACKNOWLEDGED has a reason."""
     deliveries = publisher.publish(records, timeout=timeout)
     for delivery in deliveries:
         assert bool(delivery.reason) is (delivery.outcome is not ACKNOWLEDGED)
@@ -129,7 +129,7 @@ def publish(publisher: Publisher, *records: Record, timeout: float = 20) -> list
 
 
 def read(subscriber: Subscriber, count: int, *, limit: int = 500) -> list[ReceivedRecord]:
-    """Poll until `count` records have come, and assert that no more came."""
+    """Poll until `count` records have arrived, and assert that no more arrived."""
     records: list[ReceivedRecord] = []
     deadline = time.monotonic() + 30
     while len(records) < count:
@@ -168,9 +168,9 @@ def test_records_of_a_key_are_in_the_order_of_publishing(bench: Bench) -> None:
 
 
 @for_each_publisher
-def test_acknowledgements_say_where_the_records_lie_if_asked(bench: Bench) -> None:
+def test_acknowledgements_contain_partition_and_offset_if_asked(bench: Bench) -> None:
     topic, publisher = bench.topic(), bench.publisher()
-    # More than one round: a batch of a partition is full before all are sent.
+    # More than one round: a batch of a partition is full before all records are sent.
     large = "x" * 3000
     sent = [record(topic, f"{n} {large}", key=f"k{n % 7}") for n in range(400)]
     for start in range(0, len(sent), 200):
@@ -198,7 +198,7 @@ def test_a_key_has_the_partition_that_the_java_client_gives_it(bench: Bench) -> 
 
 
 @for_each_publisher
-def test_records_without_key_reach_every_partition_in_the_long_run(bench: Bench) -> None:
+def test_records_without_key_reach_every_partition_over_time(bench: Bench) -> None:
     topic = bench.topic(partitions=3)
     heavy = [record(topic, "x" * 50_000, key=None) for _ in range(30)]
     assert set(publish(bench.publisher(), *heavy)) == {ACKNOWLEDGED}
@@ -223,12 +223,12 @@ def test_a_record_arrives_as_it_was_sent(bench: Bench) -> None:
 
 
 @for_each_publisher
-def test_nothing_is_published_in_no_time(bench: Bench) -> None:
+def test_publish_without_records_returns_no_outcomes(bench: Bench) -> None:
     assert publish(bench.publisher(), timeout=0.001) == []
 
 
 @for_each_publisher
-def test_a_record_too_large_is_rejected_and_holds_back_its_key_only(bench: Bench) -> None:
+def test_record_too_large_is_rejected_and_defers_only_its_key(bench: Bench) -> None:
     topic = bench.topic()
     sent = [
         record(topic, "before"),
@@ -247,7 +247,7 @@ def test_a_record_too_large_is_rejected_and_holds_back_its_key_only(bench: Bench
 
 
 @for_each_publisher
-def test_records_of_a_missing_topic_are_refused_and_the_others_go(bench: Bench) -> None:
+def test_only_records_of_a_missing_topic_are_refused(bench: Bench) -> None:
     topic, missing = bench.topic(), f"missing-{uuid.uuid4().hex}.commit"
     publisher = bench.publisher()
     sent = [record(missing, "1"), record(topic, "2"), record(missing, "3", key="other")]
@@ -282,7 +282,7 @@ def test_each_group_gets_every_record(bench: Bench) -> None:
         assert values(read(bench.subscriber(group(), topic), 5)) == list("01234")
 
 
-def test_offsets_rise_by_one_within_each_partition_whatever_the_limit(bench: Bench) -> None:
+def test_offsets_of_a_partition_are_consecutive_for_any_limit(bench: Bench) -> None:
     topic = bench.topic()
     sent = [record(topic, str(n), key=str(n)) for n in range(200)]
     publish(bench.publisher(), *sent)
@@ -295,7 +295,7 @@ def test_offsets_rise_by_one_within_each_partition_whatever_the_limit(bench: Ben
         assert offsets == list(range(len(offsets)))
 
 
-def test_a_poll_ends_with_the_record_that_brings_it_to_its_bytes(bench: Bench) -> None:
+def test_poll_ends_with_the_record_that_reaches_its_byte_limit(bench: Bench) -> None:
     topic = bench.topic()
     publish(bench.publisher(), *(record(topic, str(n) * 1_000) for n in range(9)))
     subscriber, sizes = bench.subscriber(group(), topic), []
@@ -321,7 +321,7 @@ def test_a_poll_with_nothing_to_read_comes_back_in_time(bench: Bench) -> None:
     assert time.monotonic() - started < 3
 
 
-def test_polls_that_may_not_wait_get_there_too(
+def test_polls_without_wait_receive_records_too(
     bench: Bench, eventually: Callable[..., None]
 ) -> None:
     topic = bench.topic()
@@ -330,7 +330,7 @@ def test_polls_that_may_not_wait_get_there_too(
     eventually(lambda: bool(subscriber.poll(timeout=0, limit=1)), "the record is read")
 
 
-def test_what_was_committed_does_not_come_again_and_the_rest_does(bench: Bench) -> None:
+def test_only_uncommitted_records_are_delivered_again(bench: Bench) -> None:
     topic, members = bench.topic(partitions=2), group()
     publish(bench.publisher(), *(record(topic, str(n), key=str(n % 4)) for n in range(40)))
     first = bench.subscriber(members, topic)
@@ -342,7 +342,7 @@ def test_what_was_committed_does_not_come_again_and_the_rest_does(bench: Bench) 
     assert min(r.offset for r in again) == 5
 
 
-def test_a_commit_covers_what_came_before_in_its_partition(bench: Bench) -> None:
+def test_commit_covers_earlier_records_of_its_partition(bench: Bench) -> None:
     topic, members = bench.topic(partitions=1), group()
     publish(bench.publisher(), *(record(topic, str(n)) for n in range(10)))
     first = bench.subscriber(members, topic)
@@ -351,14 +351,14 @@ def test_a_commit_covers_what_came_before_in_its_partition(bench: Bench) -> None
     assert values(read(bench.subscriber(members, topic), 3)) == ["7", "8", "9"]
 
 
-def test_a_commit_of_nothing_is_fine_even_before_the_first_poll(bench: Bench) -> None:
+def test_empty_commit_is_accepted_before_the_first_poll(bench: Bench) -> None:
     subscriber = bench.subscriber(group(), bench.topic())
     subscriber.commit([])
     subscriber.rewind([])
     subscriber.commit([ReceivedRecord(topic="x", partition=0, offset=0, key=None, value=None)])
 
 
-def test_rewound_records_come_again_in_order_and_nothing_before_them(bench: Bench) -> None:
+def test_only_rewound_records_are_delivered_again_in_order(bench: Bench) -> None:
     topic = bench.topic(partitions=2)
     publish(bench.publisher(), *(record(topic, str(n), key=str(n)) for n in range(60)))
     subscriber = bench.subscriber(group(), topic)
@@ -370,7 +370,7 @@ def test_rewound_records_come_again_in_order_and_nothing_before_them(bench: Benc
     assert sorted(values(again)) == sorted(values(late))
 
 
-def test_of_two_rewinds_the_last_one_decides_where_a_partition_continues(bench: Bench) -> None:
+def test_last_of_two_rewinds_sets_the_offset_of_a_partition(bench: Bench) -> None:
     topic = bench.topic(partitions=1)
     publish(bench.publisher(), *(record(topic, str(n)) for n in range(6)))
     subscriber = bench.subscriber(group(), topic)
@@ -380,7 +380,7 @@ def test_of_two_rewinds_the_last_one_decides_where_a_partition_continues(bench: 
     assert values(read(subscriber, 2)) == ["4", "5"]
 
 
-def test_held_partitions_are_left_out_until_they_are_held_no_more(bench: Bench) -> None:
+def test_paused_partitions_are_left_out_until_they_are_resumed(bench: Bench) -> None:
     topic = bench.topic(partitions=2)
     publisher, subscriber = bench.publisher(), bench.subscriber(group(), topic)
     held = (topic, 0)
@@ -401,7 +401,7 @@ def test_held_partitions_are_left_out_until_they_are_held_no_more(bench: Bench) 
     assert subscriber.has_caught_up()
 
 
-def test_a_partition_held_in_the_middle_goes_on_where_it_was(bench: Bench) -> None:
+def test_partition_paused_in_the_middle_continues_at_its_offset(bench: Bench) -> None:
     topic = bench.topic(partitions=1)
     publisher, subscriber = bench.publisher(), bench.subscriber(group(), topic)
     publish(publisher, *(record(topic, str(n)) for n in range(30)))
@@ -412,7 +412,7 @@ def test_a_partition_held_in_the_middle_goes_on_where_it_was(bench: Bench) -> No
     assert values(read(subscriber, 20, limit=10)) == [str(n) for n in range(10, 30)]
 
 
-def test_what_is_held_stays_held_when_partitions_change_hands(bench: Bench) -> None:
+def test_paused_partitions_stay_paused_after_a_rebalance(bench: Bench) -> None:
     topic, members = bench.topic(partitions=4), group()
     places = {(topic, n) for n in range(4)}
     publish(bench.publisher(), *(record(topic, str(n), key=str(n)) for n in range(80)))
@@ -439,7 +439,7 @@ def test_what_is_held_stays_held_when_partitions_change_hands(bench: Bench) -> N
         rest |= {v for v in values(stays.poll(timeout=0.1, limit=100)) if int(v) not in of_three}
 
 
-def test_a_member_has_caught_up_when_its_polls_have_brought_everything(bench: Bench) -> None:
+def test_member_has_caught_up_after_polling_every_record(bench: Bench) -> None:
     topic = bench.topic(partitions=3)
     publisher = bench.publisher()
     publish(publisher, *(record(topic, str(n), key=str(n)) for n in range(30)))
@@ -470,7 +470,7 @@ def test_a_member_without_partitions_has_caught_up(bench: Bench) -> None:
         idle.commit(idle.poll(timeout=0.1, limit=10))
 
 
-def test_a_subscriber_of_a_missing_topic_says_which(bench: Bench) -> None:
+def test_subscriber_of_a_missing_topic_names_the_topic(bench: Bench) -> None:
     topic, missing = bench.topic(), f"missing-{uuid.uuid4().hex}.commit"
     subscriber = bench.subscriber(group(), topic, missing)
     for _ in range(2):
@@ -481,7 +481,7 @@ def test_a_subscriber_of_a_missing_topic_says_which(bench: Bench) -> None:
     assert values(read(subscriber, 1)) == ["now"]
 
 
-def test_a_member_that_leaves_is_taken_over_with_all_it_had_not_committed(bench: Bench) -> None:
+def test_uncommitted_records_of_a_leaving_member_are_taken_over(bench: Bench) -> None:
     topic, members = bench.topic(), group()
     publisher = bench.publisher()
     publish(publisher, *(record(topic, f"a{n}", key=str(n)) for n in range(20)))
@@ -522,7 +522,7 @@ def test_two_members_share_the_partitions(bench: Bench) -> None:
     assert shares[0].isdisjoint(shares[1])
 
 
-def test_a_commit_by_the_former_owner_is_no_error_and_changes_nothing(bench: Bench) -> None:
+def test_commit_by_the_former_owner_is_ignored(bench: Bench) -> None:
     topic, members = bench.topic(partitions=2), group()
     publisher = bench.publisher()
     publish(publisher, *(record(topic, str(n), key=str(n)) for n in range(40)))
@@ -565,7 +565,7 @@ def test_partitions_added_later_are_read_too(bench: Bench, request: pytest.Fixtu
     publish(bench.publisher(), *(record(topic, str(n), key=str(n)) for n in range(30)))
     came = {}
     deadline = time.monotonic() + 60
-    # A member that has to join anew on a busy machine reads again what nobody has committed.
+    # A member that rejoins on a busy machine reads the uncommitted records again.
     while len(came) < 30 and time.monotonic() < deadline:
         came |= {r.value: r.partition for r in subscriber.poll(timeout=0.2, limit=500)}
     assert sorted(came, key=int) == [str(n).encode() for n in range(30)]
@@ -587,7 +587,7 @@ def test_only_missing_topics_are_made_and_all_are_described(bench: Bench) -> Non
     assert bench.admin.describe([]) == {}
 
 
-def test_topics_that_cannot_be_made_are_an_error(bench: Bench) -> None:
+def test_topics_that_cannot_be_created_are_an_error(bench: Bench) -> None:
     with pytest.raises(BrokerError, match=r"0 partitions") as error:
         bench.admin.create([f"n-{uuid.uuid4().hex}"], partitions=0, replication=1)
     assert not isinstance(error.value, BrokerUnavailable)
@@ -668,7 +668,7 @@ def test_polls_report_an_unreachable_broker_and_resume(
     assert came == ["after"]
 
 
-def test_a_broker_willing_to_make_topics_by_itself_is_not_asked_to(
+def test_topics_are_not_auto_created_by_a_willing_broker(
     second_kafka: EmbeddedKafka,
 ) -> None:
     if second_kafka.pid is None:

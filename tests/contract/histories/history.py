@@ -22,7 +22,7 @@ SOON = 3.0
 
 
 def play(stores: Stores, seed: int) -> None:
-    """Play a history to its end; raise a Violation that names the seed."""
+    """Play a whole history; raise a Violation that names the seed."""
     with pytest.MonkeyPatch.context() as patch:
         history = History(stores, seed, patch)
         try:
@@ -38,12 +38,13 @@ class History:
         chance = random.Random(seed)
         patch.setattr(fence, "WINDOW", chance.choice([2, 3, 7, 50_000]))
         patch.setattr(blocked, "WINDOW", chance.choice([2, 3, 50]))
-        # A sweep from the beginning would find what the others have passed over.
+        # A sweep from the beginning would find the rows that the others have passed.
         patch.setattr(fence, "RESWEEP_S", chance.choice([NEVER, NEVER, NEVER, SOON]))
         patch.setattr(fence, "SHARE", 2)
         patch.setattr(blocked, "SHARE", 2)
         if chance.random() < 0.8:
-            # Only the first row behind each key is blocked, so that claims rely on the fence.
+            # Only the first row after each blocked key is blocked, so that claims rely on the
+            # fence.
             patch.setattr(BlockedRows, "_block", lambda *_: None)
         self.patch = patch
         self.world = World(
@@ -70,7 +71,7 @@ class History:
 
     def play(self) -> None:
         self.make_steps()
-        # An open transaction keeps the fence from going on.
+        # An open transaction stops the fence.
         self.services.begin_late()
         self.services.put_an_event_back()
         self.patch.setattr(fence, "RESWEEP_S", SOON)
@@ -109,7 +110,7 @@ class History:
             step()
 
     def pile_up(self) -> Relay:
-        """Hold some keys, let rows pile up behind them, and let a fence pass over those."""
+        """Block some keys, let rows pile up after them, and let a fence pass those rows."""
         relay = self.world.chance.choice(self.pool.relays)
         self.services.write_some()
         self.pool.refuse(relay)
@@ -146,7 +147,7 @@ class History:
         self.world.clock.now += self.world.chance.choice([0.3, 0.6, 0.6, 1.5, 1.5, 5])
 
     def drain(self) -> None:
-        """Publish all that one relay gets, until it has looked in vain for long."""
+        """Publish all events that one relay can claim, until its claims are empty for long."""
         relay = self.pool.stop_all_but_one()
         self.pool.settle_all(relay)
         idle = 0
@@ -159,7 +160,7 @@ class History:
             self.world.clock.now += 4
 
     def left(self) -> list[Any]:
-        """Return the events that a claim without a fence would find, or soon."""
+        """Return the events that a claim without a fence would find, now or soon."""
         rows = self.world.open_rows()
         [head] = [row for row in rows if row.event_id == self.world.head] or [None]
         return [

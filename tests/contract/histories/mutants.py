@@ -1,4 +1,4 @@
-"""Deliberate defects of the fence, each of which a history has to find."""
+"""Deliberate defects of the fence, each of which a history has to detect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The relays of a history: each claim is compared with the rows before it, and with those left."""
+"""The relays of a history: each claim is compared with the rows before it, and the rows left."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tests.contract.store.test_blocked_rows import LATER, Clock
 from tests.contract.store.test_outbox import LEASE
 
 ALL = 1000
-"""More than a history has events."""
+"""More than the events of a history."""
 ENDLESS = 2**63
 IN_FLIGHT = 3
-"""Claims of one relay at a time, at most."""
+"""The most claims of one relay at a time."""
 ENDS = ("processed", "processed", "processed", "retry", "retry", "unsent", "outage", "fail")
 A_LOOK_LATER = 1.1
-"""Seconds after which a relay looks at its line again."""
+"""Seconds after which a relay scans its queue again."""
 
 
 @dataclass
 class Batch:
-    """What one claim returned, until it is settled."""
+    """The result of one claim, until it is settled."""
 
     token: UUID
     events: list[tuple[UUID, str | None, str]]
@@ -56,7 +56,7 @@ class Relay:
 
 
 class RelayPool:
-    """Relays that start, die, stand still, and settle their claims in every way."""
+    """Relays that start, die, stall, and settle their claims in every way."""
 
     def __init__(self, world: World, *, at_most: int) -> None:
         self.world = world
@@ -90,7 +90,7 @@ class RelayPool:
         self.world.expire(self.chance.choice(self.relays).name)
 
     def publish_for_long(self) -> None:
-        """Let the leases of claimed rows run out, while those of their shards are renewed."""
+        """Let the leases of claimed rows expire, while the leases of their shards are renewed."""
         self.world.expire_rows([*self.chance.choice(self.relays).in_flight])
 
     def renew(self, relay: Relay) -> None:
@@ -99,14 +99,14 @@ class RelayPool:
             self.stores.leases.give_back(relay=relay.name, shards=holding.surplus)
 
     def make_a_pass(self) -> None:
-        """Claim, or settle the oldest claim; the next may be claimed before."""
+        """Claim, or settle the oldest claim; the next claim may come before that."""
         relay = self.chance.choice(self.relays)
         if self.chance.random() < 0.7:
             self.renew(relay)
         self.go_on(relay, claims=0.3)
 
     def make_a_chain(self) -> None:
-        """Claim, sweep, and settle or release several times, with a look at the line at each."""
+        """Claim, sweep, and settle or release several times, each with a scan of the queue."""
         relay = self.chance.choice(self.relays)
         self.renew(relay)
         self.go_on_for_a_while(relay)
@@ -117,7 +117,7 @@ class RelayPool:
             self.go_on(relay, claims=0.6)
 
     def refuse(self, relay: Relay) -> None:
-        """Let all that can be claimed wait for its retry, so that its keys are held."""
+        """Let all claimable rows wait for a retry, so that their keys are blocked."""
         self.settle_all(relay)
         self.renew(relay)
         self.claim(relay, limit=ALL)
@@ -130,7 +130,7 @@ class RelayPool:
             self.settle_all(relay, way="processed")
 
     def release_below_the_fence(self, relay: Relay) -> None:
-        """Release rows that were in flight when the fence came by."""
+        """Release rows that were in flight when the fence passed them."""
         self.settle_all(relay)
         self.renew(relay)
         for _ in range(IN_FLIGHT):
@@ -140,10 +140,10 @@ class RelayPool:
         self.claim(relay)
 
     def lose_the_shards(self, relay: Relay) -> None:
-        """Stand still until another relay has taken over, freed some keys and died."""
+        """Stall until another relay has taken over, freed some keys and died."""
         successor = self.new_relay(Clock())
         if self.chance.random() < 0.25:
-            # An older release knows no fence.
+            # An older release has no fence.
             successor.store._blocked.fence.sweep = lambda *_: False  # type: ignore[method-assign]
         self.world.expire(relay.name)
         self.renew(successor)
@@ -152,7 +152,7 @@ class RelayPool:
         self.settle_all(successor, way=self.chance.choice(["processed", "each"]))
         self.go_on_for_a_while(successor)
         self.world.expire(successor.name)
-        # Where hardly any time has passed, the relay claims before it sweeps.
+        # If hardly any time has passed, the relay claims before it sweeps.
         relay.clock.now += self.chance.choice([0, A_LOOK_LATER])
         self.renew(relay)
         self.claim(relay)
@@ -181,7 +181,7 @@ class RelayPool:
         return len(events)
 
     def refuse_overtaking(self, relay: Relay, claimed: Sequence[UUID]) -> None:
-        """Fail where an earlier event of a key is neither claimed too, nor in flight here."""
+        """Fail if an earlier event of a key is neither claimed too nor in flight here."""
         if not claimed:
             return
         world, with_these = self.world, set(claimed) | relay.in_flight
@@ -200,13 +200,13 @@ class RelayPool:
                 and not r.is_chosen
                 and r.event_id not in with_these
                 and r.event_id not in world.put_back
-                # What was committed after this event was claimed has missed its turn.
+                # A row committed after this event was claimed cannot precede it any more.
                 and world.visible[r.event_id] <= first
             ]
             world.require(not overtaken, f"{row.seq} of {row.key} overtakes {overtaken}")
 
     def refuse_passed_rows(self, relay: Relay, claimed: Sequence[UUID], limit: int) -> None:
-        """Fail where a claim without a fence would find a row that this claim has passed over."""
+        """Fail if a claim without a fence would find a row that this claim has passed."""
         store = relay.store
         everything = claim_sql.parameters(
             relay=relay.name,
@@ -218,7 +218,7 @@ class RelayPool:
             source=self.world.source,
         )
         with self.stores.engine.connect() as connection:
-            # Undone with the end of the connection.
+            # The claim is undone when the connection closes.
             left = connection.execute(store._claim, everything).all()
         upto = ENDLESS
         if len(claimed) >= limit:
@@ -233,7 +233,7 @@ class RelayPool:
         self.world.require(not passed, f"a claim of {relay.name} passes over {sorted(passed)}")
 
     def settle(self, relay: Relay, way: str = "") -> None:
-        """Settle the oldest claim; where it does not end well, release those after it."""
+        """Settle the oldest claim; unless all of it is processed, release the claims after it."""
         batch = relay.batches.popleft()
         way = way or self.chance.choice(["processed", "outage", "each", "each"])
         ends = self.ends_of(batch, way)
@@ -254,7 +254,7 @@ class RelayPool:
             self.release(relay, 0)
 
     def ends_of(self, batch: Batch, way: str) -> dict[UUID, str]:
-        """Draw how each event ends; of a key, what comes after one that waits is not sent."""
+        """Draw the outcome of each event; later events of a key that waits are not sent."""
         ends, stopped = {}, set()
         for event_id, key, source in batch.events:
             end = self.chance.choice(ENDS) if way == "each" else way
@@ -266,7 +266,7 @@ class RelayPool:
         return ends
 
     def release(self, relay: Relay, after: int) -> None:
-        """Release all claims but the first few, whose ends are still unknown."""
+        """Release all claims except the first few, whose outcomes are still unknown."""
         others = [*relay.batches][after:]
         if others:
             self.world.note(f"{relay.name} releases {len(others)} claims")
@@ -275,7 +275,7 @@ class RelayPool:
             relay.store.settle(batch.token, Settlement(unsent=batch.ids, reason="held back"))
 
     def lose_an_answer(self) -> None:
-        """Claim, learn nothing of it, and take another name."""
+        """Claim, lose the response, and take another name."""
         relay = self.chance.choice(self.relays)
         while relay.batches:
             self.settle(relay)
@@ -286,7 +286,7 @@ class RelayPool:
         relay.name = renamed
 
     def lose_the_shards_in_a_look(self, relay: Relay) -> None:
-        """Let leases run out in the middle of a sweep; a renewal that waits for it extends them."""
+        """Let leases expire during a sweep; a renewal that waits for the sweep extends them."""
         s = self.stores.tables.shard
         self.renew(relay)
 
@@ -296,7 +296,7 @@ class RelayPool:
 
         def run_out(by: Connection, __: object, statement: str, *___: object) -> None:
             if "looked_at" in statement:
-                # In the transaction of the sweep, which has locked them.
+                # In the transaction of the sweep, which has locked the rows.
                 extend(by, datetime.now(UTC) - PAST)
 
         relay.clock.now += A_LOOK_LATER

@@ -1,4 +1,4 @@
-"""Services that write, in transactions of any length, and operators that move events."""
+"""Services that write in transactions of any length, and operators that move events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Late:
 
 
 class Services:
-    """All that happens to an outbox beside its relays."""
+    """All changes to an outbox except those of its relays."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -70,7 +70,7 @@ class Services:
             late = Late(connection, connection.begin(), [])
             self.late.append(late)
             self.write_late(late)
-            # What is written meanwhile has higher numbers, and is visible before.
+            # Rows written in the meantime have higher numbers, and are visible earlier.
             self.write_some()
 
     def write_late(self, late: Late) -> None:
@@ -123,7 +123,7 @@ class Services:
                 delayed_events.reschedule(connection, delayed, due, who="ann")
 
     def put_an_event_back(self) -> None:
-        """Redeliver an event that has failed, or that is missing at the broker."""
+        """Redeliver an event that has failed, or that the broker lacks."""
         t, d = self.stores.tables, dialect_of(self.stores.engine.dialect)
         status = self.chance.choice([OutboxStatus.FAILED, OutboxStatus.PROCESSED])
         event_id = self.world.some_event(t.outbox.c.status == status.value)

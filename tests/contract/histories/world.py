@@ -1,4 +1,4 @@
-"""What the parties of a random history share: the outbox, the clock, the chance, the log."""
+"""The shared state of a random history: the outbox, the clock, the random choices, the log."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.contract.conftest import Stores
 from tests.contract.store.test_blocked_rows import Clock
 
 HELD = "held"
-"""The first event of this key waits until the end, so that there is always a fence."""
+"""The key whose first event waits until the end, so that a fence always exists."""
 NO_EVENT = UUID(int=0)
 PAST = timedelta(minutes=1)
 
 
 class Violation(AssertionError):
-    """A history has broken what holds of every history."""
+    """A history has broken a rule that every history must keep."""
 
 
 class TickingClock(Clock):
-    """Moves on by itself, so that looks run out of time in the middle."""
+    """Advances by itself, so that scans exceed their time in the middle."""
 
     step = 0.0
 
@@ -36,24 +36,24 @@ class TickingClock(Clock):
 
 @dataclass(kw_only=True)
 class World:
-    """One outbox, and what is known of its events."""
+    """One outbox, and the known facts about its events."""
 
     stores: Stores
     seed: int
     chance: random.Random
     keys: Sequence[str | None]
     source: str | None
-    """Of the events that relays claim; None: all."""
+    """The source of the events that relays claim; None: all sources."""
     clock: TickingClock = field(default_factory=TickingClock)
     head: UUID = NO_EVENT
-    """The first event of the held key."""
+    """The first event of the blocked key."""
     step: int = 0
     visible: dict[UUID, int] = field(default_factory=dict)
     """The step at which each event was committed."""
     put_back: set[UUID] = field(default_factory=set)
-    """By an operator: later events of the key may pass these."""
+    """Events that an operator put back: later events of the key may overtake these."""
     unnoticed: set[UUID] = field(default_factory=set)
-    """Those of them that were not claimed since: a relay finds them by its next sweep."""
+    """The put-back events that were not claimed since: a relay finds them by its next sweep."""
     log: list[str] = field(default_factory=list)
 
     def note(self, what: str) -> None:
@@ -65,7 +65,7 @@ class World:
             raise Violation("\n".join([f"seed {self.seed}: {what}", *self.log]))
 
     def open_rows(self) -> Sequence[Any]:
-        """Return the events that relays have still to publish, in the order of writing."""
+        """Return the events that relays still have to publish, in the order of writing."""
         o = self.stores.tables.outbox
         is_chosen = (o.c.waiting & ~o.c.holds_key).label("is_chosen")
         columns = (o.c.event_id, o.c.seq, o.c.key, o.c.source, o.c.waiting, is_chosen)
@@ -89,7 +89,7 @@ class World:
             connection.execute(due.values(due_at=o.c.created_at))
 
     def expire(self, relay: str) -> None:
-        """Let the leases of a relay run out."""
+        """Let the leases of a relay expire."""
         s, r, o = self.stores.tables.shard, self.stores.tables.relay, self.stores.tables.outbox
         past = datetime.now(UTC) - PAST
         with self.stores.engine.begin() as connection:
@@ -102,7 +102,7 @@ class World:
             connection.execute(alive.values(alive_until=past))
 
     def expire_rows(self, events: Sequence[UUID]) -> None:
-        """Let the leases of rows run out, as when they are published for longer than a lease."""
+        """Let the leases of rows expire, as if their publishing took longer than a lease."""
         o = self.stores.tables.outbox
         rows = update(o).where(o.c.event_id.in_(events), o.c.lease_until.is_not(None))
         with self.stores.engine.begin() as connection:

@@ -1,4 +1,4 @@
-"""Rows behind a held key leave the line of the claims, and come back in order."""
+"""Rows after a blocked key leave the main queue of the claims, and return in order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LATER = timedelta(hours=1)
 
 
 class Clock:
-    """Of the store; a test sets it."""
+    """The clock of the store; a test sets it."""
 
     now = 0.0
 
@@ -54,7 +54,7 @@ def stores(stores: Stores, clock: Clock) -> Stores:
 
 
 def restarted(stores: Stores, clock: Clock) -> Stores:
-    """Give the relay a store that knows nothing yet."""
+    """Give the relay a new store without any state."""
     return replace(stores, outbox=SqlRelayStore(stores.engine, stores.tables, clock=clock))
 
 
@@ -93,7 +93,7 @@ def with_a_held_key(stores: Stores, clock: Clock, *, behind: int) -> tuple[UUID,
     return head, rest
 
 
-def test_rows_behind_a_held_key_leave_the_line(stores: Stores, clock: Clock) -> None:
+def test_rows_after_a_blocked_key_leave_the_main_queue(stores: Stores, clock: Clock) -> None:
     with_a_held_key(stores, clock, behind=5)
     assert in_line(stores) == 0
     assert count(stores, waiting=False, holds_key=True) == 5
@@ -102,7 +102,7 @@ def test_rows_behind_a_held_key_leave_the_line(stores: Stores, clock: Clock) -> 
 
 
 @pytest.mark.parametrize("end", ["processed", "failed"])
-def test_they_come_back_in_order_when_the_key_is_free(
+def test_blocked_rows_return_in_order_when_the_key_is_free(
     stores: Stores, clock: Clock, end: str
 ) -> None:
     head, rest = with_a_held_key(stores, clock, behind=5)
@@ -114,7 +114,7 @@ def test_they_come_back_in_order_when_the_key_is_free(
         stores.outbox.settle(again.token, Settlement(processed=[head]))
     else:
         assert stores.outbox.fail(again.token, head, reason="enough", local_rollback=None)
-    # At once, without a look.
+    # At once, without a scan.
     assert ids(claim(stores)) == rest + last
     assert count(stores, waiting=False, holds_key=True) == 0
 
@@ -125,7 +125,7 @@ def test_a_later_row_waits_for_a_blocked_row_of_its_key(stores: Stores, clock: C
     claimed = claim(stores)
     stores.outbox.settle(claimed.token, Settlement(processed=[head]))
     [last] = write(stores, envelope("k"))
-    # The relay has died right after the settlement: the next one knows of no key that became free.
+    # The relay died right after the settlement: the next relay does not know the freed keys.
     heir = restarted(stores, clock)
     heir.outbox._blocked._next_scan = clock.now + 1
     assert ids(claim(heir)) == []
@@ -150,7 +150,7 @@ def test_nothing_is_blocked_in_another_relays_shards(stores: Stores, clock: Cloc
     assert in_line(stores) == 3
 
 
-def test_a_held_key_holds_its_rows_where_the_relay_owns_its_shard_alone(
+def test_blocked_key_blocks_its_rows_with_a_single_owned_shard(
     stores: Stores, clock: Clock
 ) -> None:
     head, rest = with_a_held_key(stores, clock, behind=2)
@@ -164,21 +164,19 @@ def test_a_held_key_holds_its_rows_where_the_relay_owns_its_shard_alone(
 
 
 @pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
-def test_the_first_holder_of_a_key_counts_wherever_its_row_lies(
-    stores: Stores, clock: Clock
-) -> None:
+def test_first_holder_of_a_key_counts_at_any_row_position(stores: Stores, clock: Clock) -> None:
     head, [unblocked, _] = with_a_held_key(stores, clock, behind=2)
     o = stores.tables.outbox
     with stores.engine.begin() as connection:
         freed = update(o).where(o.c.event_id == unblocked)
         connection.execute(freed.values(holds_key=False))
-        # A new version of the row, behind the others.
+        # A new version of the row, after the other rows.
         connection.execute(update(o).where(o.c.event_id == head).values(last_error="moved"))
     with with_settings(stores, **UNINDEXED) as unindexed:
         assert ids(claim(unindexed)) == []
 
 
-def test_a_hot_key_returns_in_windows_and_as_far_as_a_row_that_waits(
+def test_hot_key_returns_in_windows_up_to_a_waiting_row(
     stores: Stores, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocked, "WINDOW", 3)
@@ -186,7 +184,7 @@ def test_a_hot_key_returns_in_windows_and_as_far_as_a_row_that_waits(
     make_due(stores)
     again = claim(stores)
     stores.outbox.settle(again.token, Settlement(processed=[head]))
-    # As if it had come late: those before it return, those behind it stay.
+    # As if it had arrived late: the rows before it return, the rows after it stay.
     o = stores.tables.outbox
     with stores.engine.begin() as connection:
         late = update(o).where(o.c.event_id == rest[7])
@@ -196,7 +194,7 @@ def test_a_hot_key_returns_in_windows_and_as_far_as_a_row_that_waits(
 
 
 @pytest.mark.parametrize("noticed", [True, False])
-def test_what_came_free_returns_in_steps_between_which_the_relay_claims(
+def test_freed_rows_return_in_steps_between_claims(
     stores: Stores, clock: Clock, monkeypatch: pytest.MonkeyPatch, noticed: bool
 ) -> None:
     keys = [f"k{n}" for n in range(2 * SHARDS)]
@@ -211,7 +209,7 @@ def test_what_came_free_returns_in_steps_between_which_the_relay_claims(
     again = claim(stores)
     settling = stores if noticed else restarted(stores, clock)
     assert settling.outbox.settle(again.token, Settlement(processed=heads)) == len(heads)
-    # No time passes for the store: each look is over as soon as it has made a step.
+    # The store's clock stands still: each scan ends as soon as it has made a step.
     taken, steps = [], 0
     while len(taken) < len(rest):
         if not noticed:
@@ -247,7 +245,7 @@ def test_a_row_of_another_source_keeps_none_blocked(
     assert column(stores, "waiting", other)
 
 
-def test_an_error_does_not_keep_a_claim_from_running(
+def test_failed_move_of_blocked_rows_does_not_stop_the_claim(
     stores: Stores, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     head, rest = with_a_held_key(stores, clock, behind=3)
@@ -263,7 +261,7 @@ def test_an_error_does_not_keep_a_claim_from_running(
     sqla_event.listen(stores.engine, "before_cursor_execute", time_out)
     assert ids(claim(stores)) == [other]
     assert len(logged(caplog.records, "blocked_rows_not_moved")) == 1
-    # Not again before each claim.
+    # Not repeated before each claim.
     caplog.clear()
     assert ids(claim(stores)) == []
     assert not caplog.records
@@ -272,8 +270,8 @@ def test_an_error_does_not_keep_a_claim_from_running(
     assert ids(claim(stores)) == rest
 
 
-def test_due_delayed_rows_behind_a_held_key_are_not_blocked(stores: Stores, clock: Clock) -> None:
-    """They would lose their due times, by which they go out."""
+def test_due_delayed_rows_after_a_blocked_key_are_not_blocked(stores: Stores, clock: Clock) -> None:
+    """Blocked rows would lose their due times, which set their order."""
     head, rest = with_a_held_key(stores, clock, behind=1)
     now = datetime.now(UTC)
     minutes = {n: write(stores, envelope("k"), at=now - timedelta(minutes=n)) for n in (1, 3, 2)}
@@ -291,9 +289,7 @@ def test_due_delayed_rows_behind_a_held_key_are_not_blocked(stores: Stores, cloc
 
 
 @pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
-def test_a_claim_looks_up_keys_where_many_rows_are_not_blocked_yet(
-    stores: Stores, clock: Clock
-) -> None:
+def test_claim_looks_up_keys_while_many_rows_are_not_blocked(stores: Stores, clock: Clock) -> None:
     keys, behind = 20, 100
     write(stores, *(envelope(f"k{n}") for n in range(keys)))
     refuse(stores, claim(stores))
@@ -326,8 +322,9 @@ def nodes_of(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class Play:
-    """Events of a few keys, one of them hot, a broker that refuses, and a relay that now and then
-    dies, or loses its shards in the middle of a pass.
+    """Random steps: a few keys, one of them hot, a broker that refuses, and a failing relay.
+
+    The relay sometimes dies, or loses its shards in the middle of a pass.
     """
 
     def __init__(self, stores: Stores, clock: Clock, seed: int) -> None:
@@ -349,7 +346,7 @@ class Play:
             self.stores = restarted(self.stores, self.clock)
 
     def lose_the_shards(self) -> None:
-        """Stand still until another relay has taken over, made a pass and stopped."""
+        """Stall until another relay has taken over, run a pass and stopped."""
         let_all_leases_run_out(self.stores)
         mine, self.stores, self.relay = self.stores, restarted(self.stores, self.clock), "heir"
         self.make_a_pass(refusals=0.5)
@@ -392,13 +389,13 @@ class Play:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_order_per_key_holds_whatever_is_blocked_when(
+def test_order_per_key_holds_in_random_plays(
     stores: Stores, clock: Clock, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(blocked, "WINDOW", 3)
     monkeypatch.setattr(fence, "WINDOW", 3)
     if seed % 2:
-        # Only the first row behind each key is blocked, so that claims rely on the fence.
+        # Only the first row after each blocked key is blocked, so that claims rely on the fence.
         monkeypatch.setattr(BlockedRows, "_block", lambda *_: None)
     play = Play(stores, clock, seed)
     for _ in range(40):

@@ -1,4 +1,4 @@
-"""A claim, and what is due in the inbox, is bounded by bytes as well as by rows."""
+"""A claim and the due rows of the inbox are bounded by bytes as well as by rows."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def stores(stores: Stores) -> Stores:
     )
 
 
-def test_a_claim_ends_where_its_bytes_do_and_the_next_goes_on(stores: Stores) -> None:
+def test_claim_ends_at_its_byte_limit_and_the_next_continues(stores: Stores) -> None:
     written = write(stores, *(envelope("k", payload='"' + "x" * 398 + '"') for _ in range(5)))
     first = claim(stores)
-    # Two are below the bound, the third reaches it.
+    # Two are below the bound; the third reaches it.
     assert ids(first) == written[:3]
     assert first.cut
     stores.outbox.settle(first.token, Settlement(processed=ids(first)))
@@ -44,7 +44,7 @@ def test_bytes_count_not_characters(stores: Stores) -> None:
     assert ids(claim(stores)) == written[:2]
 
 
-def test_one_event_is_claimed_however_large(stores: Stores) -> None:
+def test_one_event_of_any_size_is_claimed(stores: Stores) -> None:
     large, small = write(stores, envelope(payload='"' + "x" * 2 * BYTES + '"'), envelope())
     assert ids(claim(stores)) == [large]
     assert ids(claim(stores)) == [small]
@@ -72,7 +72,7 @@ def test_due_rows_end_where_their_bytes_do_and_the_next_go_on(stores: Stores) ->
     assert [e.id for e in due(stores)] == [e.id for e in sent[3:]]
 
 
-def test_one_row_is_due_however_large(stores: Stores) -> None:
+def test_one_row_of_any_size_is_due(stores: Stores) -> None:
     large, small = envelope("a", payload='"' + "x" * 2 * BYTES + '"'), envelope("b")
     receive(stores, large, small)
     assert [e.id for e in due(stores)] == [large.id]
@@ -80,10 +80,12 @@ def test_one_row_is_due_however_large(stores: Stores) -> None:
     assert [e.id for e in due(stores)] == [small.id]
 
 
-def test_the_bound_of_due_rows_is_missed_where_it_is_not_kept(
+def test_missing_byte_bound_of_due_rows_is_detected(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No mutant of the banks shows that: due rows are read, and leave no trace in the database."""
+    """No mutant of the banks shows this: due rows are only read, and leave no trace in the
+    database.
+    """
     bounded = inbox_unfinished.group_parameters
 
     def by_rows_alone(group: str, handled: Handled, limit: int, _bytes: int) -> dict[str, Any]:

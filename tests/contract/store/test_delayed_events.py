@@ -102,21 +102,21 @@ def until_due(
     return stores.outbox.until_due(relay=relay, since=since, within=within)
 
 
-def test_delayed_events_of_a_key_go_out_by_their_due_times(stores: Stores) -> None:
+def test_delayed_events_of_a_key_are_sent_by_due_time(stores: Stores) -> None:
     last = write(stores, at=ago(minutes=1))
     first = write(stores, at=ago(minutes=3))
     middle = write(stores, at=ago(minutes=2))
     assert ids(claim(stores)) == [first, middle, last]
 
 
-def test_a_claim_of_some_takes_those_of_a_key_that_were_due_first(stores: Stores) -> None:
+def test_limited_claim_takes_the_first_due_events_of_a_key(stores: Stores) -> None:
     last = write(stores, at=ago(minutes=1))
     first = write(stores, at=ago(minutes=3))
     middle = write(stores, at=ago(minutes=2))
     assert [ids(claim(stores, limit=1))[0] for _ in range(3)] == [first, middle, last]
 
 
-def test_a_delayed_event_that_is_refused_lets_the_next_due_go(stores: Stores) -> None:
+def test_refused_delayed_event_does_not_block_the_next(stores: Stores) -> None:
     refused = write(stores, at=ago(minutes=2))
     token = claim(stores).token
     again = Retry(event_id=refused, delay=HOUR, reason="refused")
@@ -126,7 +126,7 @@ def test_a_delayed_event_that_is_refused_lets_the_next_due_go(stores: Stores) ->
 
 
 @pytest.mark.parametrize("named_by", ["id", "business key"])
-def test_a_cancelled_event_is_discarded_and_on_the_record(stores: Stores, named_by: str) -> None:
+def test_cancelled_event_is_discarded_and_audited(stores: Stores, named_by: str) -> None:
     event_id = write(stores, biz_key="4711", delay=HOUR)
     due_at = row(stores, event_id).due_at
     change = cancel(stores, event_id if named_by == "id" else BizKey("things.happened", "4711"))
@@ -149,7 +149,7 @@ def test_a_business_key_names_the_event_of_its_type(stores: Stores) -> None:
 
 
 @pytest.mark.begun_by_hand
-def test_a_rescheduled_event_waits_for_its_new_time_and_is_on_the_record(stores: Stores) -> None:
+def test_rescheduled_event_waits_for_its_new_time_and_is_audited(stores: Stores) -> None:
     event_id = write(stores, delay=HOUR)
     before = row(stores, event_id).due_at
     change = reschedule(stores, event_id, Due(delay=timedelta(days=40)))
@@ -174,11 +174,11 @@ def lock_of(stores: Stores, event_id: UUID) -> Any:
 
 
 @pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
-def test_no_relay_claims_an_event_between_its_check_and_its_change(stores: Stores) -> None:
+def test_no_relay_claims_an_event_between_check_and_change(stores: Stores) -> None:
     event_id = write(stores, delay=HOUR)
 
     def claim_it() -> None:
-        """Look for the row as a claim does, which passes over locked ones."""
+        """Search for the row as a claim does, which skips locked rows."""
         with stores.engine.begin() as relay:
             assert relay.execute(lock_of(stores, event_id)).all() == []
 
@@ -223,7 +223,7 @@ def retried(stores: Stores) -> UUID:
 
 
 def unconfirmed(stores: Stores) -> UUID:
-    """The broker answered neither the first attempt, nor yes to the second."""
+    """The first attempt had no answer, and the second was refused."""
     event_id = write(stores, at=ago(minutes=1))
     stores.outbox.settle(claim(stores).token, Settlement(unconfirmed=[event_id], reason="away"))
     again = Retry(event_id=event_id, delay=HOUR, reason="refused")
@@ -260,7 +260,7 @@ def half(stores: Stores) -> UUID:
         (failed, ChangeResult.FAILED, "FAILED"),
     ],
 )
-def test_what_cannot_be_changed_is_left_alone_and_said_why(
+def test_unchangeable_event_is_left_unchanged_with_a_reason(
     stores: Stores, made: Any, result: ChangeResult, status: str | None
 ) -> None:
     event = made(stores)
@@ -273,7 +273,7 @@ def test_what_cannot_be_changed_is_left_alone_and_said_why(
     assert audit(stores) == noted
 
 
-def test_what_waits_is_listed_the_next_due_first(stores: Stores) -> None:
+def test_waiting_events_are_listed_by_due_time(stores: Stores) -> None:
     later = write(stores, "a", delay=3 * HOUR)
     sooner = write(stores, "b", biz_key="7", delay=HOUR)
     overdue = write(stores, "c", at=ago(minutes=1))
@@ -292,7 +292,7 @@ def test_what_waits_is_listed_the_next_due_first(stores: Stores) -> None:
     assert HOUR - MINUTE < event.left <= HOUR + ROUNDING
 
 
-def test_what_the_broker_has_refused_can_still_be_called_back(stores: Stores) -> None:
+def test_refused_delayed_event_can_still_be_cancelled(stores: Stores) -> None:
     event_id = retried(stores)
     with stores.engine.begin() as connection:
         [event] = SqlDelayedEventStore(stores.tables).waiting(connection, limit=9)
@@ -301,7 +301,7 @@ def test_what_the_broker_has_refused_can_still_be_called_back(stores: Stores) ->
     assert row(stores, event_id).status == "DISCARDED"
 
 
-def test_what_was_not_delayed_and_is_refused_keeps_its_place_and_is_not_listed(
+def test_refused_ordinary_event_is_not_listed_as_delayed(
     stores: Stores,
 ) -> None:
     event_id = write(stores)
@@ -311,7 +311,7 @@ def test_what_was_not_delayed_and_is_refused_keeps_its_place_and_is_not_listed(
     assert cancel(stores, event_id).result is ChangeResult.NOT_DELAYED
 
 
-def test_a_relay_learns_when_the_next_of_its_events_is_due(stores: Stores) -> None:
+def test_relay_gets_the_due_time_of_its_next_event(stores: Stores) -> None:
     claim(stores)
     assert until_due(stores) is None
     write(stores, "a", delay=2 * HOUR)
@@ -321,7 +321,7 @@ def test_a_relay_learns_when_the_next_of_its_events_is_due(stores: Stores) -> No
     assert HOUR - MINUTE < left <= HOUR + ROUNDING
 
 
-def test_the_next_due_of_a_shard_is_found_whenever_it_was_written(stores: Stores) -> None:
+def test_next_due_event_of_a_shard_is_found_in_any_write_order(stores: Stores) -> None:
     claim(stores)
     for hours in (3, 1, 2):
         write(stores, "a", delay=hours * HOUR)
@@ -331,7 +331,7 @@ def test_the_next_due_of_a_shard_is_found_whenever_it_was_written(stores: Stores
 
 
 @pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
-def test_the_next_due_of_a_shard_is_found_wherever_its_row_lies(stores: Stores) -> None:
+def test_next_due_event_of_a_shard_is_found_at_any_row_position(stores: Stores) -> None:
     claim(stores)
     for hours in (3, 1, 2):
         write(stores, "a", delay=hours * HOUR)
@@ -341,7 +341,7 @@ def test_the_next_due_of_a_shard_is_found_wherever_its_row_lies(stores: Stores) 
     assert HOUR - MINUTE < left <= HOUR + ROUNDING
 
 
-def test_a_relay_looks_no_further_ahead_than_it_asks(stores: Stores) -> None:
+def test_next_due_time_is_searched_only_within_the_given_time(stores: Stores) -> None:
     claim(stores)
     write(stores, "a", delay=HOUR)
     assert until_due(stores, within=HOUR - MINUTE) is None
@@ -358,7 +358,7 @@ def test_the_next_due_time_counts_retries_but_no_claimed_rows(stores: Stores) ->
     assert until_due(stores, since=HOUR, relay="another") is None
 
 
-def test_what_became_due_since_the_last_claim_is_due_now_and_what_was_before_is_not(
+def test_only_events_due_since_the_last_claim_are_due_now(
     stores: Stores,
 ) -> None:
     claim(stores)
@@ -369,6 +369,6 @@ def test_what_became_due_since_the_last_claim_is_due_now_and_what_was_before_is_
     assert left < timedelta(0)
 
 
-def test_what_a_relay_has_claimed_is_not_due_once_more(stores: Stores) -> None:
+def test_claimed_event_is_not_due_again(stores: Stores) -> None:
     claimed(stores)
     assert until_due(stores, since=HOUR) is None

@@ -1,4 +1,4 @@
-"""What an operator discards is never handled, on the record, and leaves the rest as it is."""
+"""A discard of an operator is final and audited, and leaves all other rows unchanged."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def an_event(kind: TxKind = TxKind.COMMIT, *, of: UUID | None = None, key: str =
 
 
 def put(stores: Stores, envelope: Envelope, status: str, **columns: Any) -> Envelope:
-    """Set a row to a state, by force: of the inbox for a `consumer_group`, else of the outbox."""
+    """Set a row to a state, by force: of the inbox with a `consumer_group`, else of the outbox."""
     now = datetime.now(UTC)
     values: dict[str, Any] = values_of(envelope) | {
         "status": status,
@@ -103,7 +103,7 @@ def audits(stores: Stores) -> list[Mapping[str, Any]]:
 
 
 @pytest.mark.begun_by_hand
-def test_a_row_in_each_waiting_state_is_discarded_on_the_record(stores: Stores) -> None:
+def test_row_in_each_waiting_state_is_discarded_with_audit(stores: Stores) -> None:
     event, rollback, record = failed(stores), dead(stores), parked(stores)
     rows = [letter(stores, event), letter(stores, rollback), record]
 
@@ -125,7 +125,7 @@ def test_a_row_in_each_waiting_state_is_discarded_on_the_record(stores: Stores) 
     assert [details[str(row)]["reason"] for row in rows] == [row.reason for row in rows]
 
 
-def test_the_record_of_a_discarded_rollback_has_the_effect_that_stays(stores: Stores) -> None:
+def test_audit_of_a_discarded_rollback_names_the_kept_effect(stores: Stores) -> None:
     taken_back = new_event_id()
     unsent = an_event(TxKind.ROLLBACK, of=taken_back)
     put(stores, unsent, OutboxStatus.FAILED)
@@ -138,7 +138,7 @@ def test_the_record_of_a_discarded_rollback_has_the_effect_that_stays(stores: St
         assert f"the effect of event {taken_back} of orders stays" in detail["consequence"]
 
 
-def test_the_record_of_an_unconfirmed_event_has_the_doubt(stores: Stores) -> None:
+def test_audit_of_an_unconfirmed_event_names_the_uncertainty(stores: Stores) -> None:
     discard(stores, letter(stores, failed(stores, unconfirmed=True)))
 
     (entry,) = audits(stores)
@@ -186,7 +186,7 @@ def test_each_event_that_moved_is_named_with_its_own_status(stores: Stores) -> N
     assert left == dict(zip(map(str, seen), statuses, strict=True))
 
 
-def test_each_group_whose_rollback_moved_is_named_with_its_status(stores: Stores) -> None:
+def test_each_group_with_a_moved_rollback_is_named_with_status(stores: Stores) -> None:
     rollback = dead(stores)
     put(stores, rollback, InboxStatus.DEAD, consumer_group="ledger")
     seen = letters(stores).find(rollback.id)
@@ -202,7 +202,7 @@ def test_each_group_whose_rollback_moved_is_named_with_its_status(stores: Stores
     assert left == {str(row): statuses[row.group or ""] for row in seen}
 
 
-def test_a_discarded_record_is_named_so_between_parked_ones(stores: Stores) -> None:
+def test_discarded_record_is_reported_among_parked_ones(stores: Stores) -> None:
     records = [RECORD._replace(offset=offset) for offset in (6, 7, 8)]
     stores.inbox.receive(GROUP, [], [Parked(record=r, reason="no CloudEvent") for r in records])
     at = {"topic": RECORD.topic, "partition": RECORD.partition}
@@ -215,14 +215,14 @@ def test_a_discarded_record_is_named_so_between_parked_ones(stores: Stores) -> N
 
 
 @pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
-def test_the_rows_of_an_event_are_found_by_group_wherever_they_lie(stores: Stores) -> None:
+def test_rows_of_an_event_are_found_by_group_at_any_position(stores: Stores) -> None:
     rollback = dead(stores)
     put(stores, rollback, InboxStatus.DEAD, consumer_group="ledger")
     with with_settings(stores, **UNINDEXED) as unindexed:
         assert [row.group for row in letters(unindexed).find(rollback.id)] == ["ledger", GROUP]
 
 
-def test_a_row_that_is_gone_is_named_and_the_others_are_discarded(stores: Stores) -> None:
+def test_missing_row_is_named_and_the_others_are_discarded(stores: Stores) -> None:
     record, event = parked(stores), letter(stores, failed(stores))
     with stores.engine.begin() as connection:
         connection.execute(stores.tables.parked.delete())
@@ -233,7 +233,7 @@ def test_a_row_that_is_gone_is_named_and_the_others_are_discarded(stores: Stores
     assert len(audits(stores)) == 1
 
 
-def test_a_second_discard_changes_nothing_and_is_not_on_the_record(stores: Stores) -> None:
+def test_second_discard_changes_nothing_and_is_not_audited(stores: Stores) -> None:
     rows = [letter(stores, failed(stores)), letter(stores, dead(stores)), parked(stores)]
     discard(stores, *rows)
 
@@ -243,7 +243,7 @@ def test_a_second_discard_changes_nothing_and_is_not_on_the_record(stores: Store
     assert len(audits(stores)) == len(rows)
 
 
-def test_of_two_groups_the_row_of_one_is_discarded(stores: Stores) -> None:
+def test_discard_covers_the_row_of_one_group(stores: Stores) -> None:
     rollback = dead(stores)
     put(stores, rollback, InboxStatus.DEAD, consumer_group="ledger")
     ledger, orders = letters(stores).find(rollback.id)
@@ -257,7 +257,7 @@ def test_of_two_groups_the_row_of_one_is_discarded(stores: Stores) -> None:
     assert orders.group == GROUP
 
 
-def test_what_is_discarded_waits_for_no_operator(stores: Stores) -> None:
+def test_discarded_rows_are_not_listed_for_operators(stores: Stores) -> None:
     rows = [letter(stores, failed(stores)), letter(stores, dead(stores)), parked(stores)]
     discard(stores, *rows)
 
@@ -265,8 +265,8 @@ def test_what_is_discarded_waits_for_no_operator(stores: Stores) -> None:
     assert letters(stores).parked(limit=10) == []
 
 
-def test_a_discarded_event_is_never_claimed_and_holds_no_key(stores: Stores) -> None:
-    # It FAILED as a retry that held its key.
+def test_discarded_event_is_never_claimed_and_blocks_no_key(stores: Stores) -> None:
+    # The event FAILED as a retry that blocked its key.
     event = failed(stores, holds_key=True, waiting=True)
     discard(stores, letter(stores, event))
     later = put(stores, an_event(), OutboxStatus.INIT, settled_at=None, attempts=0)
@@ -277,7 +277,7 @@ def test_a_discarded_event_is_never_claimed_and_holds_no_key(stores: Stores) -> 
     assert [each.envelope.id for each in claim.events] == [later.id]
 
 
-def test_a_discarded_rollback_is_never_tried_and_holds_no_key(stores: Stores) -> None:
+def test_discarded_rollback_is_never_tried_and_blocks_no_key(stores: Stores) -> None:
     rollback = dead(stores)
     discard(stores, letter(stores, rollback))
     later = an_event(TxKind.ROLLBACK, of=new_event_id())
@@ -292,7 +292,7 @@ def test_a_discarded_rollback_is_never_tried_and_holds_no_key(stores: Stores) ->
     assert letter(stores, rollback).status is InboxStatus.DISCARDED
 
 
-def test_a_discarded_record_that_comes_again_stays_discarded(stores: Stores) -> None:
+def test_redelivered_discarded_record_stays_discarded(stores: Stores) -> None:
     record = parked(stores)
     discard(stores, record)
 
@@ -322,7 +322,7 @@ def test_a_discard_leaves_every_other_record_parked(stores: Stores, other: Recei
     assert [done.done for done in discard(stores, *found)] == [True]
 
 
-def test_a_discarded_record_is_reported_beside_one_that_is_parked(stores: Stores) -> None:
+def test_discarded_record_is_reported_next_to_a_parked_one(stores: Stores) -> None:
     first, second = parked(stores), parked(stores, b"another one")
     discard(stores, first)
 
@@ -356,13 +356,13 @@ def test_the_purge_counts_the_retention_from_the_discard(stores: Stores) -> None
 
 
 def purge_all(stores: Stores, **limits: Any) -> int:
-    """Walk to the end and over what is young by its id."""
+    """Walk to the end, and past the rows that are young by their id."""
     walks = (stores.purge.purge_outbox, stores.purge.purge_inbox)
     removed = sum(walk(**limits).removed for walk in (*walks, *walks))
     return removed + stores.purge.purge_parked(waiting=None, **limits).removed
 
 
-def test_the_purge_keeps_a_discarded_event_that_a_waiting_rollback_takes_back(
+def test_purge_keeps_a_discarded_event_of_a_waiting_rollback(
     stores: Stores,
 ) -> None:
     event = failed(stores)
@@ -377,7 +377,7 @@ def test_the_purge_keeps_a_discarded_event_that_a_waiting_rollback_takes_back(
     assert letters(stores).find(event.id) == []
 
 
-def test_waiting_records_are_purged_where_a_retention_of_theirs_is_set(stores: Stores) -> None:
+def test_waiting_records_are_purged_only_with_a_retention(stores: Stores) -> None:
     parked(stores)
     age(stores, parked_at=datetime.now(UTC) - 2 * DAY)
     limits = {"older_than": HOUR, "limit": 1}
@@ -388,7 +388,7 @@ def test_waiting_records_are_purged_where_a_retention_of_theirs_is_set(stores: S
     assert letters(stores).parked(limit=10) == []
 
 
-def test_discarded_records_are_purged_beside_a_retention_of_waiting_ones(stores: Stores) -> None:
+def test_discarded_records_are_purged_before_waiting_ones(stores: Stores) -> None:
     discarded, _waiting = parked(stores), parked(stores, b"another one")
     discard(stores, discarded)
     age(stores, parked_at=datetime.now(UTC) - 2 * DAY)
@@ -403,7 +403,7 @@ def test_discarded_records_are_purged_beside_a_retention_of_waiting_ones(stores:
 
 
 @pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
-def test_the_purge_waits_for_no_record_that_is_being_discarded(stores: Stores) -> None:
+def test_purge_does_not_wait_for_a_record_being_discarded(stores: Stores) -> None:
     busy, free = parked(stores), parked(stores, b"another one")
     age(stores, parked_at=datetime.now(UTC) - 2 * DAY)
     p = stores.tables.parked

@@ -1,4 +1,4 @@
-"""While keys are held, claims start after the rows behind them, and pass over no other row."""
+"""While keys are blocked, claims start after the rows of these keys, and pass no other row."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
 
 KEYS = 20
 BEHIND = 50
-"""Rows of each key."""
+"""The number of rows of each key."""
 
 
 @pytest.fixture
@@ -48,12 +48,12 @@ def migrated_url(undisturbed_url: str) -> str:
 
 @pytest.fixture(autouse=True)
 def _rows_stay_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in the first minutes with a large pile: none but the first of each key is blocked."""
+    """Block only the first row of each key, as in the first minutes with many rows."""
     monkeypatch.setattr(BlockedRows, "_block", lambda *_: None)
 
 
 def pile_up(stores: Stores) -> tuple[list[UUID], list[UUID]]:
-    """Return the rows that hold their keys, and those behind them, most of them in the line."""
+    """Return the rows that block their keys, and the rows after them, most in the main queue."""
     heads = write(stores, *(envelope(f"k{n}") for n in range(KEYS)))
     refuse(stores, claim(stores))
     rest = write(stores, *(envelope(f"k{n % KEYS}") for n in range(KEYS * BEHIND)))
@@ -63,7 +63,7 @@ def pile_up(stores: Stores) -> tuple[list[UUID], list[UUID]]:
 
 
 def let_the_fence_follow(stores: Stores, clock: Clock) -> int:
-    """Make looks until the fence is where the line ends now, and return its number."""
+    """Scan until the fence is at the present end of the queue, and return its number."""
     for _ in range(2):
         clock.now += 2 * SETTLING_S + 1
         assert ids(claim(stores)) == []
@@ -96,7 +96,7 @@ def claims_noted(stores: Stores) -> Iterator[list[tuple[str, Any]]]:
 
 
 def rows_walked(stores: Stores, statement: str, parameters: Any) -> int:
-    """Run a claim once more, undo it, and return how many rows of the line it read."""
+    """Run a claim once more, undo it, and return how many rows of the queue it read."""
     with stores.engine.connect() as connection:
         explained = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"
         [top] = connection.exec_driver_sql(explained, parameters).scalar_one()
@@ -107,7 +107,7 @@ def rows_walked(stores: Stores, statement: str, parameters: Any) -> int:
 
 
 @pytest.mark.parametrize("window", [7, 50_000])
-def test_a_claim_walks_over_no_row_behind_a_held_key(
+def test_claim_reads_no_row_after_a_blocked_key(
     stores: Stores, clock: Clock, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
     monkeypatch.setattr(fence, "WINDOW", window)
@@ -121,7 +121,7 @@ def test_a_claim_walks_over_no_row_behind_a_held_key(
     assert rows_walked(stores, *run[0]) <= 1
 
 
-def test_scans_follow_each_other_until_there_is_a_fence_and_then_make_pauses(
+def test_scans_pause_only_after_a_fence_exists(
     stores: Stores, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fence, "WINDOW", KEYS * BEHIND // 4)
@@ -130,7 +130,7 @@ def test_scans_follow_each_other_until_there_is_a_fence_and_then_make_pauses(
     for _ in range(2):
         clock.now += 2 * SETTLING_S + 1
         assert ids(claim(stores)) == []
-    # No more time passes: the clock is the store's.
+    # No more time passes: the store uses the test's clock.
     pauses = []
     for _ in range(12):
         assert ids(claim(stores)) == []
@@ -141,12 +141,10 @@ def test_scans_follow_each_other_until_there_is_a_fence_and_then_make_pauses(
     assert stores.outbox._blocked.fence.seq == last_in_line(stores)
 
 
-def test_nothing_overtakes_a_passed_row_when_its_key_is_freed_elsewhere(
-    stores: Stores, clock: Clock
-) -> None:
+def test_row_of_a_key_freed_elsewhere_is_not_overtaken(stores: Stores, clock: Clock) -> None:
     heads, rest = pile_up(stores)
     let_the_fence_follow(stores, clock)
-    # By the owner before, back from a standstill: this relay's store learns nothing of it.
+    # By the previous owner after a stall: this relay's store gets no notice of it.
     o = stores.tables.outbox
     with stores.engine.begin() as connection:
         settled = {"status": OutboxStatus.PROCESSED.value, "settled_at": o.c.created_at}
@@ -157,7 +155,7 @@ def test_nothing_overtakes_a_passed_row_when_its_key_is_freed_elsewhere(
     assert ids(claim(stores)) == [*rest[::KEYS], last]
 
 
-def test_the_rows_of_a_freed_key_come_back_in_order(stores: Stores, clock: Clock) -> None:
+def test_rows_of_a_freed_key_return_in_order(stores: Stores, clock: Clock) -> None:
     heads, rest = pile_up(stores)
     let_the_fence_follow(stores, clock)
     [last] = write(stores, envelope("k0"))
@@ -201,7 +199,7 @@ def test_a_replayed_row_is_found_below_the_fence(stores: Stores, clock: Clock) -
 
 
 def write_late(stores: Stores, slow: Connection, like: UUID) -> None:
-    """Write a row whose number in the sequence is lower than those committed before it."""
+    """Write a row whose sequence number is lower than the rows committed before it."""
     o = stores.tables.outbox
     late = {c.name: c for c in o.c if c.name not in {"event_id", "seq"}} | {
         "key": text("'late'"),
@@ -213,7 +211,7 @@ def write_late(stores: Stores, slow: Connection, like: UUID) -> None:
     slow.execute(o.insert().from_select(list(late), copied))
 
 
-def test_the_fence_waits_for_a_transaction_that_may_write_below_it(
+def test_fence_waits_for_a_transaction_that_may_write_below_it(
     stores: Stores, clock: Clock
 ) -> None:
     heads, _ = pile_up(stores)
@@ -238,7 +236,7 @@ def test_the_fence_stays_below_rows_written_since_its_target(stores: Stores, clo
     assert len(ids(claim(stores))) == 1
 
 
-def test_rows_of_new_shards_are_walked_over_once_more(stores: Stores, clock: Clock) -> None:
+def test_rows_of_new_shards_are_read_again(stores: Stores, clock: Clock) -> None:
     pile_up(stores)
     let_the_fence_follow(stores, clock)
     with stores.engine.begin() as connection:
@@ -308,7 +306,7 @@ def test_a_lease_that_ends_during_a_sweep_moves_no_fence(stores: Stores, clock: 
 
     def end_the_leases(by: Connection, __: object, statement: str, *___: object) -> None:
         if "looked_at" in statement:
-            # In the transaction of the sweep, which has locked them.
+            # In the transaction of the sweep, which has locked the rows.
             set_leases(by, -1)
 
     sqla_event.listen(stores.engine, "before_cursor_execute", end_the_leases)

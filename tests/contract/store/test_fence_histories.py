@@ -1,4 +1,4 @@
-"""Random histories of relays whose fences move all the time: no event overtakes, none is lost."""
+"""Random histories of relays whose fences move often: no event overtakes, none is lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.contract.histories.mutants import MUTANTS
 from tests.contract.histories.world import Violation
 
 SEEDS = (7, 2, 4, 8, 1, 5, 3)
-"""Those that find most defects come first; look for new ones when the course has changed."""
+"""The seeds that find most defects come first; search for new seeds if the steps change."""
 
 pytestmark = pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
 
@@ -27,7 +27,7 @@ def test_no_event_overtakes_and_none_is_lost(stores: Stores, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_the_histories_find_each_defect_of_the_fence(
+def test_histories_detect_each_defect_of_the_fence(
     stores: Stores, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     MUTANTS[name](monkeypatch)

@@ -1,4 +1,4 @@
-"""What every store of half messages does, whatever the database."""
+"""The behaviour of every store of half messages, on each database."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def change(stores: Stores, event_id: UUID, **columns: Any) -> None:
 
 
 def let_time_pass(stores: Stores, *event_ids: UUID) -> None:
-    """Have the next check of messages be due."""
+    """Make the next check of messages due."""
     for event_id in event_ids:
         change(stores, event_id, check_at=datetime.now(UTC) - timedelta(seconds=1))
 
@@ -95,7 +95,7 @@ def claimed(stores: Stores) -> list[UUID]:
 
 
 def claim_checks(stores: Stores, *event_ids: UUID, limit: int = 10) -> CheckClaim:
-    """Claim what is due for a check, with the next one of these messages."""
+    """Claim the messages that are due for a check, after making the next check of these due."""
     let_time_pass(stores, *event_ids)
     return stores.half.claim_checks(TYPE, limit=limit)
 
@@ -107,7 +107,7 @@ def named(claim: CheckClaim) -> list[UUID]:
 def answer(
     stores: Stores, claim: CheckClaim, *outcomes: LocalOutcome, reason: str = "as it said"
 ) -> list[UUID]:
-    """Answer the checks of a claim, and return for which of them it counts."""
+    """Answer the checks of a claim, and return the messages for which the answer counts."""
     said = [CheckResult(c, o, reason) for c, o in zip(claim.checks, outcomes, strict=True)]
     return sorted(stores.half.answer(claim.token, said))
 
@@ -123,7 +123,7 @@ def test_a_half_message_blocks_no_event_of_its_key(stores: Stores) -> None:
     assert claimed(stores) == written
 
 
-def test_a_commit_lets_it_out_as_it_was_prepared(stores: Stores) -> None:
+def test_commit_releases_the_event_as_it_was_prepared(stores: Stores) -> None:
     prepared = envelope("k", biz_key="b", headers={"h": "v"}, payload='{"a":1}')
     [event_id] = prepare(stores, prepared)
     assert stores.half.resolve([event_id], COMMIT) == {event_id: OutboxStatus.HALF}
@@ -132,7 +132,7 @@ def test_a_commit_lets_it_out_as_it_was_prepared(stores: Stores) -> None:
     assert event.envelope.evolve(time=prepared.time) == prepared
 
 
-def test_its_place_in_line_is_that_of_its_commit(stores: Stores) -> None:
+def test_half_message_is_queued_at_its_commit(stores: Stores) -> None:
     early, late = prepare(stores, envelope("k")), prepare(stores, envelope("k"))
     between = add(stores, envelope("k"))
     stores.half.resolve(late, COMMIT)
@@ -141,20 +141,20 @@ def test_its_place_in_line_is_that_of_its_commit(stores: Stores) -> None:
     assert claimed(stores) == [*between, *late, *last, *early]
 
 
-def test_messages_that_end_together_are_in_line_as_they_were_named(stores: Stores) -> None:
+def test_messages_committed_together_keep_the_order_of_the_call(stores: Stores) -> None:
     first, second, third = prepare(stores, *(envelope("k") for _ in range(3)))
     stores.half.resolve([second, third, first], COMMIT)
     assert claimed(stores) == [second, third, first]
 
 
-def test_it_exists_from_its_commit_on(stores: Stores) -> None:
+def test_age_of_a_half_message_starts_at_its_commit(stores: Stores) -> None:
     [event_id] = prepare(stores)
     change(stores, event_id, created_at=datetime.now(UTC) - HOUR)
     stores.half.resolve([event_id], COMMIT)
     assert datetime.now(UTC) - row(stores, event_id)["created_at"] < HOUR / 2
 
 
-def test_a_rollback_discards_it_for_good(stores: Stores) -> None:
+def test_rollback_discards_a_half_message_permanently(stores: Stores) -> None:
     [event_id] = prepare(stores)
     stores.half.resolve([event_id], ROLLBACK)
     assert row(stores, event_id)["status"] == "DISCARDED"
@@ -188,7 +188,7 @@ def test_a_chosen_delay_begins_with_the_commit(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("ago", [-HOUR, HOUR], ids=["to come", "past"])
-def test_a_chosen_time_is_kept_past_or_to_come(stores: Stores, ago: timedelta) -> None:
+def test_chosen_time_is_kept_in_the_past_or_the_future(stores: Stores, ago: timedelta) -> None:
     at = datetime.now(UTC) - ago
     [event_id] = prepare(stores, at=at)
     assert claimed(stores) == [], "whatever the time, it is half"
@@ -204,7 +204,7 @@ def test_a_delayed_half_message_blocks_no_event_after_its_commit(stores: Stores)
     assert claimed(stores) == written
 
 
-def test_a_business_key_is_refused_while_another_holds_it(stores: Stores) -> None:
+def test_business_key_is_refused_while_it_is_in_use(stores: Stores) -> None:
     prepare(stores, envelope(biz_key="b"))
     with pytest.raises(EventRefused, match="biz_key"):
         prepare(stores, envelope(biz_key="b"))
@@ -247,7 +247,7 @@ def test_a_message_may_have_an_immunity_of_its_own(stores: Stores) -> None:
     assert named(claim_checks(stores)) == [at_once]
 
 
-def test_a_check_is_given_to_one_and_comes_again_after_the_interval(stores: Stores) -> None:
+def test_check_is_claimed_once_and_is_due_after_the_interval(stores: Stores) -> None:
     [event_id] = prepare(stores)
     [check] = claim_checks(stores, event_id).checks
     assert (check.envelope.id, check.number) == (event_id, 1)
@@ -264,7 +264,7 @@ def test_the_count_of_a_check_is_committed_before_it_is_made(stores: Stores) -> 
 
 
 @pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK, UNKNOWN])
-def test_the_answer_of_a_check_that_was_overtaken_by_the_next_changes_nothing(
+def test_answer_of_an_overtaken_check_changes_nothing(
     stores: Stores, outcome: LocalOutcome
 ) -> None:
     [event_id] = prepare(stores)
@@ -290,7 +290,7 @@ def test_the_interval_grows_where_a_factor_is_set(stores: Stores) -> None:
     assert [round(p.total_seconds() / 10) for p in pauses] == [3, 6, 10, 10]
 
 
-def test_a_check_is_of_its_event_type(stores: Stores) -> None:
+def test_check_claims_only_messages_of_its_event_type(stores: Stores) -> None:
     let_time_pass(stores, *prepare(stores))
     assert stores.half.claim_checks("things.else", limit=10).checks == []
 
@@ -308,7 +308,9 @@ def test_a_claim_takes_the_longest_due_up_to_its_limit(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize(("outcome", "status"), [(COMMIT, "INIT"), (ROLLBACK, "DISCARDED")])
-def test_an_answer_ends_it(stores: Stores, outcome: LocalOutcome, status: str) -> None:
+def test_answer_resolves_the_half_message(
+    stores: Stores, outcome: LocalOutcome, status: str
+) -> None:
     [event_id] = prepare(stores)
     assert answer(stores, claim_checks(stores, event_id), outcome) == [event_id]
     after = row(stores, event_id)
@@ -325,7 +327,7 @@ def test_answers_that_differ_are_written_down_together(stores: Stores) -> None:
     assert found == ["INIT", "DISCARDED", "HALF", "DISCARDED"]
 
 
-def test_messages_that_are_committed_by_one_batch_are_in_line_as_they_were_prepared(
+def test_messages_committed_by_one_batch_keep_prepare_order(
     stores: Stores,
 ) -> None:
     written = prepare(stores, *(envelope("k") for _ in range(20)))
@@ -339,7 +341,7 @@ def test_messages_that_are_committed_by_one_batch_are_in_line_as_they_were_prepa
 
 @pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK, UNKNOWN])
 @pytest.mark.parametrize("word", [COMMIT, ROLLBACK])
-def test_an_answer_counts_only_while_it_is_half(
+def test_answer_counts_only_while_the_message_is_half(
     stores: Stores, word: LocalOutcome, outcome: LocalOutcome
 ) -> None:
     [event_id] = prepare(stores)
@@ -350,7 +352,7 @@ def test_an_answer_counts_only_while_it_is_half(
     assert row(stores, event_id) == before
 
 
-def test_unknown_leaves_it_half_with_the_reason(stores: Stores) -> None:
+def test_unknown_leaves_the_message_half_with_the_reason(stores: Stores) -> None:
     [event_id] = prepare(stores)
     claim = claim_checks(stores, event_id)
     assert answer(stores, claim, UNKNOWN, reason="nobody home") == [event_id]
@@ -366,7 +368,7 @@ def test_a_check_that_was_not_made_is_released_uncounted(stores: Stores) -> None
     assert [(c.envelope.id, c.number) for c in again.checks] == [(unmade, 1)]
 
 
-def test_what_was_not_answered_is_asked_about_alone_in_its_turn(stores: Stores) -> None:
+def test_unanswered_check_is_claimed_alone_next_time(stores: Stores) -> None:
     lost = prepare(stores, envelope(), envelope())
     claim_checks(stores, *lost)
     others = prepare(stores, envelope(), envelope())
@@ -388,7 +390,7 @@ def test_answered_or_released_checks_are_batched_again(stores: Stores) -> None:
 
 @contextmanager
 def locked(stores: Stores, event_id: UUID) -> Iterator[None]:
-    """Hold the lock of a row, as a commit call that has not ended yet."""
+    """Keep the lock of a row, as a commit call in progress does."""
     o = stores.tables.outbox
     with stores.engine.begin() as connection:
         connection.execute(select(o.c.event_id).where(o.c.event_id == event_id).with_for_update())
@@ -406,7 +408,7 @@ def test_a_claim_of_checks_waits_for_no_locked_message(stores: Stores) -> None:
 
 @pytest.mark.parametrize("stores", ["sqlite"], indirect=True)
 def test_a_message_that_ends_during_the_claim_is_not_checked(stores: Stores) -> None:
-    """Without row locks it ends between being found and being taken."""
+    """Without row locks, the message ends between being found and being claimed."""
     [event_id] = prepare(stores)
     let_time_pass(stores, event_id)
     with before_first_update(stores.engine, lambda: stores.half.resolve([event_id], COMMIT)):
@@ -416,8 +418,8 @@ def test_a_message_that_ends_during_the_claim_is_not_checked(stores: Stores) -> 
 
 
 @pytest.mark.parametrize("stores", ["sqlite"], indirect=True)
-def test_an_unknown_outcome_leaves_a_message_that_ended_meanwhile(stores: Stores) -> None:
-    """Its row may be leased to a relay by then."""
+def test_unknown_outcome_leaves_a_message_that_ended_meanwhile(stores: Stores) -> None:
+    """Its row may be leased to a relay at that time."""
     [event_id] = prepare(stores)
     checks = claim_checks(stores, event_id)
 
@@ -433,7 +435,7 @@ def test_an_unknown_outcome_leaves_a_message_that_ended_meanwhile(stores: Stores
 
 
 @pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
-def test_a_batch_is_in_line_as_prepared_wherever_its_rows_lie(stores: Stores) -> None:
+def test_batch_keeps_its_prepare_order_at_any_row_position(stores: Stores) -> None:
     written = prepare(stores, *(envelope("k") for _ in range(5)))
     with with_settings(stores, **UNINDEXED) as unindexed:
         checks = claim_checks(unindexed, *reversed(written))
@@ -463,7 +465,7 @@ def use_up(stores: Stores, event_id: UUID) -> None:
     let_time_pass(stores, event_id)
 
 
-def test_after_the_last_check_it_waits_for_an_operator(stores: Stores) -> None:
+def test_message_waits_for_an_operator_after_the_last_check(stores: Stores) -> None:
     [event_id] = prepare(stores)
     use_up(stores, event_id)
     assert named(claim_checks(stores)) == []
@@ -490,7 +492,7 @@ def test_a_half_message_that_is_too_old_waits_for_an_operator(stores: Stores) ->
     assert row(stores, young)["status"] == "HALF"
 
 
-def test_one_that_is_too_old_is_neither_checked_nor_claimed(stores: Stores) -> None:
+def test_half_message_too_old_is_neither_checked_nor_claimed(stores: Stores) -> None:
     [event_id] = prepare(stores)
     let_time_pass(stores, event_id)
     change(stores, event_id, due_at=datetime.now(UTC) - timedelta(seconds=1))
@@ -498,7 +500,7 @@ def test_one_that_is_too_old_is_neither_checked_nor_claimed(stores: Stores) -> N
     assert claimed(stores) == []
 
 
-def test_parking_goes_in_batches(stores: Stores) -> None:
+def test_parking_runs_in_batches(stores: Stores) -> None:
     for event_id in prepare(stores, *(envelope() for _ in range(3))):
         use_up(stores, event_id)
     assert [len(stores.half.park(limit=2)) for _ in range(3)] == [2, 1, 0]
@@ -559,7 +561,7 @@ def test_unresolved_half_messages_are_listed_first(stores: Stores) -> None:
     assert [m.envelope.id for m in stores.admin.latest(limit=10, topic="other")] == [other]
 
 
-def test_half_messages_are_listed_from_the_oldest_and_without_those_that_ended(
+def test_open_half_messages_are_listed_oldest_first(
     stores: Stores,
 ) -> None:
     written = prepare(stores, *(envelope() for _ in range(5)))
@@ -573,7 +575,7 @@ def test_half_messages_are_listed_from_the_oldest_and_without_those_that_ended(
     assert [m.envelope.id for m in stores.admin.latest(limit=10)] == half[::-1]
 
 
-def test_an_ordinary_event_is_no_half_message(stores: Stores) -> None:
+def test_ordinary_event_is_not_found_as_a_half_message(stores: Stores) -> None:
     [event_id] = add(stores, envelope())
     assert stores.admin.find(event_id) is None
 
@@ -589,7 +591,7 @@ def test_a_local_transaction_that_committed_is_found(stores: Stores) -> None:
     assert stores.barrier.ask(event_id) is COMMIT
 
 
-def test_to_ask_about_one_that_committed_writes_nothing(stores: Stores) -> None:
+def test_query_of_a_committed_barrier_writes_nothing(stores: Stores) -> None:
     event_id = new_event_id()
     with stores.engine.begin() as connection:
         stores.barrier.enter(connection, [event_id])
@@ -603,7 +605,7 @@ def test_to_ask_about_one_that_committed_writes_nothing(stores: Stores) -> None:
     assert written == []
 
 
-def test_one_that_rolled_back_is_shut_out(stores: Stores) -> None:
+def test_rolled_back_local_transaction_is_shut_out(stores: Stores) -> None:
     event_id = new_event_id()
     with stores.engine.connect() as connection:
         stores.barrier.enter(connection, [event_id])
@@ -624,7 +626,7 @@ def test_a_late_local_transaction_cannot_commit(stores: Stores) -> None:
     assert stores.barrier.ask(event_id) is ROLLBACK
 
 
-def test_what_has_entered_is_there_until_a_part_of_it_is_undone(stores: Stores) -> None:
+def test_barrier_has_entered_until_a_part_of_it_is_undone(stores: Stores) -> None:
     first, second = new_event_id(), new_event_id()
     with stores.engine.connect() as connection:
         stores.barrier.enter(connection, [first])
@@ -638,15 +640,15 @@ def test_what_has_entered_is_there_until_a_part_of_it_is_undone(stores: Stores) 
         assert not stores.barrier.has_entered(connection, [first])
 
 
-def test_what_a_check_has_shut_out_has_not_entered(stores: Stores) -> None:
-    """Its row is there, whichever transaction looks."""
+def test_message_shut_out_by_a_check_has_not_entered(stores: Stores) -> None:
+    """The row of the check exists for each transaction that queries it."""
     [event_id] = prepare(stores)
     assert stores.barrier.ask(event_id) is ROLLBACK
     with stores.engine.connect() as connection:
         assert not stores.barrier.has_entered(connection, [event_id])
 
 
-def test_the_end_of_one_in_flight_for_too_long_is_unknown(stores: Stores) -> None:
+def test_outcome_of_a_transaction_in_flight_too_long_is_unknown(stores: Stores) -> None:
     event_id = new_event_id()
     with stores.engine.connect() as connection:
         stores.barrier.enter(connection, [event_id])
@@ -655,7 +657,7 @@ def test_the_end_of_one_in_flight_for_too_long_is_unknown(stores: Stores) -> Non
     assert stores.barrier.ask(event_id) is COMMIT
 
 
-def test_an_error_that_is_no_lock_timeout_is_not_taken_for_an_outcome(stores: Stores) -> None:
+def test_error_other_than_a_lock_timeout_is_not_an_outcome(stores: Stores) -> None:
     with stores.engine.begin() as connection:
         stores.tables.barrier.drop(connection)
     with pytest.raises(DBAPIError, match="shield_barrier"):
@@ -663,7 +665,7 @@ def test_an_error_that_is_no_lock_timeout_is_not_taken_for_an_outcome(stores: St
 
 
 @pytest.mark.begun_by_hand
-def test_an_autocommit_cannot_hold_a_barrier(stores: Stores) -> None:
+def test_barrier_in_autocommit_is_refused(stores: Stores) -> None:
     with stores.engine.connect() as connection:
         connection.execution_options(isolation_level="AUTOCOMMIT")
         with pytest.raises(TransactionRefused, match="AUTOCOMMIT"):
@@ -709,7 +711,7 @@ def test_old_barrier_rows_are_purged_in_batches(stores: Stores) -> None:
     assert len(left) == 2
 
 
-def test_types_with_a_check_due_are_named_in_one_look(stores):
+def test_types_with_a_check_due_are_found_by_one_query(stores):
     assert stores.half.types_due([TYPE, "others.happened"]) == []
     prepare(stores, envelope(type="others.happened"), envelope(type="others.happened"))
     prepare(stores, immunity=timedelta(0))

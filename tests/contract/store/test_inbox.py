@@ -1,4 +1,4 @@
-"""What every inbox store does, whatever the database."""
+"""The behaviour of every inbox store, on each database."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def rollback_of(event: Envelope, **more: Any) -> Envelope:
     )
 
 
-def test_what_is_new_comes_back_in_the_order_of_arrival(stores: Stores) -> None:
+def test_new_events_are_returned_in_the_order_of_arrival(stores: Stores) -> None:
     events = [envelope(f"k{n}") for n in range(20)]
     assert [e.id for e in receive(stores, *events).fresh] == [e.id for e in events]
     assert [e.id for e in stores.inbox.due(GROUP, handled=HANDLED, limit=100)] == [
@@ -90,9 +90,7 @@ def test_what_is_new_comes_back_in_the_order_of_arrival(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("kind", TxKind)
-def test_rows_without_a_handler_are_not_due_and_are_counted_apart(
-    stores: Stores, kind: TxKind
-) -> None:
+def test_rows_without_a_handler_are_not_due_but_counted(stores: Stores, kind: TxKind) -> None:
     old = [envelope(f"o{n}", type="things.were", kind=kind) for n in range(5)]
     other = TxKind.ROLLBACK if kind is TxKind.COMMIT else TxKind.COMMIT
     odd = envelope("p", kind=other)
@@ -111,7 +109,7 @@ def test_rows_without_a_handler_are_not_due_and_are_counted_apart(
     assert sum(inbox.unhandled(GROUP, handled=set(), limit=100).values()) == 7
 
 
-def test_settled_rows_and_other_groups_are_not_counted_as_unfinished(stores: Stores) -> None:
+def test_settled_rows_and_other_groups_are_not_counted(stores: Stores) -> None:
     settled, odd = envelope("a"), envelope("b", type="things.were")
     receive(stores, settled)
     finish(stores, begin(stores, settled))
@@ -137,7 +135,7 @@ def test_a_business_key_seen_in_another_event_is_parked(stores: Stores) -> None:
     receive(stores, envelope(biz_key="once"))
     receipt = receive(stores, envelope(biz_key="once"))
     assert (len(receipt.fresh), receipt.duplicates, receipt.parked) == (0, 0, 1)
-    # A rollback of the same business object is another matter.
+    # A rollback of the same business object may repeat the business key.
     assert len(receive(stores, rollback_of(envelope(biz_key="once"), biz_key="once")).fresh) == 1
 
 
@@ -158,7 +156,7 @@ def test_an_attempt_is_counted_and_leased(stores: Stores) -> None:
     assert stores.inbox.due(GROUP, handled=HANDLED, limit=10) == []
 
 
-def test_a_leased_row_is_not_started_though_another_group_may_start_its_own(
+def test_leased_row_is_not_started_again_by_its_group(
     stores: Stores,
 ) -> None:
     event = envelope()
@@ -170,7 +168,7 @@ def test_a_leased_row_is_not_started_though_another_group_may_start_its_own(
 
 
 @pytest.mark.parametrize("stores", [POSTGRESQL], indirect=True)
-def test_a_row_whose_handler_outlives_its_lease_is_not_waited_for(stores: Stores) -> None:
+def test_row_whose_handler_outlives_its_lease_does_not_block(stores: Stores) -> None:
     event = envelope()
     receive(stores, event)
     attempt = begin(stores, event, lease=timedelta(0))
@@ -257,7 +255,7 @@ def test_a_postponed_row_comes_back_when_it_is_due(stores: Stores) -> None:
     assert row(stores, later) == ("PROCESSING", 1, "later")
 
 
-def test_attempts_beyond_the_last_are_listed_and_not_counted(stores: Stores) -> None:
+def test_attempt_after_the_last_is_exhausted_and_not_counted(stores: Stores) -> None:
     event = envelope()
     receive(stores, event)
     begin(stores, event, most=1, lease=timedelta(0))
@@ -269,7 +267,7 @@ def test_attempts_beyond_the_last_are_listed_and_not_counted(stores: Stores) -> 
 
 @pytest.mark.begun_by_hand
 @pytest.mark.parametrize(("kind", "end"), [("COMMIT", "MAX_RECONSUMED"), ("ROLLBACK", "DEAD")])
-def test_giving_up_and_what_goes_with_it_are_one_transaction(
+def test_giving_up_and_its_callback_share_one_transaction(
     stores: Stores, kind: str, end: str
 ) -> None:
     event = envelope(kind=TxKind(kind), causation_id=new_event_id())
@@ -322,9 +320,8 @@ def test_two_rollbacks_that_name_each_other_do_not_wait(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, NAMES_NO_SOURCE], ids=["source", "no source"])
-def test_a_rollback_received_before_its_event_and_the_event_do_not_wait_for_each_other(
-    stores: Stores, more: dict[str, Any]
-) -> None:
+def test_early_rollback_and_its_event_do_not_deadlock(stores: Stores, more: dict[str, Any]) -> None:
+    """A rollback received before its event waits for the event, and not the reverse."""
     first, event = envelope("k"), envelope("k")
     rollback = rollback_of(event, **more)
     receive(stores, rollback, first, event)
@@ -373,7 +370,7 @@ def test_the_received_original_of_a_rollback_is_locked(stores: Stores) -> None:
 
 
 @pytest.mark.begun_by_hand
-def test_a_compensation_is_noted_once(stores: Stores) -> None:
+def test_compensation_is_marked_once(stores: Stores) -> None:
     event = envelope("a")
     write(stores, event)
     first, second = rollback_of(event), rollback_of(event)
@@ -393,7 +390,7 @@ def test_a_compensation_is_noted_once(stores: Stores) -> None:
         stores.inbox.mark_compensated(session, late)
 
 
-def test_a_compensation_is_noted_for_its_group_only(stores: Stores) -> None:
+def test_compensation_is_marked_for_its_group_only(stores: Stores) -> None:
     event = envelope("a")
     write(stores, event)
     first, second = rollback_of(event), rollback_of(event)
@@ -408,7 +405,7 @@ def test_a_compensation_is_noted_for_its_group_only(stores: Stores) -> None:
         assert not original.compensated
 
 
-def test_a_rollback_that_was_written_here_is_no_original(stores: Stores) -> None:
+def test_rollback_written_here_is_not_an_original(stores: Stores) -> None:
     written = rollback_of(envelope("a"), source="things")
     write(stores, written)
     rollback = rollback_of(written)

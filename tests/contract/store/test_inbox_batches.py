@@ -1,4 +1,4 @@
-"""What every inbox store does with attempts that are started together, whatever the database."""
+"""The behaviour of every inbox store for attempts that are started together, on each database."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.contract.store.test_inbox import (
 from tests.contract.store.test_outbox import envelope
 
 OVER = timedelta(microseconds=1)
-"""A lease that has run out when anybody looks."""
+"""A lease that has expired before the next statement."""
 
 
 SOMEBODY_WAITS = """
@@ -73,7 +73,7 @@ DONE = ("PROCESSED", 1, False, False)
 
 
 def refuse(stores: Stores, event: Envelope) -> None:
-    """Have the database refuse the row of an event, as it would for what it holds."""
+    """Let the database refuse the row of an event, as for its content."""
     inbox = stores.tables.inbox
     if stores.engine.dialect.name == "postgresql":
         statements = [
@@ -101,7 +101,7 @@ def refuse(stores: Stores, event: Envelope) -> None:
             connection.exec_driver_sql(statement)
 
 
-def test_one_refused_record_of_a_batch_is_parked_and_the_others_are_received(
+def test_only_the_refused_record_of_a_batch_is_parked(
     stores: Stores,
 ) -> None:
     events = [envelope(f"k{n}") for n in range(7)]
@@ -117,7 +117,7 @@ def test_one_refused_record_of_a_batch_is_parked_and_the_others_are_received(
     p = stores.tables.parked.c
     with stores.engine.connect() as connection:
         kept = connection.execute(select(p.record_offset, p.reason).order_by(p.record_offset)).all()
-    # What a function of PostgreSQL raises may quote the row.
+    # The error text of a PostgreSQL function may quote the row.
     errors = {
         "postgresql": "CheckViolation, whose text is left out (SQLSTATE 23514)",
         "sqlite": "not this one",
@@ -128,7 +128,7 @@ def test_one_refused_record_of_a_batch_is_parked_and_the_others_are_received(
     ]
 
 
-def test_a_batch_is_received_and_its_attempts_are_counted_under_one_token(stores: Stores) -> None:
+def test_attempts_of_a_batch_are_counted_under_one_token(stores: Stores) -> None:
     events = [envelope(key) for key in ("a", "b", None, None, "a")]
     receipt = start(stores, *events)
     assert ids(receipt.started) == [e.id for e in receipt.fresh] == [e.id for e in events]
@@ -138,7 +138,7 @@ def test_a_batch_is_received_and_its_attempts_are_counted_under_one_token(stores
     assert stores.inbox.due(GROUP, handled=HANDLED, limit=10) == []
 
 
-def test_values_of_every_kind_survive_the_way_into_the_table(stores: Stores) -> None:
+def test_values_of_every_kind_are_stored_unchanged(stores: Stores) -> None:
     event = envelope(
         'k"e\\y,{}\n NULL',
         payload='{"a": "\\\\ \\" é {1,2} \\n"}',
@@ -171,7 +171,7 @@ def test_a_batch_of_many_bytes_is_stored_whole_in_a_few_parts(
     assert (receipt.duplicates, len(rows(stores)), len(inserts)) == (0, len(large), 3)
 
 
-def test_only_what_has_a_lease_is_started_and_it_holds_back_its_key(stores: Stores) -> None:
+def test_only_arrivals_with_a_lease_are_started_in_key_order(stores: Stores) -> None:
     alone, behind, other = envelope("a"), envelope("a"), envelope("b")
     arrivals = [
         IncomingEvent(envelope=alone, record=record(0)),
@@ -183,7 +183,7 @@ def test_only_what_has_a_lease_is_started_and_it_holds_back_its_key(stores: Stor
     assert rows(stores) == [WAITING, WAITING, IN_HAND]
 
 
-def test_what_waits_behind_an_open_row_of_its_key_is_not_started(stores: Stores) -> None:
+def test_event_after_an_open_row_of_its_key_is_not_started(stores: Stores) -> None:
     first, second, third = envelope("a"), envelope("a"), envelope("b")
     receive(stores, first)
     assert ids(start(stores, second, third).started) == [third.id]
@@ -204,7 +204,7 @@ def test_settled_rows_and_other_groups_and_topics_block_no_row(
 
 
 @pytest.mark.parametrize("stores", [POSTGRESQL], indirect=True)
-def test_a_batch_that_waited_for_another_overtakes_no_event_of_it(
+def test_batch_that_waited_for_another_overtakes_no_event(
     stores: Stores, eventually: Callable[..., None]
 ) -> None:
     both, first, second = envelope(None), envelope("a"), envelope("a")
@@ -226,7 +226,7 @@ def test_a_batch_that_waited_for_another_overtakes_no_event_of_it(
     assert rows(stores) == [IN_HAND, IN_HAND, RELEASED]
 
 
-def test_what_comes_again_is_started_once(stores: Stores) -> None:
+def test_redelivered_event_is_started_once(stores: Stores) -> None:
     first, second = envelope("a"), envelope("a")
     receipt = start(stores, first, first, second)
     assert ids(receipt.started) == [first.id, second.id]
@@ -235,7 +235,7 @@ def test_what_comes_again_is_started_once(stores: Stores) -> None:
     assert (again.started, again.fresh, again.duplicates) == ([], [], 2)
 
 
-def test_two_events_of_one_id_from_two_sources_are_not_in_one_batch(stores: Stores) -> None:
+def test_events_of_one_id_from_two_sources_share_no_batch(stores: Stores) -> None:
     event = envelope("a")
     other = event.evolve(source="elsewhere", key="b")
     receipt = start(stores, event, other)
@@ -257,14 +257,14 @@ def test_effects_are_committed_with_the_status_of_all(stores: Stores) -> None:
 
 
 @pytest.mark.begun_by_hand
-def test_an_error_leaves_all_of_them_as_they_were(stores: Stores) -> None:
+def test_error_leaves_all_rows_of_a_batch_unchanged(stores: Stores) -> None:
     receipt = start(stores, envelope("a"), envelope("b"))
     with pytest.raises(ArithmeticError), stores.inbox.effects(receipt.started):
         raise ArithmeticError
     assert rows(stores) == [IN_HAND] * 2
 
 
-def test_one_row_that_was_taken_over_keeps_all_effects_away(stores: Stores) -> None:
+def test_one_row_taken_over_prevents_all_effects_of_a_batch(stores: Stores) -> None:
     taken, kept = envelope("a"), envelope("b")
     receipt = start(stores, taken, kept, lease=OVER)
     begin(stores, taken)
@@ -273,7 +273,7 @@ def test_one_row_that_was_taken_over_keeps_all_effects_away(stores: Stores) -> N
     assert rows(stores) == [("PROCESSING", 1, False, True), IN_HAND]
 
 
-def test_who_takes_a_row_over_from_a_batch_does_not_count_it_again_but_the_next_time(
+def test_first_takeover_from_a_batch_is_not_counted_again(
     stores: Stores,
 ) -> None:
     event = envelope("a")
@@ -292,7 +292,7 @@ def test_a_released_row_has_its_attempt_back_and_is_due(stores: Stores) -> None:
     assert begin(stores, first).number == 1
 
 
-def test_releasing_leaves_alone_what_is_done_or_taken_over(stores: Stores) -> None:
+def test_release_leaves_settled_and_taken_over_rows_unchanged(stores: Stores) -> None:
     done, taken = envelope("a"), envelope("b")
     receipt = start(stores, done, taken, lease=OVER)
     with stores.inbox.effects(receipt.started[:1]):
@@ -312,11 +312,11 @@ def test_an_attempt_of_a_batch_can_fail_by_itself(stores: Stores) -> None:
         ("PROCESSING", 1, False, False),
         ("MAX_RECONSUMED", 1, False, False),
     ]
-    # Its attempt was its own: the next one counts.
+    # The event had an attempt of its own: the next one counts.
     assert begin(stores, postponed).number == 2
 
 
-def test_a_rollback_holds_back_a_batch_until_its_turn_has_come(stores: Stores) -> None:
+def test_rollback_blocks_a_batch_until_it_is_processed(stores: Stores) -> None:
     event = envelope("a", source="elsewhere")
     rollback, next_ = rollback_of(event), envelope("a")
     receive(stores, rollback)
@@ -335,7 +335,7 @@ END_IT: dict[str, Callable[[Session], object]] = {
     "end": lambda session: session.connection().exec_driver_sql("END"),
     "commented": lambda session: session.execute(text("/* a */ -- b\n ; COMMIT")),
 }
-"""The ways in which a handler may end the transaction that it was lent."""
+"""The ways in which a handler may end the guarded transaction."""
 
 
 @pytest.mark.begun_by_hand
@@ -364,7 +364,7 @@ def test_a_handler_cannot_commit_in_the_middle_of_an_effect(stores: Stores, way:
 
 
 def effect_of_one(stores: Stores, *, together: bool) -> AbstractContextManager[Session]:
-    """The transaction of one event's effect: of a batch, or of an attempt alone."""
+    """Return the transaction of one event's effect: of a batch, or of a single attempt."""
     event = envelope("a")
     if together:
         return stores.inbox.effects(start(stores, event).started)
@@ -375,7 +375,7 @@ def effect_of_one(stores: Stores, *, together: bool) -> AbstractContextManager[S
 @pytest.mark.begun_by_hand
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("way", ["commit", "rollback", "end"])
-def test_who_goes_on_after_a_refused_statement_has_lost_nothing(
+def test_handler_after_a_refused_statement_loses_no_rows(
     stores: Stores, way: str, together: bool
 ) -> None:
     effect = effect_of_one(stores, together=together)
@@ -395,7 +395,7 @@ def test_who_goes_on_after_a_refused_statement_has_lost_nothing(
 
 @pytest.mark.begun_by_hand
 @pytest.mark.parametrize("way", ["session", "connection"])
-def test_who_goes_on_after_a_refused_commit_has_failed(stores: Stores, way: str) -> None:
+def test_handler_that_continues_after_a_refused_commit_fails(stores: Stores, way: str) -> None:
     event = envelope("a")
     receive(stores, event)
     attempt = begin(stores, event)
@@ -431,7 +431,7 @@ def test_a_savepoint_may_be_rolled_back_in_an_effect(stores: Stores, way: str) -
 @pytest.mark.parametrize("way", ["savepoint", "words", "cursor"])
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("is_undone", [False, True])
-def test_an_effect_that_was_undone_behind_the_handler_is_noticed(
+def test_effect_undone_after_the_handler_is_detected(
     stores: Stores, is_undone: bool, together: bool, way: str
 ) -> None:
     # The connection has the mark of another effect.
@@ -514,7 +514,7 @@ PAST_SQLALCHEMY = {
 @pytest.mark.begun_by_hand
 @pytest.mark.parametrize("way", PAST_SQLALCHEMY)
 @pytest.mark.parametrize("together", [False, True])
-def test_an_effect_that_goes_on_after_the_driver_ended_it_settles_nothing(
+def test_effect_that_continues_after_a_driver_end_is_not_settled(
     stores: Stores, together: bool, way: str
 ) -> None:
     effect = effect_of_one(stores, together=together)
@@ -536,9 +536,7 @@ def test_an_effect_that_goes_on_after_the_driver_ended_it_settles_nothing(
 
 @pytest.mark.begun_by_hand
 @pytest.mark.parametrize("way", PAST_SQLALCHEMY)
-def test_a_compensation_that_goes_on_after_the_driver_ended_it_settles_nothing(
-    stores: Stores, way: str
-) -> None:
+def test_compensation_after_a_driver_end_is_not_settled(stores: Stores, way: str) -> None:
     event = envelope("a")
     rollback = rollback_of(event)
     receive(stores, rollback)
@@ -572,7 +570,7 @@ def test_a_transaction_that_was_rolled_back_is_noticed(stores: Stores) -> None:
 
 
 class Undone(Exception):
-    """Leaves a transaction without an effect."""
+    """Ends a transaction without an effect."""
 
 
 @contextmanager
@@ -614,7 +612,7 @@ BROKEN: dict[str, Callable[[Session], object]] = {
 
 @pytest.mark.begun_by_hand
 @pytest.mark.parametrize("way", BROKEN)
-def test_no_further_handler_gets_a_transaction_that_ended(stores: Stores, way: str) -> None:
+def test_ended_transaction_is_not_given_to_another_handler(stores: Stores, way: str) -> None:
     with undone(stores) as session:
         BROKEN[way](session)
         with pytest.raises(HandlerError, match="leave commit"):

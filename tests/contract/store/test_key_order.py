@@ -1,4 +1,4 @@
-"""What a repair asks a database of the order of keys: what was sent, and what groups have."""
+"""The queries of a repair about the order of keys: sent events, and events that groups have."""
 
 from __future__ import annotations
 
@@ -74,13 +74,11 @@ def received(group: str = "stock", key: str = "k", **more: Any) -> dict[str, Any
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("delayed", [0, 0.3, 1])
-def test_all_that_is_behind_an_event_is_among_what_is_selected(
-    stores: Stores, seed: int, delayed: float
-):
+def test_all_later_events_are_selected(stores: Stores, seed: int, delayed: float):
     random = Random(seed)
     rows = []
     for number in range(40):
-        # Clocks differ, and many events have one time.
+        # Clocks differ, and many events have the same time.
         written = NOW + random.choice([0, number, number - 20]) * MINUTE
         delay = random.choice([1, 5, 30]) * MINUTE if random.random() < delayed else None
         rows.append(sent(written, delay and written + delay))
@@ -121,7 +119,7 @@ def test_events_of_another_source_are_not_in_order_with_these(
     assert [each.event_id for each in found] == [rows[0]["event_id"]]
 
 
-def test_what_is_earlier_is_not_selected(stores: Stores):
+def test_earlier_events_are_not_selected(stores: Stores):
     rows = [sent(NOW + number * MINUTE) for number in range(5)]
     put(stores, stores.tables.outbox, rows)
     store = repair_store(stores)
@@ -165,7 +163,7 @@ def test_arrivals_are_counted_by_topic_and_key_as_they_are_read(stores: Stores):
 
 @pytest.mark.parametrize("dry_run", [True, False])
 @pytest.mark.parametrize("in_order", [True, False])
-def test_what_is_behind_an_event_that_is_not_stored_is_not_stored(
+def test_events_after_an_unstored_event_are_not_stored(
     stores: Stores, in_order: bool, dry_run: bool
 ):
     put(stores, stores.tables.inbox, [received(biz_key="b", key="m")])

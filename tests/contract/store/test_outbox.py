@@ -1,4 +1,4 @@
-"""What every outbox and lease store does, whatever the database."""
+"""The behaviour of every outbox and lease store, on each database."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def ids(claimed: Claim) -> list[UUID]:
 
 
 def let_all_leases_run_out(stores: Stores) -> None:
-    """Set them back, as if nothing had been heard of any relay for long."""
+    """Set all leases back, as if no relay had renewed for long."""
     past = datetime.now(UTC) - timedelta(minutes=1)
     t = stores.tables
     with stores.engine.begin() as connection:
@@ -95,17 +95,17 @@ def test_the_rows_of_a_key_are_claimed_in_the_order_of_writing(stores: Stores) -
     assert ids(claim(stores)) == written
 
 
-def test_the_order_of_a_key_is_not_that_of_its_transactions_begins(stores: Stores) -> None:
+def test_order_of_a_key_ignores_when_transactions_began(stores: Stores) -> None:
     first, second = write(stores, envelope(), envelope())
     o = stores.tables.outbox
     with stores.engine.begin() as connection:
-        # Of a transaction that began before the other, and wrote its event after it.
+        # As of a transaction that began before the other, and wrote its event later.
         earlier = update(o).where(o.c.event_id == second)
         connection.execute(earlier.values(due_at=datetime.now(UTC) - timedelta(minutes=1)))
     assert ids(claim(stores)) == [first, second]
 
 
-def test_a_claimed_row_is_not_claimed_again_while_its_lease_lasts(stores: Stores) -> None:
+def test_claimed_row_is_not_claimed_again_during_its_lease(stores: Stores) -> None:
     write(stores, envelope())
     assert len(claim(stores).events) == 1
     assert claim(stores).events == []
@@ -116,7 +116,7 @@ def test_a_claim_takes_no_more_than_asked_for(stores: Stores) -> None:
     assert ids(claim(stores, limit=1)) == written[:1]
 
 
-def test_a_claim_says_how_long_its_lease_lasts(stores: Stores) -> None:
+def test_claim_returns_the_time_left_of_its_lease(stores: Stores) -> None:
     write(stores, envelope())
     left = claim(stores).lease_left
     assert LEASE - timedelta(seconds=20) < left <= LEASE
@@ -152,7 +152,7 @@ def test_a_processed_row_is_settled_and_free_of_its_lease(stores: Stores) -> Non
 
 
 @pytest.mark.parametrize("unconfirmed", [False, True])
-def test_a_released_row_has_its_attempt_back_and_keeps_its_place(
+def test_released_row_has_its_attempt_back_and_keeps_its_order(
     stores: Stores, unconfirmed: bool
 ) -> None:
     written = write(stores, envelope("same"), envelope("same"))
@@ -164,7 +164,7 @@ def test_a_released_row_has_its_attempt_back_and_keeps_its_place(
     assert [event.unconfirmed for event in again.events] == [unconfirmed, unconfirmed]
 
 
-def test_a_row_that_waits_for_its_retry_holds_back_its_key_and_nothing_else(
+def test_row_that_waits_for_a_retry_blocks_only_its_key(
     stores: Stores,
 ) -> None:
     first, later, other = write(stores, envelope("a"), envelope("a"), envelope("b"))
@@ -175,7 +175,7 @@ def test_a_row_that_waits_for_its_retry_holds_back_its_key_and_nothing_else(
     assert column(stores, "last_error", first) == "not now"
 
 
-def test_a_row_that_waits_for_its_retry_holds_back_its_own_source_only(stores: Stores) -> None:
+def test_row_that_waits_for_a_retry_blocks_only_its_source(stores: Stores) -> None:
     [first] = write(stores, envelope(source="another"))
     claimed = claim(stores)
     retry = Retry(event_id=first, delay=timedelta(hours=1), reason="not now")
@@ -184,7 +184,7 @@ def test_a_row_that_waits_for_its_retry_holds_back_its_own_source_only(stores: S
     assert ids(claim(stores)) == [own]
 
 
-def test_a_retry_comes_back_when_it_is_due_with_its_attempts_counted(stores: Stores) -> None:
+def test_due_retry_is_claimed_with_its_attempts_counted(stores: Stores) -> None:
     first, later = write(stores, envelope("a"), envelope("a"))
     claimed = claim(stores)
     retry = Retry(event_id=first, delay=timedelta(0), reason="not now")
@@ -195,7 +195,7 @@ def test_a_retry_comes_back_when_it_is_due_with_its_attempts_counted(stores: Sto
     assert ids(claim(stores)) == [later]
 
 
-def test_a_second_retry_holds_back_its_key_as_the_first_did(stores: Stores) -> None:
+def test_second_retry_blocks_its_key_as_the_first_did(stores: Stores) -> None:
     first, later = write(stores, envelope("a"), envelope("a"))
     claimed = claim(stores)
     retry = Retry(event_id=first, delay=timedelta(0), reason="not now")
@@ -206,7 +206,7 @@ def test_a_second_retry_holds_back_its_key_as_the_first_did(stores: Stores) -> N
     assert column(stores, "status", later) == "INIT"
 
 
-def test_an_event_that_was_published_after_a_retry_keeps_no_error(stores: Stores) -> None:
+def test_event_published_after_a_retry_keeps_no_error(stores: Stores) -> None:
     [event_id] = write(stores, envelope())
     retry = Retry(event_id=event_id, delay=timedelta(0), reason="not now")
     stores.outbox.settle(claim(stores).token, Settlement(retries=[retry]))
@@ -254,7 +254,7 @@ def test_failing_runs_the_local_rollback_in_the_same_transaction(stores: Stores)
     assert column(stores, "status", bad) == "PROCESSING"
 
 
-def test_a_claim_that_is_withdrawn_leaves_its_rows_as_they_were(stores: Stores) -> None:
+def test_withdrawn_claim_leaves_its_rows_unchanged(stores: Stores) -> None:
     settled, *written = write(stores, *(envelope("same") for _ in range(3)))
     stores.outbox.settle(claim(stores, limit=1).token, Settlement(processed=[settled]))
     lost = claim(stores)
@@ -274,7 +274,7 @@ def test_a_claim_that_comes_after_its_withdrawal_finds_nothing(stores: Stores) -
     stores.outbox.withdraw(relay="me", renamed="me again")
     assert ids(claim(stores)) == []
     assert ids(stores.outbox.claim(relay="me again", limit=100)) == written
-    # It is the same relay still: it keeps its place and its shards.
+    # The relay is the same: it keeps its entry and its shards.
     stores.leases.leave(relay="me")
     renewed = stores.leases.renew(relay="me again", lease=LEASE)
     assert (renewed.shards, renewed.relays) == (held.shards, 1)
@@ -297,7 +297,7 @@ def test_a_business_key_is_refused_the_second_time(stores: Stores) -> None:
 
 
 @pytest.mark.begun_by_hand
-def test_relays_share_the_shards_fairly_and_take_over_what_is_free(stores: Stores) -> None:
+def test_relays_share_the_shards_evenly_and_take_free_ones(stores: Stores) -> None:
     assert len(stores.leases.renew(relay="one", lease=LEASE).shards) == SHARDS
     joined = stores.leases.renew(relay="two", lease=LEASE)
     assert (joined.shards, joined.relays) == (frozenset(), 2)
@@ -320,7 +320,7 @@ def test_an_expired_lease_can_be_taken_by_any_relay(
 
 
 @pytest.mark.parametrize("stores", [POSTGRESQL], indirect=True)
-def test_a_shard_that_a_claim_has_locked_is_not_waited_for(stores: Stores) -> None:
+def test_shard_locked_by_a_claim_does_not_block_a_renewal(stores: Stores) -> None:
     stores.leases.renew(relay="dead", lease=LEASE)
     let_all_leases_run_out(stores)
     impatient = create_engine(stores.engine.url, connect_args={"options": "-c lock_timeout=500"})
@@ -333,7 +333,7 @@ def test_a_shard_that_a_claim_has_locked_is_not_waited_for(stores: Stores) -> No
     assert stores.leases.renew(relay="heir", lease=LEASE).shards == set(range(SHARDS))
 
 
-def test_shards_that_a_relay_left_are_not_counted_as_held(stores: Stores) -> None:
+def test_shards_that_a_relay_left_are_not_counted_as_owned(stores: Stores) -> None:
     statement = status.shards(stores.tables, dialect_of(stores.engine.dialect))
 
     def held() -> int:
@@ -367,7 +367,7 @@ def test_each_change_of_its_owner_gives_a_shard_a_higher_epoch(stores: Stores) -
     assert epochs == sorted(set(epochs))
 
 
-def test_a_row_taken_from_a_relay_that_was_not_heard_of_may_have_been_sent(stores: Stores) -> None:
+def test_row_of_a_relay_with_an_expired_lease_is_unconfirmed(stores: Stores) -> None:
     written = write(stores, envelope())
     stores.leases.renew(relay="dead", lease=LEASE)
     assert [e.unconfirmed for e in stores.outbox.claim(relay="dead", limit=1).events] == [False]
@@ -378,7 +378,7 @@ def test_a_row_taken_from_a_relay_that_was_not_heard_of_may_have_been_sent(store
 
 
 @pytest.mark.begun_by_hand
-def test_only_rows_at_rest_and_old_enough_are_purged(stores: Stores) -> None:
+def test_only_settled_rows_that_are_old_enough_are_purged(stores: Stores) -> None:
     old, failed, fresh = write(stores, envelope("a"), envelope("b"), envelope("c"))
     token = claim(stores).token
     stores.outbox.settle(token, Settlement(processed=[old, fresh]))
@@ -387,7 +387,7 @@ def test_only_rows_at_rest_and_old_enough_are_purged(stores: Stores) -> None:
     long_ago = datetime.now(UTC) - timedelta(days=60)
     with stores.engine.begin() as connection:
         for event_id in (old, failed):
-            # An id as of that time, so that the scan of the key reaches it.
+            # An id of that time, so that the walk of the purge reaches the row.
             ancient = UUID(
                 int=event_id.int - (int(timedelta(days=60).total_seconds() * 1000) << 80)
             )

@@ -1,4 +1,4 @@
-"""The stored runs of the reconciliation: one at a time, and from where the next one may start."""
+"""The stored runs of the reconciliation: one at a time, and the start of the next one."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def run_through(runs: SqlReconciliationRuns, run_id: str, **ending) -> None:
 
 
 def age(stores: Stores, **ago: timedelta) -> None:
-    """Set times of all runs back, by the database's clock as far as the test can tell."""
+    """Set times of all runs back, by the database's clock as closely as the test can."""
     table = stores.tables.reconcile_run
     moments = {name: datetime.now(UTC) - by for name, by in ago.items()}
     with stores.engine.begin() as connection:
         connection.execute(update(table).values(**moments))
 
 
-def test_a_run_is_found_while_it_is_at_work_and_when_it_has_ended(runs: SqlReconciliationRuns):
+def test_run_is_found_while_it_runs_and_after_its_end(runs: SqlReconciliationRuns):
     begin(runs, "one")
 
     at_work = runs.find("one")
@@ -78,7 +78,7 @@ def test_a_second_run_gets_the_owner_and_start_of_the_first(runs: SqlReconciliat
     begin(runs, "two")
 
 
-def test_a_run_of_a_clock_that_was_ahead_is_the_latest_no_more_than_one_night(
+def test_run_of_a_fast_clock_is_the_latest_for_one_night_at_most(
     stores: Stores, runs: SqlReconciliationRuns
 ):
     run_through(runs, "01-ahead", good=True, watermarks=MARKS)
@@ -93,9 +93,7 @@ def test_a_run_of_a_clock_that_was_ahead_is_the_latest_no_more_than_one_night(
     assert all(run.finished_at is not None and run.finished_at <= run.at for run in latest)
 
 
-def test_a_dead_run_of_a_clock_that_was_ahead_blocks_for_one_lease(
-    stores: Stores, runs: SqlReconciliationRuns
-):
+def test_dead_run_of_a_fast_clock_blocks_for_one_lease(stores: Stores, runs: SqlReconciliationRuns):
     begin(runs, "dead")
     age(stores, started_at=-timedelta(days=1), lease_until=-timedelta(days=1))
 
@@ -108,7 +106,7 @@ def test_a_dead_run_of_a_clock_that_was_ahead_blocks_for_one_lease(
     assert until <= datetime.now(UTC) + LEASE
 
 
-def test_two_configurations_run_beside_each_other_and_share_no_watermarks(
+def test_two_configurations_run_concurrently_and_share_no_marks(
     stores: Stores, runs: SqlReconciliationRuns
 ):
     other = SqlReconciliationRuns(stores.engine, stores.tables, scope="hourly")
@@ -121,7 +119,7 @@ def test_two_configurations_run_beside_each_other_and_share_no_watermarks(
     assert [run.run_id for run in other.latest(limit=9)] == ["two"]
 
 
-def test_a_run_keeps_what_it_judges(runs: SqlReconciliationRuns):
+def test_run_keeps_its_basis(runs: SqlReconciliationRuns):
     runs.begin("one", mode="full", who="ann@desk", basis='{"margin": "PT5M"}')
     runs.finish("one", outcome="CLEAN", good=True)
     run_through(runs, "two", good=True)
@@ -140,9 +138,9 @@ def test_an_id_is_used_once(runs: SqlReconciliationRuns):
 
 
 @pytest.mark.begun_by_hand
-# SQLite lets one write at a time.
+# SQLite allows one write at a time.
 @pytest.mark.parametrize("stores", ["postgresql"], indirect=True)
-def test_of_many_that_begin_at_once_one_runs(stores: Stores):
+def test_one_of_many_concurrent_runs_begins(stores: Stores):
     start = threading.Barrier(6)
     refused: list[str] = []
 
@@ -165,7 +163,7 @@ def test_of_many_that_begin_at_once_one_runs(stores: Stores):
     assert all(f"run {run.run_id} " in why for why in refused)
 
 
-def test_a_dead_run_is_taken_over_and_its_late_end_counts_for_nothing(
+def test_dead_run_is_taken_over_and_its_late_end_is_ignored(
     stores: Stores, runs: SqlReconciliationRuns
 ):
     begin(runs, "dead")
@@ -187,9 +185,7 @@ def test_a_dead_run_is_taken_over_and_its_late_end_counts_for_nothing(
     assert last_good(runs) is None
 
 
-def test_a_run_that_says_that_it_lives_is_not_taken_over(
-    stores: Stores, runs: SqlReconciliationRuns
-):
+def test_run_that_renews_its_lease_is_not_taken_over(stores: Stores, runs: SqlReconciliationRuns):
     begin(runs, "slow")
     age(stores, lease_until=timedelta(seconds=1))
     runs.extend("slow", lease=LEASE)
@@ -198,7 +194,7 @@ def test_a_run_that_says_that_it_lives_is_not_taken_over(
         begin(runs, "next")
 
 
-def test_a_lease_is_held_in_the_background_until_the_block_ends(
+def test_lease_is_extended_in_the_background_during_the_block(
     stores: Stores, runs: SqlReconciliationRuns, eventually: Callable[..., None]
 ):
     begin(runs, "long")
@@ -226,7 +222,7 @@ def test_the_owner_of_a_lost_lease_is_notified(stores: Stores, runs: SqlReconcil
         assert lost.wait(15)
 
 
-def test_the_next_run_starts_from_the_last_good_one_not_from_the_last_one(
+def test_next_run_starts_from_the_last_good_run(
     runs: SqlReconciliationRuns,
 ):
     assert last_good(runs) is None
@@ -241,7 +237,7 @@ def test_the_next_run_starts_from_the_last_good_one_not_from_the_last_one(
     assert [run.run_id for run in runs.latest(limit=3)] == ["four", "three", "two"]
 
 
-def test_runs_of_long_ago_are_forgotten_but_for_the_one_that_the_next_builds_on(
+def test_old_runs_are_deleted_except_the_base_of_the_next(
     stores: Stores, runs: SqlReconciliationRuns
 ):
     run_through(runs, "older", good=True, watermarks={"orders": NOON - timedelta(days=1)})
@@ -261,9 +257,7 @@ def test_runs_of_long_ago_are_forgotten_but_for_the_one_that_the_next_builds_on(
     assert last_good(runs) == MARKS
 
 
-def test_of_two_configurations_of_one_name_the_latest_good_run_of_each_is_kept(
-    stores: Stores, runs: SqlReconciliationRuns
-):
+def test_latest_good_run_of_each_configuration_is_kept(stores: Stores, runs: SqlReconciliationRuns):
     for day, (run_id, basis) in enumerate(
         [("a1", "a 1"), ("b1", "b 1"), ("a2", "a 2"), ("b2", "b 2"), ("a3", "a 3"), ("a4", "a 4")]
     ):
@@ -281,7 +275,7 @@ def test_of_two_configurations_of_one_name_the_latest_good_run_of_each_is_kept(
     assert {run.run_id for run in runs.good()} == {"a4", "b2"}
 
 
-def test_good_runs_are_found_behind_any_number_of_others(
+def test_good_runs_are_found_in_any_number(
     stores: Stores, runs: SqlReconciliationRuns, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(reconciliation_runs, "LOOKED_BACK", 2)
@@ -291,7 +285,7 @@ def test_good_runs_are_found_behind_any_number_of_others(
     assert [run.run_id for run in runs.good()] == ["five", "four", "three", "two", "one"]
 
 
-def test_ended_runs_are_found_behind_any_number_of_others(
+def test_ended_runs_are_found_in_any_number(
     runs: SqlReconciliationRuns, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(reconciliation_runs, "LOOKED_BACK", 2)
@@ -322,7 +316,7 @@ def test_runs_of_other_scopes_are_found_by_how_they_ended(
     assert found(d) == [["run 3"], ["run 1"]]
 
 
-def test_what_a_run_judges_may_be_told_until_it_ends(runs: SqlReconciliationRuns):
+def test_basis_of_a_run_may_be_stored_until_its_end(runs: SqlReconciliationRuns):
     begin(runs, "one")
     runs.judge("one", mode="INCREMENTAL", basis='{"margin": "PT5M"}')
 

@@ -1,4 +1,4 @@
-"""The trace on each database: what is written is found, and what is old or too much is purged."""
+"""The trace on each database: written entries are found, and old or excess entries are purged."""
 
 from __future__ import annotations
 
@@ -83,9 +83,7 @@ def test_an_entry_is_found_as_it_was_written(stores: Stores, traces: SqlTraceSto
     assert (came.waited, came.took, came.offset, sent.reason) == (None, None, None, "")
 
 
-def test_the_times_are_the_databases_and_tell_how_long_ago_it_was(
-    stores: Stores, traces: SqlTraceStore
-) -> None:
+def test_times_are_the_databases_and_keep_the_age(stores: Stores, traces: SqlTraceStore) -> None:
     event_id = new_event_id()
     before = datetime.now(UTC)
     write(traces, entry(event_id, ended=time.monotonic() - 90))
@@ -159,7 +157,7 @@ def test_the_inbox_has_the_facts_of_each_group(stores: Stores, traces: SqlTraceS
     assert by_group[GROUP].due_at > by_group[GROUP].began_at
 
 
-def test_rollbacks_are_found_where_they_were_written_and_where_they_were_received(
+def test_rollbacks_are_found_as_written_and_as_received(
     stores: Stores, traces: SqlTraceStore
 ) -> None:
     original = envelope()
@@ -170,7 +168,7 @@ def test_rollbacks_are_found_where_they_were_written_and_where_they_were_receive
     assert set(traces.facts(original.id).caused) == {here.id, there.id}
 
 
-def test_what_a_handler_wrote_is_found_among_the_events_of_that_time(
+def test_events_of_a_handler_are_found_among_concurrent_events(
     stores: Stores, traces: SqlTraceStore
 ) -> None:
     came = envelope()
@@ -187,9 +185,7 @@ def test_what_a_handler_wrote_is_found_among_the_events_of_that_time(
     assert caused.kind is TxKind.COMMIT
 
 
-def test_the_purge_takes_what_is_too_old_and_leaves_the_rest(
-    stores: Stores, traces: SqlTraceStore
-) -> None:
+def test_purge_removes_only_entries_that_are_too_old(stores: Stores, traces: SqlTraceStore) -> None:
     old, young = new_event_id(), new_event_id()
     write(traces, *(entry(old, ended=time.monotonic() - 2 * 86400) for _ in range(5)))
     write(traces, *(entry(young) for _ in range(3)))
@@ -200,7 +196,7 @@ def test_the_purge_takes_what_is_too_old_and_leaves_the_rest(
     assert (len(traces.facts(old).marks), len(traces.facts(young).marks)) == (0, 3)
 
 
-def test_the_purge_keeps_the_latest_entries_when_there_are_too_many(
+def test_purge_keeps_the_latest_entries_above_the_limit(
     stores: Stores, traces: SqlTraceStore
 ) -> None:
     ids = [new_event_id() for _ in range(30)]
@@ -211,12 +207,12 @@ def test_the_purge_keeps_the_latest_entries_when_there_are_too_many(
     assert [bool(traces.facts(i).marks) for i in ids] == [False] * 20 + [True] * 10
 
 
-def test_an_empty_trace_is_purged_without_harm(stores: Stores) -> None:
+def test_purge_of_an_empty_trace_removes_nothing(stores: Stores) -> None:
     done = stores.purge.purge_trace(older_than=DAY, keep=10, limit=7)
     assert (done.removed, done.more) == (0, False)
 
 
-def test_marks_are_in_the_order_in_which_they_were_kept_the_latest_of_many(
+def test_marks_are_the_latest_in_the_order_of_writing(
     stores: Stores, traces: SqlTraceStore
 ) -> None:
     event_id = new_event_id()
@@ -237,7 +233,7 @@ def test_a_tombstone_is_traced_as_tombstone(stores: Stores, traces: SqlTraceStor
     assert facts.caused == [back.id]
 
 
-def test_facts_are_read_of_the_clock_that_wrote_them(stores: Stores, traces: SqlTraceStore) -> None:
+def test_facts_keep_the_clock_that_wrote_them(stores: Stores, traces: SqlTraceStore) -> None:
     came = envelope()
     receive(stores, came)
     with stores.engine.begin() as connection:

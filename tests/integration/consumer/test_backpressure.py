@@ -1,4 +1,4 @@
-"""A partition whose handlers fail piles up to its limit only, and drains when they are well."""
+"""A partition whose handlers fail fills up to its limit, and drains when they succeed again."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ WELL = {f"k{n}" for n in range(EVENTS)} - SICK
 
 @pytest.fixture
 def healed(service: Service, topic: str, group: str) -> threading.Event:
-    """What makes the handlers of partition 0 well."""
+    """An event that, once set, lets the handlers of partition 0 succeed."""
     healed = threading.Event()
 
     @service.app.consumer(group).handles(topic, retry=SOON)
@@ -90,7 +90,7 @@ def healed(service: Service, topic: str, group: str) -> threading.Event:
 
 
 def unfinished(service: Service) -> dict[int, int]:
-    """How many events of each partition are open in the inbox."""
+    """Return the number of unsettled inbox rows of each partition."""
     rows = service.rows(
         "SELECT record_partition, count(*) FROM shield_inbox WHERE settled_at IS NULL GROUP BY 1"
     )
@@ -100,7 +100,7 @@ def unfinished(service: Service) -> dict[int, int]:
 def passes_until(
     service: Service, condition: Callable[[], bool], *consumers: Consumer, most: int
 ) -> None:
-    """Pass until a condition holds; meanwhile partition 0 never has more than `most` open."""
+    """Run passes until a condition holds; partition 0 never has more than `most` unsettled rows."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, (unfinished(service), service.inbox())
@@ -115,9 +115,10 @@ def assert_each_had_its_effect_once(service: Service) -> None:
     assert service.inbox() == {"PROCESSED": EVENTS}
 
 
-def test_a_failing_partition_is_paused_others_flow_and_all_drains_after_healing(
+def test_failing_partition_is_paused_and_drains_after_healing(
     service: Service, group: str, healed: threading.Event
 ) -> None:
+    """The other partition continues in the meantime."""
     consumer = service.app.build_consumer(group)
     most = LIMIT + BATCH - 1
     passes_until(
@@ -144,7 +145,7 @@ def test_a_paused_partition_is_not_lost_in_a_rebalance(
     first = service.app.build_consumer(group)
     passes_until(service, lambda: first.run_once().paused == 1, first, most=LIMIT + BATCH - 1)
     second = service.app.build_consumer(group)
-    # Each may take a batch of it before it has looked.
+    # Each consumer may take a batch of partition 0 before its first sample.
     most = LIMIT + 4 * BATCH
     passes_until(service, lambda: set(service.effects()) == WELL, first, second, most=most)
     first.close()

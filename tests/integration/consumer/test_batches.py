@@ -1,4 +1,4 @@
-"""First attempts that share a transaction: what one event does is no other one's matter."""
+"""First attempts that share a transaction: an event does not affect the others of its batch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def world(make_service: Make, wire: Wire) -> World:
 
 
 class Calls:
-    """A handler that notes what it is called with, and fails by key as a test wishes."""
+    """A handler that records its calls, and fails for the keys that a test chooses."""
 
     def __init__(self) -> None:
         self.keys: list[str | None] = []
@@ -80,7 +80,7 @@ def state(world: World) -> list[tuple[Any, ...]]:
     return world.downstream.rows("SELECT key, status, attempts FROM shield_inbox ORDER BY seq")
 
 
-def test_what_arrives_together_shares_a_transaction(world: World, calls: Calls) -> None:
+def test_events_of_one_poll_share_a_transaction(world: World, calls: Calls) -> None:
     world.write(*"abcdef")
     done = world.consumer().run_once()
     assert done.outcomes == {AttemptOutcome.APPLIED: 6}
@@ -90,15 +90,13 @@ def test_what_arrives_together_shares_a_transaction(world: World, calls: Calls) 
 
 
 class Order(BaseModel):
-    """Of the events of this module."""
+    """The payload of the events of this module."""
 
     model_config = ConfigDict(extra="allow")
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_payloads_are_freed_at_once_without_the_garbage_collector(
-    world: World, alone: bool
-) -> None:
+def test_payloads_are_freed_at_once_without_garbage_collection(world: World, alone: bool) -> None:
     kept: list[weakref.ref[Order]] = []
 
     def note(session: Session, event: Event) -> None:
@@ -131,7 +129,7 @@ def test_a_failure_undoes_no_neighbour_and_costs_none_an_attempt(
     assert reason == "ValueError: not today"
 
 
-def test_a_pass_of_slow_handlers_ends_in_time_and_the_next_one_goes_on(world: World) -> None:
+def test_pass_of_slow_handlers_ends_in_time_and_next_continues(world: World) -> None:
     now = [0.0]
 
     def take_a_while(session: Session, event: Event) -> None:
@@ -143,7 +141,7 @@ def test_a_pass_of_slow_handlers_ends_in_time_and_the_next_one_goes_on(world: Wo
     consumer._clock = consumer._executor._clock = lambda: now[0]
     world.write(*"abcdefghij")
     consumer.run_once()
-    # What is begun when time is up is done.
+    # The executor completes the transaction that runs when the time is up.
     assert now[0] <= LONGEST_PASS * 2
     assert world.downstream.inbox()["PROCESSED"] < 10
     passes = 1
@@ -167,7 +165,7 @@ def test_every_failure_of_many_is_found(world: World, calls: Calls) -> None:
     assert {attempts for _, _, attempts in state(world)} == {1}
 
 
-def test_a_batch_in_which_everything_fails_comes_to_its_end(world: World, calls: Calls) -> None:
+def test_batch_in_which_every_event_fails_completes(world: World, calls: Calls) -> None:
     keys = [f"k{n}" for n in range(120)]
     calls.trouble = dict.fromkeys(keys, raises(ValueError("no")))
     world.write(*keys)
@@ -176,9 +174,7 @@ def test_a_batch_in_which_everything_fails_comes_to_its_end(world: World, calls:
     assert {(status, attempts) for _, status, attempts in state(world)} == {("PROCESSING", 1)}
 
 
-def test_later_events_of_a_key_that_failed_wait_and_are_not_counted(
-    world: World, calls: Calls
-) -> None:
+def test_later_events_of_a_failed_key_wait_and_are_not_counted(world: World, calls: Calls) -> None:
     calls.trouble["a"] = raises(ValueError("not yet"))
     world.write("b", "a", "c", "a", "a", "d")
     consumer = world.consumer()
@@ -209,14 +205,14 @@ def test_a_refusal_blocks_no_other(world: World, calls: Calls) -> None:
 
     calls.trouble["a"] = refuse_once
     world.write("a", "a", "b")
-    # A list is tried again in two halves, and its first failure was not meant for a single event.
+    # A list is retried in two halves, so its first failure does not count for a single event.
     refusals *= 3
     world.consumer().run_once()
     assert world.downstream.inbox()["PROCESSED"] >= 1
     assert not world.downstream.rows("SELECT 1 FROM shield_inbox WHERE settled_at IS NULL")
 
 
-def test_neighbours_of_an_event_that_kills_keep_all_their_attempts(world: World) -> None:
+def test_killing_event_costs_its_batch_no_attempts(world: World) -> None:
     killed: list[str | None] = []
 
     @world.downstream.app.consumer("stock").handles("orders.placed", retry=ONCE)
@@ -224,7 +220,7 @@ def test_neighbours_of_an_event_that_kills_keep_all_their_attempts(world: World)
         effect("done")(session, event)
         if event.key == "c":
             killed.append(event.key)
-            raise SystemExit  # as kill -9 would: nothing of shieldtx runs after it
+            raise SystemExit  # as kill -9 would: no code of shieldtx runs after it
 
     world.write(*"abcde")
     consumer = world.consumer()
@@ -241,13 +237,12 @@ def test_neighbours_of_an_event_that_kills_keep_all_their_attempts(world: World)
         (k, "MAX_RECONSUMED" if k == "c" else "PROCESSED", 1) for k in "abcde"
     ]
     assert sorted(world.downstream.effects()) == list("abde")
-    # One run more than it may have: nobody could tell that it was to blame for the first.
+    # One run more than the policy allows: the first run does not show which event killed the
+    # process.
     assert len(killed) == ONCE.max_attempts + 1
 
 
-def test_both_parts_of_a_batch_that_was_received_in_parts_are_applied(
-    world: World, calls: Calls
-) -> None:
+def test_both_parts_of_a_batch_received_in_parts_are_applied(world: World, calls: Calls) -> None:
     world.downstream.execute(
         "ALTER TABLE shield_inbox ADD CONSTRAINT no_d CHECK (key IS DISTINCT FROM 'd')"
     )
@@ -258,9 +253,7 @@ def test_both_parts_of_a_batch_that_was_received_in_parts_are_applied(
     assert world.downstream.inbox() == {"PROCESSED": 7}
 
 
-def test_what_was_received_before_a_record_that_cannot_be_stored_is_applied(
-    world: World, calls: Calls
-) -> None:
+def test_events_before_an_unstorable_record_are_applied(world: World, calls: Calls) -> None:
     stock = world.downstream
     stock.execute("ALTER TABLE shield_inbox ADD CONSTRAINT no_g CHECK (key IS DISTINCT FROM 'g')")
     stock.execute("ALTER TABLE shield_parked ADD CONSTRAINT nothing CHECK (false)")
@@ -268,7 +261,7 @@ def test_what_was_received_before_a_record_that_cannot_be_stored_is_applied(
     consumer = world.consumer()
     with pytest.raises(ShieldTxError, match="cannot be stored"):
         consumer.run_once()
-    # Of another partition than the others, `g` comes last.
+    # `g` comes last: its partition is not the partition of the others.
     assert Counter(calls.keys) == Counter("abcdefh")
     assert stock.inbox() == {"PROCESSED": 7}
     stock.execute("ALTER TABLE shield_inbox DROP CONSTRAINT no_g")
@@ -309,13 +302,13 @@ def test_a_worker_that_lost_its_batch_leaves_no_effect(world: World, calls: Call
     zombie._executor.execute = stall  # type: ignore[method-assign]
     world.write(*"abc")
     done = zombie.run_once()
-    # What nobody took over is still its own.
+    # The worker still owns the row that no other worker took over.
     assert done.outcomes == {AttemptOutcome.BLOCKED: 2, AttemptOutcome.APPLIED: 1}
     assert sorted(world.downstream.effects()) == list("abc")
     assert {row[1:] for row in state(world)} == {("PROCESSED", 1)}
 
 
-def test_a_batch_that_waited_for_another_workers_rows_is_held_back_by_them(
+def test_batch_is_blocked_by_rows_of_another_worker(
     world: World, eventually: Callable[..., None]
 ) -> None:
     earlier, later, other = (
@@ -358,7 +351,7 @@ def test_a_batch_that_waited_for_another_workers_rows_is_held_back_by_them(
     assert [attempt is not None for attempt in attempts] == [False, True]
 
 
-def test_an_error_that_shows_at_the_commit_is_the_fault_of_the_event_that_has_it_alone(
+def test_error_at_the_commit_fails_only_its_event(
     world: World,
 ) -> None:
     world.downstream.execute(
@@ -395,13 +388,11 @@ def test_a_handler_that_spoils_the_transaction_fails_alone(world: World, calls: 
     [
         "CREATE TEMPORARY TABLE basket (n int) ON COMMIT DROP",
         "SET LOCAL shop.tenant = 'the first'",
-        # Long enough for the statement that settles the event of the handler itself.
+        # Long enough for the statement that settles the event of this handler.
         "SET LOCAL statement_timeout = '1s'",
     ],
 )
-def test_what_a_handler_leaves_in_the_transaction_fails_no_neighbour(
-    world: World, left: str
-) -> None:
+def test_transaction_state_of_a_handler_fails_no_other_event(world: World, left: str) -> None:
     slow_where_limited = "SELECT pg_sleep(3) WHERE current_setting('statement_timeout') <> '0'"
 
     @world.downstream.app.consumer("stock").handles("orders.placed", retry=ONCE)
@@ -419,7 +410,7 @@ def test_what_a_handler_leaves_in_the_transaction_fails_no_neighbour(
     assert sorted(world.downstream.effects()) == list("abcd")
 
 
-def test_a_handler_that_ends_all_writing_in_its_transaction_fails_alone(world: World) -> None:
+def test_handler_that_makes_transaction_read_only_fails_alone(world: World) -> None:
     @world.downstream.app.consumer("stock").handles("orders.placed", retry=ONCE)
     def work(session: Session, event: Event) -> None:
         effect("done")(session, event)
@@ -432,7 +423,7 @@ def test_a_handler_that_ends_all_writing_in_its_transaction_fails_alone(world: W
     assert sorted(world.downstream.effects()) == list("acd")
 
 
-def test_an_error_of_the_database_that_a_handler_swallowed_does_not_pass_for_success(
+def test_swallowed_database_error_fails_the_attempt(
     world: World,
 ) -> None:
     @world.downstream.app.consumer("stock").handles("orders.placed", retry=SLOW, alone=True)
@@ -448,7 +439,7 @@ def test_an_error_of_the_database_that_a_handler_swallowed_does_not_pass_for_suc
 
 
 class Base(DeclarativeBase):
-    """What the handler of the next test keeps."""
+    """The base of the tables that the following handlers write."""
 
 
 class Counted(Base):
@@ -458,7 +449,7 @@ class Counted(Base):
     times: Mapped[int]
 
 
-def test_each_event_finds_the_session_as_if_it_were_its_own(world: World) -> None:
+def test_each_event_gets_a_fresh_session(world: World) -> None:
     Base.metadata.create_all(world.downstream.engine)
     world.downstream.execute("INSERT INTO counted VALUES ('a', 0)")
     seen: list[int] = []
@@ -478,7 +469,7 @@ def test_each_event_finds_the_session_as_if_it_were_its_own(world: World) -> Non
     assert seen == [0, 1, 2]
 
 
-def test_what_a_handler_leaves_pending_is_not_lost_beside_rows_that_it_has_loaded(
+def test_pending_objects_are_flushed_next_to_loaded_rows(
     world: World,
 ) -> None:
     Base.metadata.create_all(world.downstream.engine)
@@ -496,7 +487,7 @@ def test_what_a_handler_leaves_pending_is_not_lost_beside_rows_that_it_has_loade
     assert rows == [("a",), ("b",), ("c",)]
 
 
-def test_behind_a_list_handler_the_session_is_as_if_it_were_the_events_own(world: World) -> None:
+def test_session_is_fresh_for_an_event_after_a_list_handler(world: World) -> None:
     Base.metadata.create_all(world.downstream.engine)
     world.downstream.execute("INSERT INTO counted VALUES ('a', 0)")
     kept: list[Any] = []
@@ -516,7 +507,7 @@ def test_behind_a_list_handler_the_session_is_as_if_it_were_the_events_own(world
     assert len(kept) == 2
 
 
-def test_an_event_without_a_key_holds_up_no_other(world: World) -> None:
+def test_event_without_a_key_blocks_no_other(world: World) -> None:
     seen: list[int] = []
 
     @world.downstream.app.consumer("stock").handles("orders.placed", retry=SLOW)
@@ -571,7 +562,7 @@ def test_an_event_of_a_list_handler_has_the_given_cause(world: World) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_what_a_list_handler_adds_is_not_refused_for_a_backlog(world: World, number: int) -> None:
+def test_events_of_a_list_handler_are_accepted_over_the_limit(world: World, number: int) -> None:
     app = world.downstream.app
     app.declare("stock.reserved", backlog_limit=1)
     with world.downstream.transaction() as session:
@@ -586,7 +577,7 @@ def test_what_a_list_handler_adds_is_not_refused_for_a_backlog(world: World, num
     assert world.downstream.inbox() == {"PROCESSED": number}
 
 
-def test_a_handler_that_wants_to_be_alone_has_its_own_transactions(world: World) -> None:
+def test_handler_declared_alone_has_its_own_transactions(world: World) -> None:
     calls = Calls()
     world.downstream.app.consumer("stock").handles("orders.placed", alone=True)(calls.one)
     calls.trouble["b"] = raises(ValueError("not today"))
@@ -596,7 +587,7 @@ def test_a_handler_that_wants_to_be_alone_has_its_own_transactions(world: World)
     assert len(set(calls.transactions)) == 3
 
 
-def test_a_handler_that_has_left_something_behind_once_gets_transactions_of_its_own(
+def test_handler_that_leaves_state_gets_its_own_transactions(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locked: list[int] = []
@@ -618,7 +609,7 @@ def test_a_handler_that_has_left_something_behind_once_gets_transactions_of_its_
     assert locked == [6, 1, 1, 1, 1, 1]
 
 
-def test_a_list_has_the_events_of_its_type_that_follow_each_other(world: World) -> None:
+def test_list_has_the_consecutive_events_of_its_type(world: World) -> None:
     lists: list[list[str]] = []
     group = world.downstream.app.consumer("stock")
 
@@ -645,7 +636,7 @@ def test_a_list_has_the_events_of_its_type_that_follow_each_other(world: World) 
     ]
 
 
-def test_a_payload_that_does_not_fit_is_given_up_and_its_list_goes_on(world: World) -> None:
+def test_invalid_payload_is_given_up_and_its_list_continues(world: World) -> None:
     lists: list[int] = []
 
     @world.downstream.app.consumer("stock").handles_many("orders.placed", payload=dict[str, int])
@@ -663,7 +654,7 @@ def test_a_payload_that_does_not_fit_is_given_up_and_its_list_goes_on(world: Wor
     assert sum(lists) == 2
 
 
-def test_slow_handlers_get_smaller_transactions_and_the_rest_turns_of_their_own(
+def test_slow_handlers_get_smaller_then_single_transactions(
     world: World,
 ) -> None:
     calls = Calls()
@@ -684,11 +675,12 @@ def test_slow_handlers_get_smaller_transactions_and_the_rest_turns_of_their_own(
     assert done.outcomes == {AttemptOutcome.APPLIED: 40}
     assert len(calls.keys) == 40
     sizes = list(Counter(calls.transactions).values())
-    # A first guess, then what takes a second; from a quarter of the lease on, one by one.
+    # First the default size, then as many as take a second; after a quarter of the lease, one by
+    # one.
     assert sizes == [8, *[2] * 11, *[1] * 10]
 
 
-def test_handlers_that_become_slow_in_the_middle_do_not_keep_the_batch_beyond_its_time(
+def test_handlers_that_become_slow_keep_the_batch_within_lease(
     world: World,
 ) -> None:
     calls = Calls()
@@ -743,5 +735,5 @@ def test_retries_without_delay_count_for_the_failing_event_only(world: World) ->
         ("b", "MAX_RECONSUMED", QUICK.max_attempts),
         ("c", "PROCESSED", 1),
     ]
-    # It began a transaction of its own before its first attempt was counted as failed.
+    # The event began a transaction of its own before its first attempt was counted as failed.
     assert calls.keys.count("b") == QUICK.max_attempts + 1

@@ -1,4 +1,6 @@
-"""A batch does what its events alone do: what a handler leaves behind is met by no other event."""
+"""A batch has the effects of its events processed alone: no event meets the state that another
+left.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from tests.support.service import Service, Wire, drain, effect, make_topics
 ONCE = RetryPolicy(max_attempts=1)
 KEYS = "abcd"
 WITHOUT_THE_HABIT = "b"
-"""The event whose handler has not the habit, so that it shows what another one has left."""
+"""The key whose handler does not have the habit, and so shows the state that another event left."""
 
 Habit = Callable[[Session, Event], object]
 
@@ -45,7 +47,7 @@ SETUP = (
     """,
 )
 
-# Nothing in it may be taken for what leaves something behind: each event would have a transaction.
+# No part of it may count as a statement that leaves state: each event would get a transaction.
 FOUND = text(
     """
     SELECT current_setting('search_path'), nullif(current_setting('app.tenant', true), ''),
@@ -67,7 +69,7 @@ def runs(*statements: str) -> Habit:
 
 
 def stages(*made_by: str) -> Habit:
-    """The effect goes by way of a staging table, and with it whatever else is in there."""
+    """Write the effect through a staging table, together with all other rows of that table."""
 
     def run(session: Session, event: Event) -> None:
         runs(*made_by)(session, event)
@@ -243,7 +245,7 @@ HABITS: dict[str, Habit] = {
 
 
 def found(session: Session) -> str:
-    """What an event finds, on its session and in its transaction."""
+    """Return the state that an event finds on its session and in its transaction."""
     in_database = session.connection().execute(FOUND).one()
     on_session = {
         "user": session.info.get("user") or getattr(session, "user", None),
@@ -279,7 +281,7 @@ def world(make_service: Make, wire: Wire) -> World:
 
 
 def take_effects(service: Service) -> list[tuple[Any, ...]]:
-    """Return the effects, wherever they are, and delete them."""
+    """Return the effects of both schemas, and delete them."""
     rows = []
     for schema in ("public", "tenant"):
         rows += service.rows(f"SELECT '{schema}', event_id, key, what FROM {schema}.effects")
@@ -287,12 +289,12 @@ def take_effects(service: Service) -> list[tuple[Any, ...]]:
     return sorted(rows)
 
 
-def test_to_look_at_what_is_found_leaves_nothing_behind() -> None:
+def test_query_for_left_state_counts_as_leaving_nothing() -> None:
     assert left_behind_by(str(FOUND), {}) is LeftBehind.NOTHING
 
 
 @pytest.mark.parametrize("habit", HABITS.values(), ids=HABITS)
-def test_no_event_meets_what_another_has_left(world: World, habit: Habit) -> None:
+def test_no_event_meets_the_state_that_another_left(world: World, habit: Habit) -> None:
     downstream = world.downstream
     for name in ("reference", "batch", "alone"):
         group = downstream.app.consumer(name)
@@ -301,7 +303,7 @@ def test_no_event_meets_what_another_has_left(world: World, habit: Habit) -> Non
     for key in KEYS:
         world.write(key)
         drain(consumer)
-        # Each of its events has a connection of its own.
+        # Each event of the reference group has a connection of its own.
         downstream.engine.dispose()
     expected = take_effects(downstream)
     assert {row[2] for row in expected} == set(KEYS)
@@ -316,7 +318,7 @@ def test_no_event_meets_what_another_has_left(world: World, habit: Habit) -> Non
     assert downstream.rows(is_locked) == [(0,)]
 
 
-def test_the_look_at_what_is_found_leaves_nothing_behind_itself(world: World) -> None:
+def test_query_for_left_state_keeps_events_in_one_transaction(world: World) -> None:
     seen = set()
 
     @world.downstream.app.consumer("stock").handles("orders.placed")
@@ -330,7 +332,7 @@ def test_the_look_at_what_is_found_leaves_nothing_behind_itself(world: World) ->
     assert len(seen) == 1
 
 
-def test_what_is_left_behind_is_not_met_across_lists_and_single_events(world: World) -> None:
+def test_lists_and_single_events_do_not_meet_each_others_state(world: World) -> None:
     group = world.downstream.app.consumer("stock")
     make = text(f"CREATE TEMP TABLE IF NOT EXISTS {STAGING} ON COMMIT DROP")
     put = text("INSERT INTO staging VALUES (:id, :key, 'staged')")
@@ -352,7 +354,7 @@ def test_what_is_left_behind_is_not_met_across_lists_and_single_events(world: Wo
     assert sorted(world.downstream.effects()) == list("abcde")
 
 
-def test_a_batch_that_ends_early_is_looked_through_for_temporary_tables(world: World) -> None:
+def test_batch_that_ends_early_is_checked_for_temporary_tables(world: World) -> None:
     def stage(session: Session, event: Event) -> None:
         if event.key == "b":
             session.execute(text("SET LOCAL lock_timeout = '9s'"))
@@ -374,7 +376,7 @@ def test_a_batch_that_ends_early_is_looked_through_for_temporary_tables(world: W
     ],
     ids=["setting", "temporary table", "info"],
 )
-def test_a_temporary_table_of_a_function_is_not_met_by_who_ends_the_transaction(
+def test_last_event_of_a_transaction_meets_no_temporary_table(
     world: World, further: Habit, alone: bool
 ) -> None:
     group = world.downstream.app.consumer("stock")
@@ -395,7 +397,7 @@ def test_a_temporary_table_of_a_function_is_not_met_by_who_ends_the_transaction(
     assert sorted(world.downstream.effects()) == list("abcd")
 
 
-def test_who_makes_a_temporary_table_by_a_statement_ends_a_transaction_of_several(
+def test_creating_a_temporary_table_ends_a_shared_transaction(
     world: World,
 ) -> None:
     seen: list[int] = []
@@ -413,7 +415,7 @@ def test_who_makes_a_temporary_table_by_a_statement_ends_a_transaction_of_severa
 
 
 @pytest.mark.parametrize(("stays", "connections"), [(False, 1), (True, 4)])
-def test_a_connection_is_given_up_for_temporary_tables_that_stay(
+def test_connection_is_closed_for_temporary_tables_that_stay(
     world: World, stays: bool, connections: int
 ) -> None:
     seen: list[int] = []
@@ -429,7 +431,7 @@ def test_a_connection_is_given_up_for_temporary_tables_that_stay(
     assert len(set(seen)) == connections
 
 
-def test_who_leaves_nothing_behind_shares_transactions_and_the_connection(world: World) -> None:
+def test_handlers_that_leave_no_state_share_a_transaction(world: World) -> None:
     seen: list[tuple[int, int]] = []
 
     @world.downstream.app.consumer("stock").handles("orders.placed")
@@ -447,7 +449,7 @@ def test_who_leaves_nothing_behind_shares_transactions_and_the_connection(world:
 
 
 @pytest.mark.parametrize(("local", "connections"), [(True, 1), (False, 4)])
-def test_a_connection_is_given_up_for_what_outlives_the_transaction_only(
+def test_connection_is_closed_only_for_state_beyond_transaction(
     world: World, local: bool, connections: int
 ) -> None:
     seen: list[int] = []
@@ -463,7 +465,7 @@ def test_a_connection_is_given_up_for_what_outlives_the_transaction_only(
     assert len(set(seen)) == connections
 
 
-def test_an_event_behind_a_savepoint_by_hand_costs_no_connection(world: World) -> None:
+def test_event_after_a_manual_savepoint_keeps_the_connection(world: World) -> None:
     seen: list[int] = []
     world.downstream.app.declare("stock.reserved")
 

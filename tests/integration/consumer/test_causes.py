@@ -1,4 +1,4 @@
-"""The cause of an event is the one that was handled when it was added, wherever that was."""
+"""The cause of an event is the event that was handled when it was added, wherever it was added."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Reserved(Base):
 
 
 class Added(Enum):
-    """Where an application adds the events of its handlers."""
+    """The places where an application adds the events of its handlers."""
 
     ON_THE_SESSION = auto()
     ON_ITS_CONNECTION = auto()
@@ -43,14 +43,12 @@ class Added(Enum):
 
 @pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("added", Added)
-def test_wherever_an_event_is_added_it_names_its_own_cause(
-    world: World, added: Added, alone: bool
-) -> None:
+def test_event_added_anywhere_names_its_own_cause(world: World, added: Added, alone: bool) -> None:
     app = world.downstream.app
     app.declare("stock.reserved")
     late = {Added.BEFORE_THE_COMMIT, Added.BEFORE_THE_COMMIT_WITH_ITS_CAUSE}
 
-    # Not in the session's info: what it left there would end the transaction of a batch.
+    # Not in the session's info: a value left there would end the transaction of a batch.
     waiting: WeakKeyDictionary[Session, list[Event]] = WeakKeyDictionary()
 
     def publish(session: Session, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""What may happen to an event while its compensation runs, and what has to wait."""
+"""Which operations may run while an event is compensated, and which have to wait."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_S = 15
 
 
 class Compensation:
-    """A compensation of `orders` that takes as long as a test wants."""
+    """A compensation of `orders` that takes as long as a test chooses."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -49,7 +49,7 @@ class Compensation:
         return event
 
     def work(self, original: Event, refused_by: str) -> Future[AttemptOutcome]:
-        """Give a rollback of the event its turn, beside the test."""
+        """Receive a rollback of the event, and process it in another thread."""
         rollback = Envelope(
             id=new_event_id(),
             type="orders.placed",
@@ -80,7 +80,8 @@ def compensation(make_service: Callable[..., Service]) -> Iterator[Compensation]
 def test_the_relay_does_not_wait_for_a_compensation(compensation: Compensation) -> None:
     service = compensation.service
     relay = service.relay()
-    # As after a relay that died behind its send: delivered and refused, but not settled yet.
+    # As after a relay that died after its send: the event is delivered and refused, but not
+    # settled.
     ended = compensation.work(compensation.place(), refused_by="stock")
     assert compensation.begun.wait(PATIENCE_S)
     with ThreadPoolExecutor(1) as beside:
@@ -110,7 +111,7 @@ def test_an_event_is_not_purged_while_its_compensation_runs(compensation: Compen
     assert purged() == 1
 
 
-def test_a_second_rollback_of_an_event_waits_for_the_first_and_finds_it_compensated(
+def test_second_rollback_waits_and_finds_the_event_compensated(
     compensation: Compensation, eventually: Callable[..., None]
 ) -> None:
     service = compensation.service
@@ -132,7 +133,7 @@ def test_a_second_rollback_of_an_event_waits_for_the_first_and_finds_it_compensa
     assert service.inbox() == {"PROCESSED": 2}
 
 
-def test_compensations_of_different_events_run_beside_each_other(
+def test_compensations_of_different_events_run_concurrently(
     compensation: Compensation,
 ) -> None:
     one, another = compensation.place(), compensation.place()

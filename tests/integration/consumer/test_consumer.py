@@ -25,7 +25,7 @@ SLOW = RetryPolicy(max_attempts=5, first=timedelta(hours=1), longest=timedelta(h
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
-    """An upstream that writes, a downstream that handles."""
+    """An upstream that writes, and a downstream that handles."""
 
     upstream: Service
     downstream: Service
@@ -59,7 +59,7 @@ def world(make_service: Make, wire: Wire) -> World:
 
 
 def handle(world: World, retry: RetryPolicy = QUICK) -> dict[str, Exception | None]:
-    """Declare a handler that leaves an effect and fails as the returned mapping says, by key."""
+    """Declare a handler that leaves an effect, and return the mapping from keys to its errors."""
     trouble: dict[str, Exception | None] = {}
 
     @world.downstream.app.consumer("stock").handles("orders.placed", retry=retry)
@@ -72,7 +72,7 @@ def handle(world: World, retry: RetryPolicy = QUICK) -> dict[str, Exception | No
     return trouble
 
 
-def test_an_event_has_its_effect_and_its_status_in_one_transaction(world: World) -> None:
+def test_effect_and_status_are_written_in_one_transaction(world: World) -> None:
     handle(world)
     world.write("a", "b")
     drain(world.consumer())
@@ -80,7 +80,7 @@ def test_an_event_has_its_effect_and_its_status_in_one_transaction(world: World)
     assert world.downstream.inbox() == {"PROCESSED": 2}
 
 
-def test_a_record_that_comes_again_has_no_second_effect(world: World) -> None:
+def test_redelivered_record_has_no_second_effect(world: World) -> None:
     handle(world)
     world.write("a", "b")
     consumer = world.consumer()
@@ -132,7 +132,7 @@ def test_an_attempt_is_counted_before_the_handler_runs(world: World) -> None:
     assert seen == [("PROCESSING", 1)]
 
 
-def test_a_waiting_retry_holds_back_its_key_and_no_other(world: World) -> None:
+def test_waiting_retry_blocks_only_its_own_key(world: World) -> None:
     trouble = handle(world, SLOW)
     trouble["a"] = ValueError("not yet")
     world.write("a", "b", "a", "c")
@@ -154,20 +154,20 @@ def test_a_waiting_retry_holds_back_its_key_and_no_other(world: World) -> None:
     assert numbers == [('{"n":0}',), ('{"n":2}',)]
 
 
-def test_the_partition_goes_on_while_an_event_waits(world: World) -> None:
+def test_partition_continues_while_an_event_waits(world: World) -> None:
     trouble = handle(world, SLOW)
     trouble["a"] = ValueError("not yet")
     world.write("a")
     first = world.consumer()
     first.run_once()
     first.close()
-    # Another worker of the group begins behind it: the offset is committed, the row is in the
+    # Another worker of the group begins after the event: its offset is committed, its row is in the
     # inbox.
     second = world.consumer()
     assert second.run_once().records == 0
 
 
-def test_after_the_last_attempt_the_rollback_event_is_written_with_the_status(
+def test_last_attempt_writes_the_rollback_event_with_the_status(
     world: World,
 ) -> None:
     trouble = handle(world)
@@ -185,7 +185,7 @@ def test_after_the_last_attempt_the_rollback_event_is_written_with_the_status(
     assert world.downstream.effects() == []
 
 
-def test_giving_up_fails_as_a_whole_when_the_rollback_event_cannot_be_written(
+def test_giving_up_is_atomic_with_writing_the_rollback_event(
     world: World,
 ) -> None:
     trouble = handle(world)
@@ -228,19 +228,20 @@ def test_a_payload_of_another_shape_is_given_up_at_once(world: World) -> None:
     assert "payload.customer" in reason
 
 
-def test_the_attempt_of_a_dead_process_counts_and_another_worker_takes_over(world: World) -> None:
+def test_attempt_of_a_dead_process_counts_before_the_takeover(world: World) -> None:
     @world.downstream.app.consumer("stock").handles("orders.placed", retry=QUICK)
     def die(session: Session, event: Event) -> None:
-        raise SystemExit  # as kill -9 would: nothing of shieldtx runs after it
+        raise SystemExit  # as kill -9 would: no code of shieldtx runs after it
 
     world.write("a")
-    # The first attempt is one of a batch: nobody knows who killed it, so it has one run more.
+    # The first attempt is part of a batch: which event killed it is unknown, so it has one run
+    # more.
     for attempt in (1, *range(1, QUICK.max_attempts + 1)):
         with pytest.raises(SystemExit):
             world.consumer().run_once()
         rows = world.downstream.rows("SELECT status, attempts FROM shield_inbox")
         assert rows == [("PROCESSING", attempt)]
-        assert world.consumer().run_once().outcomes == {}  # the lease is on
+        assert world.consumer().run_once().outcomes == {}  # the lease has not ended
         world.downstream.execute("UPDATE shield_inbox SET lease_until = now()")
     drain(world.consumer())
     assert world.downstream.inbox() == {"MAX_RECONSUMED": 1}
@@ -287,9 +288,10 @@ def test_a_batch_that_cannot_be_stored_is_delivered_again(world: World) -> None:
     assert sorted(world.downstream.effects()) == ["a", "b"]
 
 
-def test_an_undecodable_record_is_parked_with_its_bytes_and_the_partition_goes_on(
+def test_undecodable_record_is_parked_with_its_bytes(
     world: World,
 ) -> None:
+    """The partition continues."""
     handle(world)
     bad = Record(
         topic="orders.placed.commit", key=b"a", value=b"\xff\x00", headers=(("x", b"\xfe"),)
@@ -307,12 +309,12 @@ def test_an_undecodable_record_is_parked_with_its_bytes_and_the_partition_goes_o
     assert reason
 
 
-def test_another_event_with_a_business_key_seen_before_is_parked_not_dropped(world: World) -> None:
+def test_other_event_with_a_used_business_key_is_parked(world: World) -> None:
     handle(world)
     world.write("a", biz_key="order-1")
     consumer = world.consumer()
     drain(consumer)
-    world.upstream.execute("DELETE FROM shield_outbox")  # purged: the upstream no longer knows it
+    world.upstream.execute("DELETE FROM shield_outbox")  # purged: the upstream no longer has it
     world.write("a", biz_key="order-1")
     done = consumer.run_once()
     assert (done.fresh, done.duplicates, done.parked) == (0, 0, 1)
@@ -320,7 +322,7 @@ def test_another_event_with_a_business_key_seen_before_is_parked_not_dropped(wor
     assert "order-1" in reason
 
 
-def test_events_of_types_without_a_handler_are_passed_over(world: World) -> None:
+def test_events_of_types_without_a_handler_are_skipped(world: World) -> None:
     world.upstream.app.declare("orders.noted", topic="orders.placed")
     handle(world)
     with world.upstream.transaction() as session:
@@ -330,7 +332,7 @@ def test_events_of_types_without_a_handler_are_passed_over(world: World) -> None
     assert (done.ignored, done.fresh) == (1, 0)
 
 
-def test_interceptors_wrap_the_handler_in_the_order_they_were_added(world: World) -> None:
+def test_interceptors_wrap_the_handler_in_registration_order(world: World) -> None:
     calls: list[str] = []
     group = world.downstream.app.consumer("stock")
 
@@ -355,7 +357,7 @@ def test_interceptors_wrap_the_handler_in_the_order_they_were_added(world: World
     assert calls == ["outer in", "inner in", "handler", "inner out", "outer out"]
 
 
-def test_an_event_written_in_a_handler_is_in_its_transaction_and_names_its_cause(
+def test_event_of_a_handler_joins_its_transaction_and_cause(
     world: World,
 ) -> None:
     app = world.downstream.app
@@ -378,7 +380,7 @@ def test_an_event_written_in_a_handler_is_in_its_transaction_and_names_its_cause
     assert rows == [("stock.reserved", event.id, "orders", event.traceparent)]
 
 
-def test_two_workers_of_a_group_share_the_work_without_double_effects(
+def test_two_workers_of_a_group_cause_no_double_effects(
     world: World, eventually: Callable[..., None]
 ) -> None:
     handle(world)
@@ -448,7 +450,7 @@ def test_a_pass_waits_for_records_unless_it_has_made_attempts(
     assert timeouts[2:] == [0]
 
 
-def test_events_whose_offsets_are_not_committed_count_for_the_pause(
+def test_events_with_uncommitted_offsets_count_for_the_pause(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle(world, SLOW)
@@ -482,7 +484,7 @@ def test_full_batches_do_not_delay_due_rows(world: World) -> None:
     trouble.clear()
     world.downstream.execute("UPDATE shield_inbox SET due_at = now()")
     world.write(*"bcdefghijk")
-    # The first look is due, and the next one when as much time has gone by as without records.
+    # The first poll is due; the next is due after as much time as without records.
     consumer.run_once()
     assert "a" in world.downstream.effects()
     looks: list[float] = []
@@ -501,7 +503,7 @@ def test_full_batches_do_not_delay_due_rows(world: World) -> None:
     assert len(world.downstream.effects()) == 11
 
 
-def test_a_handler_that_is_gone_leaves_its_events_waiting(world: World) -> None:
+def test_events_of_a_removed_handler_wait(world: World) -> None:
     trouble = handle(world, SLOW)
     trouble["a"] = ValueError("not yet")
     world.write("a")
@@ -522,7 +524,7 @@ def test_the_sequence_of_arrival_is_the_order_of_the_batch(world: World) -> None
     assert [row[0] for row in rows] == [f'{{"n":{n}}}' for n in range(30)]
 
 
-def test_an_event_that_is_given_up_is_logged_with_the_traceback_of_an_error_only(
+def test_given_up_event_is_logged_with_the_traceback_of_an_error(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     def handle(session: Session, event: Event) -> None:

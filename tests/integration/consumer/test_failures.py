@@ -1,4 +1,4 @@
-"""What ends an attempt at once, what has it repeated, and what is no reason to end the process."""
+"""Which errors end an attempt at once, lead to a retry, or leave the process running."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reason_of(service: Service, key: str = "b") -> Any:
 
 
 def fail_in_tasks(*errors: BaseException) -> None:
-    """Raise the errors as an asyncio.TaskGroup does, whose tasks have raised them."""
+    """Raise the errors as the tasks of an asyncio.TaskGroup do."""
 
     async def raise_(error: BaseException) -> None:
         raise error
@@ -94,7 +94,7 @@ def test_a_cancelled_task_fails_the_attempt_and_not_the_worker(
         ((ValueError("no shelf"),), QUICK.max_attempts),
     ],
 )
-def test_a_group_of_refusals_is_a_refusal_and_the_reason_names_them(
+def test_group_of_refusals_is_a_refusal_that_names_them(
     services: tuple[Service, Service], errors: tuple[Exception, ...], runs: int, alone: bool
 ) -> None:
     _, stock = services
@@ -115,7 +115,7 @@ def test_a_group_of_refusals_is_a_refusal_and_the_reason_names_them(
 
 
 @ALONE
-def test_an_event_of_the_handler_that_is_refused_is_a_failure_as_any(
+def test_refused_event_of_a_handler_fails_the_attempt(
     services: tuple[Service, Service], alone: bool
 ) -> None:
     _, stock = services
@@ -126,7 +126,7 @@ def test_an_event_of_the_handler_that_is_refused_is_a_failure_as_any(
         effect("reserved")(session, event)
         if event.key == "b":
             payload = {"quantity": quantities[0]}
-            # Of a batch, the attempt that fails behind others is made again.
+            # In a batch, the attempt that fails after others is repeated.
             quantities.append(quantities.pop(0))
             stock.app.outbox.add(session, Event(type="stock.reserved", payload=payload))
 
@@ -135,7 +135,7 @@ def test_an_event_of_the_handler_that_is_refused_is_a_failure_as_any(
     assert sorted(stock.effects()) == ["a", "b", "c"]
 
 
-def test_an_event_of_a_compensation_that_is_refused_is_a_failure_as_any(
+def test_refused_event_of_a_compensation_fails_the_attempt(
     services: tuple[Service, Service],
 ) -> None:
     orders, stock = services
@@ -203,7 +203,7 @@ def test_a_handler_may_return_rows(services: tuple[Service, Service], alone: boo
 
 
 @pytest.mark.parametrize("first", ["rollback", "event"])
-def test_a_group_that_only_compensates_settles_nothing_that_another_group_may_have_applied(
+def test_compensating_group_settles_no_event_of_another_group(
     make_service: Make, first: str
 ) -> None:
     ours, theirs, downstream = make_service("ours"), make_service("theirs"), make_service("stock")
@@ -232,10 +232,10 @@ def test_a_group_that_only_compensates_settles_nothing_that_another_group_may_ha
 
 
 @pytest.mark.parametrize(("declares", "status"), [(True, "PROCESSED"), (False, "DEAD")])
-def test_the_rollback_of_an_event_that_no_group_here_receives_is_settled_by_a_writer_only(
+def test_only_a_writer_settles_rollback_of_an_unreceived_event(
     make_service: Make, declares: bool, status: str
 ) -> None:
-    """A service that writes the type may leave it to another writer; no other may."""
+    """Only a service that writes the type may leave the rollback to another writer."""
     ours, theirs, downstream = make_service("ours"), make_service("theirs"), make_service("stock")
     theirs.app.declare("orders.placed")
     if declares:

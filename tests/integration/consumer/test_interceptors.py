@@ -1,4 +1,4 @@
-"""What an interceptor writes around `proceed()` belongs to the event like the effect."""
+"""Rows that an interceptor writes around `proceed()` belong to the event, as the effect does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Base(DeclarativeBase):
 
 
 class Note(Base):
-    """What was written for an event, and how many events were counted."""
+    """A note written for an event, and a count of events."""
 
     __tablename__ = "note"
     name: Mapped[str] = mapped_column(primary_key=True)
@@ -54,7 +54,7 @@ def notes(stock: Service) -> list[str]:
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
-def test_what_is_written_behind_the_handler_is_committed(stock: Service, alone: bool) -> None:
+def test_rows_written_after_the_handler_are_committed(stock: Service, alone: bool) -> None:
     group, kept = stock.app.consumer("stock"), []
 
     @group.intercepts
@@ -67,7 +67,7 @@ def test_what_is_written_behind_the_handler_is_committed(stock: Service, alone: 
 
     @group.handles("orders.placed", alone=alone)
     def reserve(session: Session, event: Event) -> None:
-        # Kept, so that the session knows an object of each event when its turn ends.
+        # Kept, so that the session has an object of each event when its attempt ends.
         kept.append(Note(name=f"reserved {event.key}"))
         session.add(kept[-1])
 
@@ -77,7 +77,7 @@ def test_what_is_written_behind_the_handler_is_committed(stock: Service, alone: 
     assert stock.rows("SELECT counted FROM note WHERE name = 'all'") == [(3,)]
 
 
-def test_an_event_written_behind_the_handler_is_published(stock: Service) -> None:
+def test_event_written_after_the_handler_is_published(stock: Service) -> None:
     stock.app.declare("stock.audited")
     group = stock.app.consumer("stock")
 
@@ -92,13 +92,13 @@ def test_an_event_written_behind_the_handler_is_published(stock: Service) -> Non
     assert written == [("a", True), ("b", True), ("c", True)]
 
 
-def test_what_fails_behind_the_handler_is_the_fault_of_its_event_alone(stock: Service) -> None:
+def test_error_after_the_handler_fails_only_its_event(stock: Service) -> None:
     group = stock.app.consumer("stock")
 
     @group.intercepts
     def audit(session: Session, event: Event, proceed: Callable[[], None]) -> None:
         proceed()
-        # The name of the first one is taken.
+        # The name of the first note is taken.
         session.add(Note(name="all" if event.key == "a" else f"audited {event.key}"))
 
     group.handles("orders.placed", retry=ONCE)(lambda session, event: None)
@@ -111,7 +111,7 @@ def test_what_fails_behind_the_handler_is_the_fault_of_its_event_alone(stock: Se
     "habit", ["swallows", "tries again", "calls twice", "calls twice and swallows"]
 )
 @pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
-def test_an_interceptor_makes_neither_half_an_effect_nor_two(
+def test_interceptor_causes_no_partial_and_no_second_effect(
     stock: Service, habit: str, alone: bool
 ) -> None:
     group = stock.app.consumer("stock")
@@ -146,7 +146,7 @@ def test_an_interceptor_makes_neither_half_an_effect_nor_two(
 
 @pytest.mark.parametrize("rolls_back", ["the handler's", "an outer one", "one of its own", None])
 @pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
-def test_a_savepoint_around_the_handler_takes_no_effect_away(
+def test_savepoint_around_the_handler_undoes_no_applied_effect(
     stock: Service, rolls_back: str | None, alone: bool
 ) -> None:
     group = stock.app.consumer("stock")
@@ -187,7 +187,7 @@ def in_words(session: Session, words: str) -> None:
 
 @pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
 @pytest.mark.parametrize("how", ["words", "words of an outer one", "connection"])
-def test_no_savepoint_takes_an_effect_away_in_silence(
+def test_rollback_to_a_savepoint_fails_the_attempt_with_a_reason(
     stock: Service, how: str, alone: bool
 ) -> None:
     group = stock.app.consumer("stock")
@@ -250,7 +250,7 @@ def in_savepoint_of_its_own(session: Session, event: Event, proceed: Callable[[]
 
 @pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
 @pytest.mark.parametrize("inside", [in_block, in_savepoint_of_a_cursor, in_block_of_two])
-def test_no_savepoint_of_the_driver_takes_an_effect_away_in_silence(
+def test_rollback_of_a_driver_savepoint_fails_with_a_reason(
     stock: Service, inside: Callable[..., None], alone: bool
 ) -> None:
     group = stock.app.consumer("stock")
@@ -293,7 +293,7 @@ def test_events_with_interceptors_share_a_transaction(stock: Service) -> None:
     assert len(set(seen)) == 1
 
 
-def test_an_interceptor_hears_of_an_error_that_the_handler_went_on_after(stock: Service) -> None:
+def test_swallowed_database_error_fails_in_an_interceptor(stock: Service) -> None:
     group = stock.app.consumer("stock")
     group.intercepts(in_savepoint_of_its_own)
 
@@ -310,7 +310,7 @@ def test_an_interceptor_hears_of_an_error_that_the_handler_went_on_after(stock: 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
 @pytest.mark.parametrize("on", ["session", "connection"])
-def test_a_savepoint_that_a_handler_leaves_open_is_no_other_ones(
+def test_savepoint_left_open_by_a_handler_affects_no_other_event(
     stock: Service, alone: bool, on: str
 ) -> None:
     group = stock.app.consumer("stock")
@@ -332,7 +332,7 @@ def test_a_savepoint_that_a_handler_leaves_open_is_no_other_ones(
 
 @pytest.mark.parametrize("waits", [False, True], ids=["goes on", "waits"])
 @pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
-def test_an_interceptor_proceeds_in_its_own_thread(
+def test_proceed_in_another_thread_fails_the_attempt(
     stock: Service, waits: bool, alone: bool
 ) -> None:
     group = stock.app.consumer("stock")
@@ -362,7 +362,7 @@ def test_an_interceptor_proceeds_in_its_own_thread(
         assert "in another thread" in reason
 
 
-def test_an_interceptor_returns_when_proceed_has(stock: Service) -> None:
+def test_interceptor_that_returns_before_proceed_fails(stock: Service) -> None:
     group, kept = stock.app.consumer("stock"), []
 
     @group.intercepts
@@ -383,7 +383,7 @@ def test_an_interceptor_returns_when_proceed_has(stock: Service) -> None:
         assert "while proceed() still ran" in reason
 
 
-def test_proceed_is_over_when_its_interceptor_has_returned(stock: Service) -> None:
+def test_proceed_after_the_return_of_its_interceptor_is_refused(stock: Service) -> None:
     group, kept = stock.app.consumer("stock"), []
 
     @group.intercepts

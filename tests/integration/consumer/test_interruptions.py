@@ -1,4 +1,4 @@
-"""Errors that no `except Exception` stops, in the middle of a pass: they end the process."""
+"""Errors in a pass that `except Exception` does not catch: they end the process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write(service: Service, *payloads: int) -> None:
 
 
 def payloads(wire: Wire) -> list[int]:
-    """What was sent, without what was sent again."""
+    """Return the payloads that were sent, each once."""
     return list(dict.fromkeys(int(record.value or b"") for record in wire.published))
 
 
@@ -52,7 +52,7 @@ class Once:
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit], ids=str)
 @pytest.mark.parametrize("backlog", [3, 3 * BATCH], ids=["alone", "beside"])
-def test_an_interrupted_batch_goes_before_what_is_written_later(
+def test_interrupted_batch_is_sent_before_later_events(
     service: Service, wire: Wire, error: type[BaseException], backlog: int
 ) -> None:
     service.app.hooks.before_send(Once(error))
@@ -66,9 +66,7 @@ def test_an_interrupted_batch_goes_before_what_is_written_later(
     assert service.outbox() == {"PROCESSED": backlog + 1}
 
 
-def test_what_was_sent_before_an_interruption_counts_as_perhaps_delivered(
-    service: Service, wire: Wire
-) -> None:
+def test_events_sent_before_an_interruption_are_unconfirmed(service: Service, wire: Wire) -> None:
     service.app.hooks.after_send(Once(SystemExit))
     write(service, 1)
     relay = service.relay()
@@ -117,7 +115,7 @@ def test_a_hook_that_exits_ends_the_relay_with_its_status(service: Service, wire
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["in a batch", "alone"])
-def test_a_handler_that_exits_ends_the_consumer_and_leaves_its_reason(
+def test_handler_that_exits_ends_the_consumer_with_a_reason(
     make_service: Callable[..., Service], service: Service, *, alone: bool
 ) -> None:
     downstream = make_service("stock")
@@ -137,7 +135,7 @@ def test_a_handler_that_exits_ends_the_consumer_and_leaves_its_reason(
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
-def test_an_interruption_that_cannot_be_written_down_says_nothing_of_payloads(
+def test_log_of_an_unrecorded_interruption_shows_no_payload(
     make_service: Callable[..., Service],
     service: Service,
     monkeypatch: pytest.MonkeyPatch,

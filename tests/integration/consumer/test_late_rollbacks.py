@@ -1,4 +1,4 @@
-"""Rollbacks and the purge: what a compensation needs stays, and what is gone is not silent."""
+"""Rollbacks and the purge: a row that a compensation needs stays; without it a rollback is DEAD."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def old_id(ago: timedelta = MONTH) -> UUID:
 
 
 def _next_id(event: Envelope) -> UUID:
-    """An id of the same millisecond."""
+    """Return an id of the same millisecond."""
     return UUID(int=event.id.int ^ 1)
 
 
@@ -37,7 +37,7 @@ def _refuse(session: Any, event: Event) -> None:
 
 
 class Undoing:
-    """A service whose group handles and compensates, a month after everything happened."""
+    """A service whose group handles and compensates, a month after the events."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -53,7 +53,7 @@ class Undoing:
         effect("undone")(session, event)
 
     def write(self, **more: Any) -> Envelope:
-        """Write an event of the service's own, sent long ago."""
+        """Write an event of the service, sent a month ago."""
         event = _envelope(GROUP, **more)
         with self.service.transaction() as session:
             self.service.app.outbox.add_envelope(session, event)
@@ -62,7 +62,7 @@ class Undoing:
         return event
 
     def receive(self, envelope: Envelope) -> Consumer:
-        """Receive an event, and return the worker that did."""
+        """Receive an event, and return the worker that received it."""
         worker = self.service.app.build_consumer(GROUP)
         received = as_received(cloudevents.encode(envelope, ""))
         worker._store.receive(GROUP, [IncomingEvent(envelope=envelope, record=received)], [])
@@ -73,7 +73,7 @@ class Undoing:
         self.service.execute("UPDATE shield_inbox SET due_at = now() WHERE settled_at IS NULL")
 
     def work(self, envelope: Envelope) -> AttemptOutcome:
-        """Receive an event and give it its turn."""
+        """Receive an event, and process it."""
         worker = self.receive(envelope)
         outcome = worker._processor.process(envelope)
         self._age("shield_inbox")
@@ -155,7 +155,7 @@ def test_the_event_of_a_dead_compensation_survives_its_retention(undoing: Undoin
     assert undoing.rows("shield_outbox") == undoing.rows("shield_inbox") == []
 
 
-def test_the_event_of_a_rollback_that_waits_survives_its_retention(undoing: Undoing) -> None:
+def test_event_of_a_waiting_rollback_survives_its_retention(undoing: Undoing) -> None:
     event = undoing.write()
     undoing.group.handles(TYPE)(effect("shipped"))
     foreign = _envelope("orders")
@@ -170,7 +170,7 @@ def test_the_event_of_a_rollback_that_waits_survives_its_retention(undoing: Undo
     assert ("COMMIT", "PROCESSED") in undoing.rows("shield_inbox")
 
 
-def test_a_received_event_is_kept_for_its_own_groups_rollback_only(undoing: Undoing) -> None:
+def test_received_event_is_kept_only_for_its_own_groups_rollback(undoing: Undoing) -> None:
     undoing.group.handles(TYPE)(effect("shipped"))
     undoing.trouble.append(RuntimeError("carrier away"))
     event, other = _envelope("orders"), _envelope("orders")
@@ -184,7 +184,7 @@ def test_a_received_event_is_kept_for_its_own_groups_rollback_only(undoing: Undo
     assert undoing.service.effects("undone") == ["a"]
 
 
-def test_a_note_of_a_compensation_stays_while_another_rollback_may_follow(
+def test_compensation_mark_stays_while_a_rollback_may_follow(
     undoing: Undoing,
 ) -> None:
     undoing.trouble.append(RuntimeError("bank away"))
@@ -208,8 +208,8 @@ def test_a_rollback_of_a_purged_event_is_dead_with_its_reason(undoing: Undoing) 
     assert f"comes too late: event {event.id} of orders is 30 days old" in undoing.reason()
 
 
-def test_of_two_events_of_one_id_from_two_sources_none_is_forgotten(undoing: Undoing) -> None:
-    """The second cannot be taken back under the same id: an operator learns of it."""
+def test_rollbacks_of_two_sources_with_one_id_are_not_lost(undoing: Undoing) -> None:
+    """The second event cannot be taken back under the same id: its rollback needs an operator."""
     undoing.group.handles(TYPE)(effect("shipped"))
     one = _envelope("orders")
     other = _envelope("shops", id=one.id)
@@ -222,7 +222,7 @@ def test_of_two_events_of_one_id_from_two_sources_none_is_forgotten(undoing: Und
     assert undoing.service.effects("undone") == ["a"]
 
 
-def test_an_event_that_comes_behind_a_rollback_that_was_too_late_is_refused(
+def test_event_that_arrives_after_its_late_rollback_is_refused(
     undoing: Undoing,
 ) -> None:
     undoing.group.handles(TYPE)(effect("shipped"))
@@ -237,7 +237,7 @@ def test_an_event_that_comes_behind_a_rollback_that_was_too_late_is_refused(
     assert undoing.service.effects() == []
 
 
-def test_a_rollback_of_an_event_that_another_group_has_received_waits_for_a_person(
+def test_rollback_of_another_groups_event_waits_for_operator(
     undoing: Undoing,
 ) -> None:
     event = _envelope("orders")
@@ -250,16 +250,16 @@ def test_a_rollback_of_an_event_that_another_group_has_received_waits_for_a_pers
     assert undoing.rows("shield_inbox") == [("COMMIT", "INIT"), ("ROLLBACK", "DEAD")]
 
 
-def test_a_rollback_of_another_services_event_of_a_type_of_its_own_is_not_a_services_business(
+def test_rollback_of_another_services_event_of_own_type_is_moot(
     undoing: Undoing,
 ) -> None:
-    """The other one takes it back; both read the rollbacks of the type."""
+    """The other service takes the event back; both services read the rollbacks of the type."""
     event = _envelope("orders", id=old_id(timedelta(days=5)))
     assert undoing.work(rollback_of(event)) is AttemptOutcome.MOOT
     assert undoing.rows("shield_inbox") == [("ROLLBACK", "PROCESSED")]
 
 
-def test_a_rollback_of_an_event_that_the_service_may_have_written_and_purged_waits_for_a_person(
+def test_rollback_of_a_possibly_purged_event_waits_for_operator(
     undoing: Undoing,
 ) -> None:
     event = _envelope("the-old-name", id=old_id(timedelta(days=10)))
@@ -267,7 +267,7 @@ def test_a_rollback_of_an_event_that_the_service_may_have_written_and_purged_wai
     assert "SHIELDTX_RETENTION_OUTBOX is 7 days" in undoing.reason()
 
 
-def test_a_rollback_in_a_group_that_neither_receives_nor_writes_the_event_waits_for_a_person(
+def test_rollback_in_an_unrelated_group_waits_for_operator(
     make_service: Make,
 ) -> None:
     shipping = make_service("shipping")
@@ -282,7 +282,7 @@ def test_a_rollback_in_a_group_that_neither_receives_nor_writes_the_event_waits_
     assert worker._processor.process(rollback) is AttemptOutcome.DEAD
 
 
-def test_a_rollback_of_a_rollback_waits_for_a_person(undoing: Undoing) -> None:
+def test_rollback_of_a_rollback_waits_for_operator(undoing: Undoing) -> None:
     undoing.group.handles(TYPE)(effect("shipped"))
     rollback = rollback_of(_envelope("orders", id=new_event_id()), id=new_event_id())
     assert undoing.work(rollback) is AttemptOutcome.MOOT
@@ -291,7 +291,7 @@ def test_a_rollback_of_a_rollback_waits_for_a_person(undoing: Undoing) -> None:
     assert "which is a rollback itself: nothing takes one back" in undoing.reason()
 
 
-def test_a_rollback_of_an_old_rollback_waits_for_a_person(undoing: Undoing) -> None:
+def test_rollback_of_an_old_rollback_waits_for_operator(undoing: Undoing) -> None:
     undoing.group.handles(TYPE)(effect("shipped"))
     rollback = rollback_of(_envelope("orders", id=new_event_id()), id=old_id())
     assert undoing.work(rollback) is AttemptOutcome.MOOT
@@ -299,7 +299,7 @@ def test_a_rollback_of_an_old_rollback_waits_for_a_person(undoing: Undoing) -> N
     assert "comes too late" in undoing.reason()
 
 
-def test_an_event_that_comes_while_its_rollback_is_given_up_is_taken_back(
+def test_event_arriving_as_its_rollback_is_given_up_is_undone(
     undoing: Undoing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[object] = []
@@ -324,10 +324,10 @@ def test_an_event_that_comes_while_its_rollback_is_given_up_is_taken_back(
     assert undoing.work(rollback) is AttemptOutcome.COMPENSATED
 
 
-def test_an_event_that_another_service_wrote_into_the_same_tables_is_not_ones_own(
+def test_foreign_event_in_the_same_tables_is_not_an_own_event(
     undoing: Undoing,
 ) -> None:
-    """What its handler has refused is not taken back, although its row is in the outbox."""
+    """An event that its handler refused is not taken back, although its row is in the outbox."""
     undoing.group.handles("basket.filled", retry=RetryPolicy(max_attempts=1))(_refuse)
     undoing.group.compensates("basket.filled")(effect("undone"))
     event = undoing.write(source="till", type="basket.filled")
@@ -342,7 +342,7 @@ def test_a_rollback_of_a_young_event_that_has_not_come_is_moot(undoing: Undoing)
     assert undoing.work(rollback_of(event)) is AttemptOutcome.MOOT
 
 
-def test_an_event_is_its_services_own_whatever_the_service_is_called_now(
+def test_event_belongs_to_its_service_after_a_rename(
     make_service: Make,
 ) -> None:
     undoing = Undoing(make_service(GROUP))
@@ -351,7 +351,7 @@ def test_an_event_is_its_services_own_whatever_the_service_is_called_now(
     assert undoing.work(rollback_of(event)) is AttemptOutcome.COMPENSATED
 
 
-def test_the_cause_of_an_event_in_the_outbox_survives_its_retention(undoing: Undoing) -> None:
+def test_cause_of_an_unsettled_event_survives_its_retention(undoing: Undoing) -> None:
     undoing.group.handles(TYPE)(effect("shipped"))
     cause = _envelope("orders")
     assert undoing.work(cause) is AttemptOutcome.APPLIED
@@ -366,19 +366,19 @@ def test_the_cause_of_an_event_in_the_outbox_survives_its_retention(undoing: Und
     assert passed_on == [("orders",)]
 
 
-def test_a_chain_whose_cause_is_gone_is_not_cut_in_silence(undoing: Undoing) -> None:
+def test_rollback_of_an_event_with_a_purged_cause_is_dead(undoing: Undoing) -> None:
     event = undoing.write(causation_id=old_id(), causation_source="orders")
     assert undoing.work(rollback_of(event)) is AttemptOutcome.DEAD
     assert "which is 30 days old and was perhaps purged here" in undoing.reason()
     assert undoing.service.effects("undone") == []
 
 
-def test_a_cause_that_was_never_received_ends_its_chain(undoing: Undoing) -> None:
+def test_rollback_chain_ends_at_a_cause_never_received(undoing: Undoing) -> None:
     event = undoing.write(causation_id=old_id(timedelta(days=1)), causation_source="orders")
     assert undoing.work(rollback_of(event)) is AttemptOutcome.COMPENSATED
 
 
-def test_an_event_that_a_compensation_wrote_can_be_taken_back_however_old_it_is(
+def test_old_event_written_by_a_compensation_can_be_taken_back(
     undoing: Undoing,
 ) -> None:
     first = undoing.write()
@@ -386,12 +386,12 @@ def test_an_event_that_a_compensation_wrote_can_be_taken_back_however_old_it_is(
     assert undoing.work(rollback) is AttemptOutcome.COMPENSATED
     second = undoing.write(id=_next_id(first), causation_id=rollback.id, causation_source="stock")
     assert undoing.work(rollback_of(second, id=_next_id(rollback))) is AttemptOutcome.COMPENSATED
-    # The chain ends there: nothing takes a rollback back.
+    # The chain ends there: a rollback cannot be taken back.
     assert undoing.service.effects("undone") == ["a", "a"]
     assert undoing.service.rows("SELECT 1 FROM shield_outbox WHERE tx_kind = 'ROLLBACK'") == []
 
 
-def test_the_rollback_that_caused_an_event_is_kept_as_long_as_that_event(
+def test_rollback_stays_as_long_as_the_event_that_it_caused(
     undoing: Undoing,
 ) -> None:
     first = undoing.write()
@@ -425,7 +425,7 @@ def test_a_rollback_without_an_age_waits_for_an_operator(
     assert undoing.service.effects() == ["a"]
 
 
-def test_an_event_whose_rollback_came_first_has_no_effect_whatever_its_id(
+def test_event_after_its_rollback_has_no_effect_with_any_id(
     undoing: Undoing,
 ) -> None:
     undoing.group.handles(TYPE)(effect("shipped"))

@@ -1,4 +1,4 @@
-"""A consumer whose database lacks letters that other services write."""
+"""A consumer whose database encoding lacks characters that other services write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.service import Service, drain, effect, make_topics
 NAMES = ("Müller", "Łódź", "Søren", "plain")
 
 
-def test_a_letter_that_the_inbox_does_not_have_parks_its_record_and_holds_up_no_other(
+def test_unencodable_character_parks_only_its_record(
     make_service: Callable[..., Service],
 ):
     orders, stock = make_service("orders"), make_service("stock")

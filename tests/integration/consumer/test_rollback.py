@@ -1,4 +1,4 @@
-"""The way back: compensation, chains of services, tombstones, authority."""
+"""Rollbacks: compensation, chains of services, tombstones, authority."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Make = Callable[..., Service]
 
 
 class Chain:
-    """Services in a row: each handles the event of the one before and writes one of its own."""
+    """Services in a row: each handles the event of the service before it, and writes its own."""
 
     def __init__(self, make: Make, names: list[str]) -> None:
         self.services = {name: make(name) for name in names}
@@ -72,9 +72,7 @@ def test_a_refused_event_is_compensated_by_its_upstream_once(pair: Chain) -> Non
     assert pair["orders"].inbox() == {"PROCESSED": 2}
 
 
-def test_the_compensation_is_given_the_original_from_the_upstreams_own_outbox(
-    pair: Chain, wire: Wire
-) -> None:
+def test_compensation_receives_the_original_from_the_outbox(pair: Chain, wire: Wire) -> None:
     seen: list[Event] = []
     orders = pair["orders"].app
     del orders.groups["orders"]
@@ -90,7 +88,7 @@ def test_the_compensation_is_given_the_original_from_the_upstreams_own_outbox(
         {"key": "a"},
         {"shop": "7"},
     )
-    # The rollback's own body says something else.
+    # The body of the rollback has other content.
     [rollback] = [r for r in wire.published if r.topic == "orders.placed.rollback"]
     assert b"not today" in rollback.value
 
@@ -103,7 +101,7 @@ def test_a_rollback_that_comes_again_compensates_nothing_more(pair: Chain, wire:
     assert pair["orders"].effects("cancelled") == ["a"]
 
 
-def test_of_two_services_that_publish_one_type_each_takes_its_own_events_back(
+def test_each_of_two_services_of_one_type_undoes_its_own_events(
     make_service: Make,
 ) -> None:
     chain = Chain(make_service, ["eu", "us", "stock"])
@@ -121,7 +119,7 @@ def test_of_two_services_that_publish_one_type_each_takes_its_own_events_back(
     assert [chain[name].inbox() for name in ("eu", "us")] == [{"PROCESSED": 2}] * 2
 
 
-def test_two_groups_that_refuse_the_same_event_lead_to_one_compensation(
+def test_refusals_by_two_services_lead_to_one_compensation(
     make_service: Make,
 ) -> None:
     chain = Chain(make_service, ["orders", "stock", "billing"])
@@ -138,7 +136,7 @@ def test_two_groups_that_refuse_the_same_event_lead_to_one_compensation(
     assert chain["orders"].rows(compensated) == [(1,)]
 
 
-def test_two_groups_of_one_service_that_refuse_the_same_event_lead_to_one_compensation(
+def test_refusals_by_two_groups_lead_to_one_compensation(
     make_service: Make,
 ) -> None:
     chain = Chain(make_service, ["orders", "stock"])
@@ -170,9 +168,8 @@ def test_a_group_that_had_applied_an_event_takes_its_effect_back(make_service: M
     assert chain["billing"].effects("credited") == ["a"]
 
 
-def test_a_rollback_before_its_event_leaves_a_tombstone_and_the_event_is_refused(
-    make_service: Make, wire: Wire
-) -> None:
+def test_rollback_before_its_event_leaves_a_tombstone(make_service: Make, wire: Wire) -> None:
+    """The event is refused when it arrives."""
     chain = Chain(make_service, ["orders", "stock", "billing"])
     chain["orders"].app.declare("orders.placed")
     chain["orders"].app.consumer("orders").compensates("orders.placed")(effect("cancelled"))
@@ -184,7 +181,7 @@ def test_a_rollback_before_its_event_leaves_a_tombstone_and_the_event_is_refused
     [event] = place(chain["orders"], "a")
     late = chain.consumers.pop("billing")
     chain.drain()
-    # Billing sees the rollback first: the record of the event itself is held up.
+    # Billing receives the rollback first: the record of the event itself is delayed.
     rollbacks = [r for r in wire.published if r.topic.endswith(".rollback")]
     commits = [r for r in wire.published if r.topic.endswith(".commit")]
     late.close()
@@ -201,7 +198,7 @@ def test_a_rollback_before_its_event_leaves_a_tombstone_and_the_event_is_refused
     assert chain["billing"].effects() == []
 
 
-def test_a_rollback_waits_for_its_event_that_is_still_being_retried(
+def test_rollback_waits_for_its_event_that_is_being_retried(
     make_service: Make,
 ) -> None:
     chain = Chain(make_service, ["orders", "stock", "billing"])
@@ -264,7 +261,7 @@ def test_a_chain_of_three_is_undone_from_its_end(make_service: Make) -> None:
         assert chain[name].outbox() == {"PROCESSED": events}, name
 
 
-def test_a_compensation_that_fails_for_good_is_dead_and_can_be_replayed(pair: Chain) -> None:
+def test_failed_compensation_is_dead_and_can_be_replayed(pair: Chain) -> None:
     orders = pair["orders"].app
     del orders.groups["orders"]
     trouble = [RuntimeError("ledger closed")]
@@ -282,7 +279,7 @@ def test_a_compensation_that_fails_for_good_is_dead_and_can_be_replayed(pair: Ch
     assert pair["orders"].rows("SELECT attempts, last_error FROM shield_inbox") == [
         (3, "RuntimeError: ledger closed")
     ]
-    # No rollback of the rollback.
+    # The rollback gets no rollback.
     assert pair["orders"].rows("SELECT count(*) FROM shield_outbox") == [(1,)]
 
 

@@ -1,4 +1,4 @@
-"""Who may have an event taken back: forged, changed, replayed and unauthorised rollbacks."""
+"""Authority over rollbacks: forged, changed, replayed and unauthorised ones are parked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def refuse(session: Session, event: Event) -> None:
 
 
 class Shop:
-    """orders writes and compensates, stock refuses; its rollbacks are caught on their way."""
+    """Orders, which writes and compensates, and stock, which refuses; the test intercepts its
+    rollbacks.
+    """
 
     def __init__(self, make: Make, wire: Wire, *, orders_key: str, stock_key: str) -> None:
         self.orders = make("orders", signing_key=orders_key)
@@ -49,7 +51,7 @@ class Shop:
         return events
 
     def refusals(self) -> list[Record]:
-        """Let stock refuse what was placed, and keep its rollbacks off the topic."""
+        """Let stock refuse the placed events, and keep its rollbacks off the topic."""
         self.wire.fate = self._catch
         drain(
             self.orders.relay(),
@@ -66,7 +68,7 @@ class Shop:
         drain(self.upstream)
 
     def parked(self) -> list[tuple[str, bytes]]:
-        """The reasons and the bodies of what orders put aside for an operator."""
+        """Return the reasons and the bodies of the records that orders parked."""
         rows = self.orders.rows("SELECT reason, record_value FROM shield_parked ORDER BY parked_at")
         return [(reason, bytes(value)) for reason, value in rows]
 
@@ -90,7 +92,7 @@ def with_headers(record: Record, **changes: bytes | None) -> Record:
 
 
 def forged(event: Event, *, source: str = "stock") -> Envelope:
-    """A rollback of a real event that its sender was never given."""
+    """Return a rollback of a real event, from a sender that did not receive the event."""
     return Envelope(
         id=new_event_id(),
         type=event.type,
@@ -114,7 +116,7 @@ def test_a_genuine_rollback_is_compensated(shop: Shop) -> None:
     assert shop.parked() == []
 
 
-def test_a_forged_rollback_is_parked_and_the_partition_goes_on(shop: Shop) -> None:
+def test_forged_rollback_is_parked_and_the_partition_continues(shop: Shop) -> None:
     [event] = shop.place("a")
     [genuine] = shop.refusals()
     unsigned = cloudevents.encode(forged(event), "")
@@ -150,7 +152,7 @@ CHANGED: tuple[dict[str, bytes | None], ...] = (
 )
 
 
-def test_a_rollback_with_another_header_is_parked_whichever_it_is(shop: Shop) -> None:
+def test_rollback_with_any_changed_header_is_parked(shop: Shop) -> None:
     shop.place("a")
     [genuine] = shop.refusals()
     shop.deliver(*(with_headers(genuine, **headers) for headers in CHANGED))
@@ -161,7 +163,7 @@ def test_a_rollback_with_another_header_is_parked_whichever_it_is(shop: Shop) ->
     assert all(reason.startswith("ce_signature: ") for reason in reasons)
 
 
-def test_a_rollback_cannot_be_turned_against_another_event(shop: Shop) -> None:
+def test_rollback_redirected_to_another_event_is_parked(shop: Shop) -> None:
     _, other = shop.place("a", "b")
     genuine = next(record for record in shop.refusals() if record.key == b"a")
     turned = with_headers(
@@ -187,7 +189,7 @@ def test_a_rollback_that_is_replayed_compensates_nothing_more(shop: Shop) -> Non
     assert shop.parked() == []
 
 
-def test_a_second_genuine_rollback_of_an_event_compensates_nothing_more(shop: Shop) -> None:
+def test_second_genuine_rollback_of_an_event_compensates_nothing(shop: Shop) -> None:
     [event] = shop.place("a")
     [genuine] = shop.refusals()
     again = signing.encode(forged(event), "", [SecretStr(SECRET)])
@@ -196,7 +198,7 @@ def test_a_second_genuine_rollback_of_an_event_compensates_nothing_more(shop: Sh
     assert shop.orders.inbox() == {"PROCESSED": 2}
 
 
-def test_a_service_that_may_not_refuse_the_event_is_parked_with_its_name(shop: Shop) -> None:
+def test_rollback_of_an_unauthorised_service_is_parked(shop: Shop) -> None:
     [event] = shop.place("a")
     [genuine] = shop.refusals()
     shop.deliver(signing.encode(forged(event, source="mailer"), "", [SecretStr(SECRET)]))

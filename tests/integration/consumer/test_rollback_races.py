@@ -1,4 +1,4 @@
-"""A rollback and its event at two workers of a group at once: the effect never comes last."""
+"""A rollback and its event at two workers of a group concurrently: the effect never comes last."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Race:
         )
 
     def receive(self, worker: Consumer, envelope: Envelope, lease: timedelta | None) -> None:
-        """Have a worker store an event, started with its batch (with a lease) or not."""
+        """Let a worker store an event, started with its batch (with a lease) or not."""
         received = as_received(cloudevents.encode(envelope, ""))
         arrival = IncomingEvent(envelope=envelope, record=received, lease=lease)
         self.started = worker._store.receive(GROUP, [arrival], []).started
@@ -75,7 +75,7 @@ def race(make_service: Make, request: pytest.FixtureRequest) -> Race:
 
 
 @pytest.mark.parametrize("lease", [None, timedelta(minutes=1)], ids=["waits", "started"])
-def test_an_event_that_comes_during_its_rollback_is_applied_first(
+def test_event_that_arrives_during_its_rollback_is_applied_first(
     race: Race, lease: timedelta | None
 ) -> None:
     @race.service.app.hooks.before_consume
@@ -102,7 +102,7 @@ def test_an_event_that_comes_during_its_rollback_is_applied_first(
     assert in_order
 
 
-def test_an_event_that_comes_after_its_rollback_is_refused(race: Race) -> None:
+def test_event_that_arrives_after_its_rollback_is_refused(race: Race) -> None:
     race.receive(race.one, race.rollback, None)
     own = race.event.source == GROUP
     outcome = race.one._processor.process(race.rollback)

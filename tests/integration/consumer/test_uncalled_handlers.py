@@ -1,4 +1,4 @@
-"""What a call returns is looked at: an event whose code has not run is never settled as done."""
+"""Return values of calls are checked: an event whose code has not run is never settled as done."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOT_RUN = "whose code has not run"
 
 @pytest.fixture(autouse=True)
 def no_warnings() -> Iterator[None]:
-    """Nothing is left that Python warns of as never awaited."""
+    """Fail a test after which Python warns of a coroutine that was never awaited."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         yield
@@ -49,7 +49,7 @@ async def work(*given: Any) -> None: ...
 
 
 def later(*given: Any) -> Any:
-    """What a decorator makes of a coroutine function."""
+    """Return a coroutine, as a decorated coroutine function does."""
     return work(*given)
 
 
@@ -104,7 +104,7 @@ def test_an_interceptor_that_runs_nothing_fails_the_attempt(upstream, downstream
     assert "has not run" in reason_of(downstream)
 
 
-def test_a_local_rollback_whose_code_has_not_run_leaves_the_event_open(upstream, wire: Wire):
+def test_local_rollback_that_has_not_run_leaves_the_event_open(upstream, wire: Wire):
     upstream.app.local_rollback("orders.placed")(later)
     wire.fate = lambda record: Delivery(outcome=DeliveryOutcome.REJECTED, reason="too large")
     with upstream.transaction() as session:
@@ -146,7 +146,7 @@ def test_a_key_whose_code_has_not_run_is_refused(upstream):
         place(session)
 
 
-def test_a_local_transaction_hidden_by_a_decorator_is_not_committed(upstream):
+def test_local_transaction_hidden_by_decorator_is_not_committed(upstream):
     pay = upstream.app.transactional("orders.placed", payload=lambda given: {})(later)
     session = Session(create_engine("sqlite://"))
     with session, pytest.raises(ConfigurationError, match=NOT_RUN):

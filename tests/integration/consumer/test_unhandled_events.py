@@ -1,4 +1,4 @@
-"""Received events that no handler is for any more: counted, logged, and in the way of no other."""
+"""Received events whose handler was removed: counted, logged, and blocking no other event."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_removed_handlers_events_starve_no_retry(
         assert (each["count"], each["at_least"]) == (15, False)
 
 
-def test_they_are_logged_once_a_minute(
+def test_unhandled_events_are_logged_once_a_minute(
     make_service: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Store:

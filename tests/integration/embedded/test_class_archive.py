@@ -1,4 +1,4 @@
-"""The archive of Kafka's classes: made once, read by each broker, and no obstacle where unfit."""
+"""The archive of Kafka's classes: made once, read by each broker, ignored where it is unfit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shieldtx.embedded.requirements import require_java
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClassArchive:
-    """The archive of a cache that has Kafka's jars alone."""
+    """The archive of a cache that has only the jars of Kafka."""
     jars = fetch_kafka()
     cached = tmp_path / jars.name
     cached.symlink_to(jars)
@@ -36,8 +36,10 @@ def files_of(broker: EmbeddedKafka) -> str:
     return Path(f"/proc/{broker.pid}/maps").read_text()
 
 
-def test_brokers_read_what_one_of_them_has_left(archive: ClassArchive, said: list[str]) -> None:
-    # Damaged, or of a Java that was replaced.
+def test_brokers_read_the_archive_that_one_of_them_wrote(
+    archive: ClassArchive, said: list[str]
+) -> None:
+    # Damaged, or made by a Java that was replaced.
     archive.path.write_bytes(b"damaged")
     assert not archive.options_to_read
     archive_classes(said.append)
@@ -64,7 +66,7 @@ def _zeroed(archive: ClassArchive) -> None:
 def _of_other_jars(archive: ClassArchive) -> None:
     real = archive.jars.resolve()
     archive.jars.unlink()
-    # As fetched again: the content is the same, the times are new.
+    # As after another download: the same content, new times.
     shutil.copytree(real, archive.jars, copy_function=shutil.copy)
 
 
@@ -77,10 +79,10 @@ def _noise_noted(archive: ClassArchive) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_cut, _zeroed, _of_other_jars, _not_noted, _noise_noted])
-def test_java_would_crash_on_a_damaged_archive_and_never_sees_it(
+def test_damaged_archive_is_not_given_to_java(
     archive: ClassArchive, spoil: Callable[[ClassArchive], None]
 ) -> None:
-    # Java is not asked: what an archive is made of is all the same.
+    # Java does not run here, so the content of the archive does not matter.
     archive.part.write_bytes(bytes(range(256)) * 10_000)
     archive.keep()
     assert archive.is_good
@@ -100,13 +102,13 @@ def test_an_archive_of_a_broker_that_was_killed_is_not_kept(
 
 
 @pytest.mark.parametrize("why", ["java", "cache"])
-def test_where_it_cannot_be_made_it_is_said_and_brokers_start_as_before(
+def test_failed_archive_is_reported_and_brokers_start_without(
     archive: ClassArchive, said: list[str], monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     if why == "java":
         monkeypatch.setattr(ClassArchive, "options_to_make", ("-XX:NoSuchOption=1",))
     else:
-        # Root may write into any cache: what stands in its place is no lock file.
+        # Root may write into any cache, so a directory takes the place of the lock file.
         archive.path.with_suffix(".lock").mkdir()
     archive_classes(said.append)
     [line] = said

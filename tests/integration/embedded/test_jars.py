@@ -1,4 +1,4 @@
-"""The cache of jars: complete and pinned, or not there; and what a machine must have for it.
+"""The cache of jars: complete and pinned, or absent; and the software that a machine needs for it.
 
 A small Maven repository on 127.0.0.1 stands in front of the real Ivy. It serves the real JDBC
 driver, so that its checksum is the pinned one.
@@ -36,7 +36,7 @@ print(fetch_jdbc_driver(Path(sys.argv[1]), lambda line: print(line, file=sys.std
 
 
 class Repository:
-    """A Maven repository with the JDBC driver, which can be told to stop in mid-file."""
+    """A Maven repository with the JDBC driver, which can stop in the middle of the file."""
 
     def __init__(self, jar: bytes) -> None:
         self.files = {f"{BASE}.pom": POM.encode(), f"{BASE}.jar": jar}
@@ -79,10 +79,10 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repo
         do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
 
         def log_message(self, *_: object) -> None:
-            """Stay silent."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    # A client that was killed in mid-answer is what some of these tests are about.
+    # Some tests kill a client in the middle of an answer.
     server.handle_error = lambda *_: None  # type: ignore[method-assign]
     threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
     settings = tmp_path / "ivysettings.xml"
@@ -129,7 +129,7 @@ def test_a_download_is_reported_and_leaves_only_the_jars(
     assert repository.jars_sent == 1, "the second time the cache has it"
 
 
-def test_a_download_killed_half_way_is_no_obstacle_to_the_next_one(
+def test_download_killed_half_way_does_not_block_the_next(
     tmp_path: Path, repository: Repository, eventually: Callable[..., None]
 ) -> None:
     cache = tmp_path / "cache"
@@ -185,7 +185,7 @@ def test_an_unreachable_repository_is_an_error_with_its_log_file(
         fetch_jdbc_driver(tmp_path / "cache")
 
 
-def test_without_java_one_line_says_what_to_install(
+def test_missing_java_is_reported_with_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -223,7 +223,7 @@ def test_a_java_home_without_java_is_named(tmp_path: Path, monkeypatch: pytest.M
         require_java()
 
 
-def test_a_missing_package_is_named_with_the_command_that_installs_it() -> None:
+def test_missing_package_is_named_with_its_install_command() -> None:
     with pytest.raises(RequirementMissing, match=r"pip install 'shieldtx\[embedded\]'"):
         require_package("pyspark_of_nobody")
 

@@ -1,4 +1,4 @@
-"""The database of the local transactions, which is another one than that of the outbox."""
+"""The database of the local transactions, separate from the database of the outbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A local transaction is guarded in the database in which checks look for it, however reached."""
+"""A local transaction is guarded in the database of its barrier, however it is reached."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_another_engine_of_the_same_database_is_guarded(pay: Service, ledger: En
     assert _is_sent_once(pay, ledger)
 
 
-def test_a_view_of_the_barriers_engine_is_not_asked_where_it_leads(
+def test_view_of_the_barriers_engine_is_not_queried_for_location(
     pay: Service, ledger: Engine
 ) -> None:
     statements = _statements_of(ledger)
@@ -71,7 +71,7 @@ def test_a_view_of_the_barriers_engine_is_not_asked_where_it_leads(
     assert not any("to_regclass" in statement for statement in statements)
 
 
-def test_another_engine_is_asked_once_where_it_leads(pay: Service, ledger: Engine) -> None:
+def test_other_engine_is_queried_once_for_its_location(pay: Service, ledger: Engine) -> None:
     with _engine(ledger) as other:
         statements = _statements_of(other)
         for _ in range(3):
@@ -102,7 +102,7 @@ RIGHTS = {
 
 @pytest.mark.parametrize("is_the_barriers", [False, True])
 @pytest.mark.parametrize("revoked", [*([right] for right in RIGHTS), [*RIGHTS]])
-def test_a_role_that_may_not_ask_where_it_is_is_guarded(
+def test_role_without_rights_to_query_its_location_is_guarded(
     pay: Service, ledger: Engine, revoked: list[str], is_the_barriers: bool
 ) -> None:
     with ledger.begin() as connection:
@@ -122,7 +122,7 @@ def test_a_role_that_may_not_ask_where_it_is_is_guarded(
     assert _is_sent_once(pay, ledger)
 
 
-def test_a_connection_to_another_database_is_refused_and_no_secret_is_shown(
+def test_connection_to_other_database_is_refused_without_secrets(
     pay: Service, ledger: Engine
 ) -> None:
     with pytest.raises(TransactionRefused, match="leads to postgresql") as refused:
@@ -150,7 +150,7 @@ def test_a_table_of_the_same_name_in_another_schema_is_refused(
         _pay_by(pay, other)
 
 
-def test_a_barrier_of_a_named_schema_is_found_whatever_the_search_path(
+def test_barrier_of_a_named_schema_is_found_with_any_search_path(
     pay: Service, ledger: Engine
 ) -> None:
     _add_tenant(ledger)
@@ -163,7 +163,7 @@ def test_a_barrier_of_a_named_schema_is_found_whatever_the_search_path(
     assert pay.outbox() == {"INIT": 2}
 
 
-def test_a_barrier_whose_engine_is_redirected_to_another_schema_is_refused(
+def test_barrier_engine_redirected_to_another_schema_is_refused(
     pay: Service, ledger: Engine
 ) -> None:
     _add_tenant(ledger)
@@ -180,7 +180,9 @@ def test_a_barrier_whose_engine_is_redirected_to_another_schema_is_refused(
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """Not pytest's tmp_path: root's is closed to the account that PostgreSQL then runs as."""
+    """A directory that PostgreSQL may enter as its account: root's tmp_path of pytest is closed to
+    it.
+    """
     with tempfile.TemporaryDirectory(prefix="shieldtx-test-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -220,7 +222,7 @@ def _guard_by(pay: Service, engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("own", "callers", "is_refused"), [((1, 1), 2, True), ((1, 2), 2, False), ((1, 1), 1, False)]
 )
-def test_a_server_is_asked_again_before_another_one_is_refused(
+def test_server_is_queried_again_before_an_engine_is_refused(
     pay: Service,
     ledger: Engine,
     monkeypatch: pytest.MonkeyPatch,
@@ -228,7 +230,7 @@ def test_a_server_is_asked_again_before_another_one_is_refused(
     callers: int,
     is_refused: bool,
 ) -> None:
-    """It may have been restarted in between."""
+    """The server may have been restarted since the first query."""
     dialect, pool = dialect_of(ledger.dialect), ledger.pool
     identity, numbers = dialect.table_identity, iter(own)
 
@@ -246,9 +248,7 @@ def test_a_server_is_asked_again_before_another_one_is_refused(
     assert _is_sent_once(pay, ledger) is not is_refused
 
 
-def test_the_only_connection_of_the_barriers_engine_is_not_waited_for(
-    pay: Service, ledger: Engine
-) -> None:
+def test_barrier_engine_with_one_connection_does_not_block(pay: Service, ledger: Engine) -> None:
     _add_tenant(ledger)
     with _engine(ledger, pool_size=1, max_overflow=0) as only:
         of_others = only.execution_options(schema_translate_map={"elsewhere": "tenant"})
@@ -269,7 +269,7 @@ def test_the_only_connection_of_the_barriers_engine_is_not_waited_for(
 
 
 @pytest.mark.parametrize("given", ["AsyncEngine", "sync_engine", "view"])
-def test_an_asynchronous_engine_is_refused_where_it_is_declared(
+def test_asynchronous_engine_is_refused_at_its_declaration(
     pay: Service, ledger: Engine, given: str
 ) -> None:
     asynchronous = create_async_engine(ledger.url)
@@ -281,7 +281,7 @@ def test_an_asynchronous_engine_is_refused_where_it_is_declared(
     pay.app.declare("tenants.paid")
     with pytest.raises(ConfigurationError, match=r"sqlalchemy\.create_engine\(\)"):
         pay.app.barrier("tenants.paid", engine=engines[given])
-    # It is as if it had not been declared.
+    # The refused barrier is not declared.
     pay.app.barrier("tenants.paid", engine=ledger)
 
 
@@ -292,7 +292,7 @@ def test_another_kind_of_database_is_refused(pay: Service, tmp_path: Any) -> Non
     other.dispose()
 
 
-def test_of_a_session_with_several_databases_the_barriers_own_is_guarded(
+def test_session_with_several_databases_is_guarded_by_connection(
     pay: Service, ledger: Engine
 ) -> None:
     def several() -> Session:

@@ -1,7 +1,7 @@
-"""However a block is used: a message is sent for each local transaction that committed, no more.
+"""For each local transaction that committed, one message is sent, however a block is used.
 
-Where a use could be taken for another one, or no check could find out how it ended, it is refused
-before the local transaction has changed anything.
+A use is refused before the local transaction has changed anything, if it is ambiguous or if no
+check could find its outcome.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OUTER, TRANSFER = "order.paid", "transfer.made"
 
 
 class Caller(Enum):
-    """By what a service makes its local transaction."""
+    """The object by which a service makes its local transaction."""
 
     CONNECTION = auto()
     SESSION = auto()
@@ -42,12 +42,12 @@ class End(Enum):
 
 
 class Failed(Exception):
-    """What a service raises."""
+    """The error that a service raises."""
 
 
 @dataclass
 class Local:
-    """A local transaction that is open."""
+    """An open local transaction."""
 
     caller: Any
     execute: Callable[[str], Awaitable[None]]
@@ -61,16 +61,16 @@ class Bank:
     pay: Service
     ledger: Engine
     elsewhere: Engine
-    """Another database, in which the declared barrier is not."""
+    """Another database than the database of the declared barrier."""
     caller: Caller
     end: End
     is_guarded_by_block: bool = False
-    """By the block's own `guard`, not by `shield.guard`."""
+    """Guarded by the block's own `guard`, not by `shield.guard`."""
     errors: list[ShieldTxError] = field(default_factory=list)
 
     @contextmanager
     def service(self) -> Iterator[None]:
-        """Fail as services do, and let the others go on."""
+        """Swallow the error of one service, so that the others continue."""
         try:
             yield
         except Failed:
@@ -85,7 +85,7 @@ class Bank:
         self.fail_after_commit()
 
     async def book(self, half: HalfMessageBlock, local: Local) -> None:
-        """Do what the local transaction of a block has to do."""
+        """Run the statements of the local transaction of a block."""
         guard = half.guard if self.is_guarded_by_block else self.pay.app.guard
         guard(local.caller)
         await local.execute(TRANSFER)
@@ -117,7 +117,7 @@ class Bank:
             yield Local(connection, _synchronous(connection), lambda: _savepoint(connection))
 
     def sent(self) -> Counter[str]:
-        """Check all messages until their outcomes are known, and count those that are sent."""
+        """Check all messages until their outcomes are known, and count the sent messages."""
         self.pay.execute(
             "UPDATE shield_outbox SET check_at = now() - interval '1 s' WHERE check_at IS NOT NULL"
         )
@@ -129,7 +129,7 @@ class Bank:
         return Counter(name for name, status in rows if status == "INIT")
 
     def committed(self) -> Counter[str]:
-        """Count the local transactions that committed, by the message they belong to."""
+        """Count the local transactions that committed, by their message."""
         found: Counter[str] = Counter()
         for engine in (self.ledger, self.elsewhere):
             with engine.connect() as connection:
@@ -190,7 +190,7 @@ async def used_within_itself(bank: Bank) -> None:
         async with half:
             with bank.service(), half:
                 await bank.transfer(half)
-            # The refusal of the second use is heard, and the first one goes on.
+            # The error of the second use is caught, and the first use continues.
             await bank.transfer(half)
 
 
@@ -290,7 +290,7 @@ def _named(value: Any) -> str | None:
 @pytest.mark.parametrize(
     ("use", "end", "caller"), [*product((fresh, *REFUSED), End, Caller)], ids=_named
 )
-def test_a_message_is_sent_for_each_local_transaction_that_committed(
+def test_message_is_sent_for_each_committed_local_transaction(
     pay: Service, ledger: Engine, use: Use, end: End, caller: Caller
 ) -> None:
     for is_guarded_by_block in (False, True):
@@ -299,7 +299,7 @@ def test_a_message_is_sent_for_each_local_transaction_that_committed(
 
         assert bank.sent() == bank.committed()
         assert all(isinstance(error, TransactionRefused) for error in bank.errors)
-        # What an AsyncSession rolls back by itself is not refused any more.
+        # A transaction that an AsyncSession rolled back itself is not refused.
         assert bank.errors or use not in REFUSED or end is End.ROLLS_BACK
     if use is fresh:
         assert not bank.errors
@@ -309,7 +309,7 @@ def test_a_message_is_sent_for_each_local_transaction_that_committed(
 # --- a block has one use --------------------------------------------------------------------------
 
 
-def test_a_block_that_is_used_again_is_refused_without_a_barrier_too(pay: Service) -> None:
+def test_reused_block_is_refused_even_without_a_barrier(pay: Service) -> None:
     pay.app.declare("invoice.sent")
     half = pay.app.half("invoice.sent", rollback_on=(Failed,))
     with suppress(Failed), half:
@@ -320,7 +320,7 @@ def test_a_block_that_is_used_again_is_refused_without_a_barrier_too(pay: Servic
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_block_whose_message_could_not_be_stored_is_not_opened_again(
+def test_block_whose_message_could_not_be_stored_is_not_reused(
     pay: Service, asynchronous: bool
 ) -> None:
     half = pay.app.half("unknown.type")
@@ -342,7 +342,7 @@ CALLS: dict[str, Callable[[HalfMessageBlock], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_what_is_called_outside_of_its_block_is_refused(pay: Service, call: str) -> None:
+def test_call_outside_of_its_block_is_refused(pay: Service, call: str) -> None:
     half = pay.app.half(TRANSFER)
     with pytest.raises(TransactionRefused, match=rf"{call}\(\).* not open"):
         CALLS[call](half)

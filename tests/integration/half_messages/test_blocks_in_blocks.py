@@ -1,4 +1,4 @@
-"""Blocks in blocks: each message is sent if its own local transaction has committed, only then."""
+"""Nested blocks: each message is sent only if its own local transaction has committed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class End(Enum):
 
 
 class Failed(Exception):
-    """What a service raises."""
+    """The error that a service raises."""
 
 
 @pytest.fixture
@@ -51,13 +51,13 @@ def pay(make_service: Callable[..., Service], ledger: Engine) -> Service:
 
 
 def _nothing() -> None:
-    """Stand for a service that calls no other one."""
+    """Stand for a service that calls no other service."""
 
 
 def _service(
     pay: Service, ledger: Engine, name: str, way: Way, end: End, calls: Callable[[], None]
 ) -> Callable[[], None]:
-    """Make a service that calls another one, and then makes its own local transaction."""
+    """Make a service that calls another service, and then makes its own local transaction."""
 
     def local(guard: Callable[[Any], None]) -> None:
         calls()
@@ -81,7 +81,7 @@ def _service(
 
 
 def _sent(pay: Service) -> set[str]:
-    """Check all messages until their ends are known, and return those that are sent."""
+    """Check all messages until their outcomes are known, and return the sent messages."""
     pay.execute(
         "UPDATE shield_outbox SET check_at = now() - interval '1 s' WHERE check_at IS NOT NULL"
     )
@@ -100,7 +100,7 @@ def _committed(ledger: Engine) -> set[str]:
 
 @pytest.mark.parametrize(("outer_end", "inner_end"), [*product(End, End)], ids=lambda end: end.name)
 @pytest.mark.parametrize(("outer", "inner"), [*product(Way, Way)], ids=lambda way: way.name)
-def test_of_services_that_call_each_other_each_sends_its_own_message(
+def test_each_of_nested_services_sends_its_own_message(
     pay: Service, ledger: Engine, outer: Way, inner: Way, outer_end: End, inner_end: End
 ) -> None:
     def calls() -> None:
@@ -114,15 +114,13 @@ def test_of_services_that_call_each_other_each_sends_its_own_message(
     sent = _sent(pay)
     assert sent == _committed(ledger)
     assert (OUTER in sent) is (outer_end is End.COMMITS)
-    # In a block inside of another one, `shield.guard` is refused.
+    # In a block inside another block, `shield.guard` is refused.
     is_refused = inner is Way.BLOCK
     assert (INNER in sent) is (inner_end is End.COMMITS and not is_refused)
 
 
-def test_a_guard_that_was_refused_inside_of_a_block_is_no_commit(
-    pay: Service, ledger: Engine
-) -> None:
-    """Its error is swallowed, and so is the one that has aborted the transaction."""
+def test_guard_refused_inside_a_block_is_not_a_commit(pay: Service, ledger: Engine) -> None:
+    """The service swallows the error of the guard and the error that aborted the transaction."""
 
     def swallow() -> None:
         with suppress(TransactionRefused), pay.app.half(INNER), ledger.begin() as connection:
@@ -136,14 +134,12 @@ def test_a_guard_that_was_refused_inside_of_a_block_is_no_commit(
     assert _sent(pay) == _committed(ledger) == set()
 
 
-def test_a_method_with_two_decorators_has_two_messages_of_one_transaction(
-    pay: Service, ledger: Engine
-) -> None:
+def test_method_with_two_decorators_has_two_messages(pay: Service, ledger: Engine) -> None:
     @pay.app.transactional(OUTER, payload="payload")
     @pay.app.transactional(INNER, payload="payload")
     def transfer(payload: str, again: int) -> None:
         if again:
-            # A call of its own, with messages of its own.
+            # A separate call, with its own messages.
             transfer(payload, again - 1)
         with ledger.begin() as connection:
             pay.app.guard(connection)
@@ -157,7 +153,7 @@ def test_a_method_with_two_decorators_has_two_messages_of_one_transaction(
         assert connection.scalar(text("SELECT count(*) FROM shield_barrier WHERE committed")) == 6
 
 
-def test_a_task_guards_with_no_block_that_has_ended(pay: Service, ledger: Engine) -> None:
+def test_task_does_not_guard_with_an_ended_block(pay: Service, ledger: Engine) -> None:
     ended = asyncio.Event()
 
     async def in_background() -> None:
@@ -179,9 +175,7 @@ def test_a_task_guards_with_no_block_that_has_ended(pay: Service, ledger: Engine
     assert _sent(pay) == _committed(ledger) == {INNER}
 
 
-def test_a_task_that_has_outlived_its_block_has_nothing_to_guard_with(
-    pay: Service, ledger: Engine
-) -> None:
+def test_guard_in_a_task_that_outlives_its_block_is_refused(pay: Service, ledger: Engine) -> None:
     async def in_background(ended: asyncio.Event) -> None:
         await ended.wait()
         with ledger.begin() as connection:
@@ -201,7 +195,7 @@ def test_a_task_that_has_outlived_its_block_has_nothing_to_guard_with(
 
 
 @pytest.mark.parametrize("way", [Way.DECORATED, Way.BLOCK])
-def test_a_task_of_an_inner_block_that_has_ended_does_not_guard_with_the_outer_one(
+def test_task_of_an_ended_inner_block_does_not_guard_with_outer(
     pay: Service, ledger: Engine, way: Way
 ) -> None:
     context = contextvars.copy_context()
@@ -217,7 +211,7 @@ def test_a_task_of_an_inner_block_that_has_ended_does_not_guard_with_the_outer_o
 
     def calls() -> None:
         with suppress(Failed):
-            # It ends without a local transaction: what was started in it comes late.
+            # The block ends without a local transaction: a task started in it runs too late.
             _service(pay, ledger, INNER, way, End.RAISES_BEFORE_GUARD, keep_context)()
         with pytest.raises(TransactionRefused, match="in which this task or thread was started"):
             context.run(local)
@@ -229,7 +223,7 @@ def test_a_task_of_an_inner_block_that_has_ended_does_not_guard_with_the_outer_o
     assert _sent(pay) == _committed(ledger) == set()
 
 
-def test_behind_an_inner_block_the_outer_one_guards_again(pay: Service, ledger: Engine) -> None:
+def test_outer_block_guards_again_after_an_inner_block(pay: Service, ledger: Engine) -> None:
     with pay.app.half(OUTER, "transfer"):
         with pay.app.half(INNER, "fee") as fee:
             fee.rollback()

@@ -1,4 +1,4 @@
-"""A half message that a handler prepares names the handled event as its cause, as its events do."""
+"""A half message prepared in a handler names the handled event as its cause."""
 
 from __future__ import annotations
 
@@ -126,9 +126,7 @@ def test_a_refusal_downstream_takes_the_cause_back(
     assert stock.effects("unreserved") == orders.effects("cancelled") == ["a"]
 
 
-def test_in_a_handler_of_a_list_each_message_names_its_cause(
-    orders: Service, stock: Service
-) -> None:
+def test_each_message_of_a_list_handler_names_its_cause(orders: Service, stock: Service) -> None:
     @stock.app.consumer("stock").handles_many(PLACED)
     def reserve(_: Session, events: list[Event]) -> None:
         for event in events:
@@ -141,9 +139,7 @@ def test_in_a_handler_of_a_list_each_message_names_its_cause(
     assert _causes(stock) == {**named, "of none": (None, None)}
 
 
-def test_outside_of_handlers_a_message_has_no_cause_but_may_name_one(
-    orders: Service, stock: Service
-) -> None:
+def test_message_outside_of_handlers_may_name_a_cause(orders: Service, stock: Service) -> None:
     fails = True
 
     @stock.app.consumer("stock").handles(PLACED, retry=QUICK)
@@ -172,10 +168,10 @@ def test_outside_of_handlers_a_message_has_no_cause_but_may_name_one(
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
-def test_after_a_handler_that_has_failed_a_message_has_no_cause(
+def test_message_after_a_failed_handler_has_no_cause(
     orders: Service, stock: Service, alone: bool
 ) -> None:
-    """Its connection may be kept by anybody: an error refers to it."""
+    """The connection of the handler may outlive it: an error refers to the connection."""
     kept: list[Any] = []
 
     def reserve(session: Session, event: Event) -> None:

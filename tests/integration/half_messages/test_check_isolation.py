@@ -1,4 +1,4 @@
-"""Checks of half messages cost other events nothing: neither connections nor transactions."""
+"""Checks of half messages take no connections and no transactions from other events."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_checks_that_wait_leave_the_relays_connections_alone(make_app, eventuall
         thread = threading.Thread(target=check_back.run_once, daemon=True)
         thread.start()
         stack.callback(thread.join, 30)
-        # Before the thread is waited for.
+        # Runs before the thread is joined.
         stack.callback(in_flight.rollback)
 
         waiting = text(
@@ -84,7 +84,7 @@ def _scalar(connection, statement) -> int:
 
 
 @pytest.mark.parametrize("types", [1, 200])
-def test_an_idle_relay_looks_once_for_all_event_types(make_app, eventually: Eventually, types):
+def test_idle_relay_polls_once_for_all_event_types(make_app, eventually: Eventually, types):
     app, before = make_app(), set(threading.enumerate())
     names = [f"orders.placed{n}" for n in range(types)]
     for name in names:
@@ -101,12 +101,12 @@ def test_an_idle_relay_looks_once_for_all_event_types(make_app, eventually: Even
         run_relay(app, stack)
         eventually(lambda: len(statements) >= 4, "a look a second")
         looks = [statement for statement in statements if "DISTINCT" in statement]
-        # Besides the looks, the parking has its own.
+        # In addition to the polls, the parking runs a statement of its own.
         assert len(statements) - len(looks) <= 1
         assert len(set(threading.enumerate()) - before) < 20
 
 
-def test_a_type_is_checked_as_soon_as_a_look_finds_it_due(make_app, eventually: Eventually):
+def test_type_is_checked_as_soon_as_a_poll_finds_it_due(make_app, eventually: Eventually):
     app, asked = make_app(), []
     for name in ("orders.paid", "orders.placed"):
         app.declare(name)
@@ -127,7 +127,7 @@ def test_a_type_is_checked_as_soon_as_a_look_finds_it_due(make_app, eventually: 
     assert asked == ["orders.paid", "orders.paid"]
 
 
-def test_an_engine_that_was_given_serves_checks_too(migrated_url: str, make_app):
+def test_given_engine_also_serves_checks(migrated_url: str, make_app):
     own = make_app()
     given = ShieldTx(own.settings, engine=own.engine, broker=MemoryBroker())
     assert given.connections.checks_engine is given.engine

@@ -1,4 +1,4 @@
-"""A guard that fails, and whose error is swallowed: nothing is committed, and nothing is sent."""
+"""A guard fails and its error is swallowed: nothing is committed, and nothing is sent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SWALLOWED = (ShieldTxError, SQLAlchemyError)
 
 
 class Caller(Enum):
-    """By what a service makes its local transaction."""
+    """The object by which a service makes its local transaction."""
 
     CONNECTION = auto()
     SESSION = auto()
@@ -33,7 +33,7 @@ class Caller(Enum):
 
 
 class End(Enum):
-    """What a service does that has swallowed an error."""
+    """How a service that swallowed an error ends its transaction."""
 
     COMMITS = auto()
     COMMITS_AGAIN = auto()
@@ -48,10 +48,10 @@ class Bank:
     pay: Service
     ledger: Engine
     own: Engine
-    """By which the service opens the barrier; it keeps no connection."""
+    """The engine by which the service opens the barrier; it keeps no connection."""
     errors: list[BaseException] = field(default_factory=list)
     undo: list[Callable[[], None]] = field(default_factory=list)
-    """What lets the barrier be asked again."""
+    """Calls that let the barrier be queried again."""
 
     @contextmanager
     def swallow(self) -> Iterator[None]:
@@ -61,7 +61,7 @@ class Bank:
             self.errors.append(error)
 
     def connect(self, caller: Caller) -> Session | Connection:
-        """Begin what a synchronous caller makes its local transaction by."""
+        """Begin the local transaction of a synchronous caller."""
         return Session(self.ledger) if caller is Caller.SESSION else self.ledger.connect()
 
     def check(self) -> None:
@@ -109,14 +109,14 @@ def a_lock_is_not_had_in_time(bank: Bank, local: Session | Connection) -> None:
 
 
 def a_check_came_first(bank: Bank, local: Session | Connection) -> None:
-    """One that has asked the barrier, and whose answer is not written down yet."""
+    """A check that has queried the barrier, and whose result is not recorded yet."""
     ids = bank.pay.rows("SELECT event_id FROM shield_outbox WHERE status = 'HALF'")
     with bank.ledger.begin() as connection:
         connection.execute(SHUT_OUT, [{"event_id": event_id} for (event_id,) in ids])
 
 
 def nobody_may_connect(bank: Bank, local: Session | Connection) -> None:
-    """Where the guard asks, of an engine that it does not know yet, where the barrier is."""
+    """Refuse connections when the guard queries the location of an engine that it does not know."""
     name = bank.ledger.url.database
 
     def allow(connections: bool) -> None:
@@ -130,7 +130,7 @@ def nobody_may_connect(bank: Bank, local: Session | Connection) -> None:
 
 
 def a_barrier_is_elsewhere(bank: Bank, local: Session | Connection) -> None:
-    """That of another message of the same local transaction, as the service has declared it."""
+    """The service has declared another barrier, for another message of the local transaction."""
 
 
 Why = Callable[[Bank, Any], None]
@@ -214,7 +214,7 @@ def _named(value: Any) -> str:
 
 
 @pytest.mark.parametrize(("why", "caller", "end"), [*product(WHY, Caller, End)], ids=_named)
-def test_of_a_guard_that_fails_unheard_nothing_is_committed_or_sent(
+def test_failed_guard_commits_and_sends_nothing(
     bank: Bank, why: Why, caller: Caller, end: End
 ) -> None:
     if why is a_barrier_is_elsewhere:
@@ -228,14 +228,12 @@ def test_of_a_guard_that_fails_unheard_nothing_is_committed_or_sent(
     with pytest.raises(TransactionRefused, match="did not commit"):
         asyncio.run(main())
     assert bank.committed() == bank.sent() == 0
-    # An AsyncSession that rolls back is guarded no more, and nothing has failed.
+    # A rolled-back AsyncSession is no longer guarded, so no guard has failed.
     assert bank.errors or (caller is Caller.ASYNC_SESSION and end is End.ROLLS_BACK)
 
 
 @pytest.mark.parametrize(("why", "caller"), [*product(WHY[:-1], Caller)], ids=_named)
-def test_so_it_is_with_a_message_that_was_prepared_by_hand(
-    bank: Bank, why: Why, caller: Caller
-) -> None:
+def test_failed_guard_by_id_commits_and_sends_nothing(bank: Bank, why: Why, caller: Caller) -> None:
     event_id = bank.pay.app.half_prepare(PAID)
 
     def guard(local: Any) -> None:
@@ -257,9 +255,7 @@ def _refused_in_savepoints(bank: Bank, local: Session | Connection, guard: Guard
 
 
 @pytest.mark.parametrize("caller", [Caller.CONNECTION, Caller.SESSION])
-def test_a_guard_that_was_refused_in_a_savepoint_that_stays_refuses_the_commit(
-    bank: Bank, caller: Caller
-) -> None:
+def test_guard_refused_in_a_released_savepoint_refuses_commit(bank: Bank, caller: Caller) -> None:
     event_id = bank.pay.app.half_prepare(PAID)
     with bank.connect(caller) as local:
         outer, inner = _refused_in_savepoints(
@@ -275,7 +271,7 @@ def test_a_guard_that_was_refused_in_a_savepoint_that_stays_refuses_the_commit(
 
 @pytest.mark.parametrize("which", ["inner", "outer"])
 @pytest.mark.parametrize("caller", [Caller.CONNECTION, Caller.SESSION])
-def test_the_rollback_of_a_savepoint_takes_the_refusal_of_its_guard_along(
+def test_savepoint_rollback_undoes_the_refusal_of_its_guard(
     bank: Bank, caller: Caller, which: str
 ) -> None:
     event_id = bank.pay.app.half_prepare(PAID)
@@ -296,9 +292,7 @@ def test_the_rollback_of_a_savepoint_takes_the_refusal_of_its_guard_along(
 
 
 @pytest.mark.parametrize("caller", [Caller.CONNECTION, Caller.SESSION])
-def test_the_rollback_of_another_savepoint_takes_no_refusal_along(
-    bank: Bank, caller: Caller
-) -> None:
+def test_rollback_of_another_savepoint_keeps_the_refusal(bank: Bank, caller: Caller) -> None:
     event_id = bank.pay.app.half_prepare(PAID)
     with bank.connect(caller) as local:
         outer, inner = _refused_in_savepoints(
@@ -313,7 +307,7 @@ def test_the_rollback_of_another_savepoint_takes_no_refusal_along(
     assert len(bank.errors) == 2
 
 
-def test_the_rollback_of_a_session_in_a_savepoint_takes_the_refusal_along(bank: Bank) -> None:
+def test_rollback_of_a_session_in_a_savepoint_undoes_the_refusal(bank: Bank) -> None:
     event_id = bank.pay.app.half_prepare(PAID)
     with bank.ledger.connect() as connection:
         connection.begin()
@@ -327,7 +321,7 @@ def test_the_rollback_of_a_session_in_a_savepoint_takes_the_refusal_along(bank: 
 
 
 @pytest.mark.parametrize("caller", [Caller.CONNECTION, Caller.SESSION])
-def test_the_guard_of_another_message_takes_no_refusal_along(bank: Bank, caller: Caller) -> None:
+def test_guard_of_another_message_keeps_the_refusal(bank: Bank, caller: Caller) -> None:
     refused, guarded = bank.pay.app.half_prepare(PAID), bank.pay.app.half_prepare(PAID)
     with bank.connect(caller) as local:
         with local.begin_nested(), bank.swallow():
@@ -341,9 +335,7 @@ def test_the_guard_of_another_message_takes_no_refusal_along(bank: Bank, caller:
 
 
 @pytest.mark.parametrize("caller", [Caller.CONNECTION, Caller.SESSION])
-def test_a_transaction_that_is_guarded_no_more_may_end_by_a_statement(
-    bank: Bank, caller: Caller
-) -> None:
+def test_transaction_without_guard_may_end_by_a_statement(bank: Bank, caller: Caller) -> None:
     event_id = bank.pay.app.half_prepare(PAID)
     with bank.connect(caller) as local:
         savepoint = local.begin_nested()
@@ -355,7 +347,7 @@ def test_a_transaction_that_is_guarded_no_more_may_end_by_a_statement(
     assert (bank.committed(), bank.sent()) == (1, 0)
 
 
-def test_a_transaction_whose_connection_was_given_up_leaves_the_message_to_another(
+def test_message_is_guarded_again_after_a_lost_connection(
     bank: Bank,
 ) -> None:
     with bank.pay.app.half(PAID) as half:
@@ -370,7 +362,7 @@ def test_a_transaction_whose_connection_was_given_up_leaves_the_message_to_anoth
 
 
 def test_the_release_of_a_savepoint_guards_nothing(bank: Bank) -> None:
-    """An AsyncSession that had begun enters its barrier with its commit, not before."""
+    """A running AsyncSession enters its barrier with its commit, not before."""
 
     async def main() -> None:
         engine = create_async_engine(bank.ledger.url)
@@ -390,7 +382,7 @@ def test_the_release_of_a_savepoint_guards_nothing(bank: Bank) -> None:
 
 
 @pytest.mark.parametrize("caller", [Caller.CONNECTION, Caller.SESSION])
-def test_a_try_after_one_whose_guard_failed_is_guarded_and_sent(bank: Bank, caller: Caller) -> None:
+def test_second_try_after_a_failed_guard_is_guarded_and_sent(bank: Bank, caller: Caller) -> None:
     with bank.pay.app.half(PAID) as half, bank.connect(caller) as local:
         an_error_was_swallowed(bank, local)
         with bank.swallow():
@@ -404,9 +396,7 @@ def test_a_try_after_one_whose_guard_failed_is_guarded_and_sent(bank: Bank, call
 
 
 @pytest.mark.parametrize("caller", Caller)
-def test_each_commit_says_that_the_transaction_could_not_be_guarded(
-    bank: Bank, caller: Caller
-) -> None:
+def test_each_commit_reports_that_the_guard_failed(bank: Bank, caller: Caller) -> None:
     event_id = bank.pay.app.half_prepare(PAID)
 
     def guard(local: Any) -> None:
@@ -415,5 +405,5 @@ def test_each_commit_says_that_the_transaction_could_not_be_guarded(
     asyncio.run(run(bank, caller, guard, it_has_no_right, End.COMMITS_AGAIN))
     assert len(bank.errors) >= 3
     if caller is not Caller.CONNECTION:
-        # With a connection whose commit has failed, SQLAlchemy itself lets nobody go on.
+        # After a failed commit of a connection, SQLAlchemy itself refuses all further calls.
         assert all(isinstance(error, TransactionRefused) for error in bank.errors[-2:])

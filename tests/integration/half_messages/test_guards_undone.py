@@ -1,4 +1,4 @@
-"""A guard that is undone without its session: data commits with its message, or not at all."""
+"""A guard is undone without its session: data commits with its message, or not at all."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = ["bank"]
 
 
 class Caller(Enum):
-    """By what a service makes its local transaction."""
+    """The object by which a service makes its local transaction."""
 
     CONNECTION = auto()
     TWO_PHASE_CONNECTION = auto()
-    """It commits without preparing, which SQLAlchemy allows."""
+    """Commits without preparing, which SQLAlchemy allows."""
     SESSION = auto()
     SESSION_OF_PSYCOPG2 = auto()
     SESSION_ON_CONNECTION = auto()
@@ -39,16 +39,16 @@ class Caller(Enum):
 
 
 class End(Enum):
-    """What a service does then."""
+    """How a service ends its transaction after that."""
 
     COMMITS = auto()
     COMMITS_ITS_CONNECTION = auto()
     SAYS_COMMIT = auto()
-    """By a statement, of which SQLAlchemy does not know what it does."""
+    """By a statement whose effect SQLAlchemy does not know."""
 
 
 class Failed(Exception):
-    """What a service raises."""
+    """The error that a service raises."""
 
 
 Guard = Callable[[Any], None]
@@ -86,13 +86,13 @@ def the_driver_rolls_back(bank: Bank, local: Any, guard: Guard) -> None:
 
 def the_pools_connection_rolls_back(bank: Bank, local: Any, guard: Guard) -> None:
     guard(local)
-    # In a transaction of two phases, drivers refuse it.
+    # Drivers refuse the rollback in a transaction of two phases.
     with suppress(_connection(local).dialect.dbapi.Error):
         _connection(local).connection.rollback()
 
 
 def a_statement_rolls_back(bank: Bank, local: Any, guard: Guard) -> None:
-    """It is refused itself, and undoes nothing."""
+    """Execute a ROLLBACK, which is refused and undoes nothing."""
     guard(local)
     with bank.swallow():
         local.execute(text("ROLLBACK"))
@@ -109,7 +109,7 @@ UNDO: tuple[Undo, ...] = (
 )
 HAS_NO_BLOCKS = {
     Caller.SESSION_OF_PSYCOPG2,
-    # psycopg allows none in a transaction of two phases.
+    # psycopg refuses blocks in a transaction of two phases.
     Caller.TWO_PHASE_CONNECTION,
     Caller.TWO_PHASE_SESSION,
 }
@@ -128,7 +128,7 @@ def _wait(result: Any) -> Any:
 
 
 def _say(local: Session | Connection, statement: str) -> None:
-    """Execute a statement of which SQLAlchemy hears nothing."""
+    """Execute a statement directly on the driver, without SQLAlchemy."""
     driver = _driver(local)
     has_execute = hasattr(driver, "execute")
     _wait((driver if has_execute else driver.cursor()).execute(statement))
@@ -210,7 +210,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("undo", "caller", "end"), CASES, ids=_named)
-def test_what_has_lost_its_guard_is_not_committed(
+def test_transaction_that_lost_its_guard_is_not_committed(
     bank: Bank, undo: Undo, caller: Caller, end: End
 ) -> None:
     for is_by_hand in (True, False):
@@ -234,14 +234,14 @@ def _use(bank: Bank, undo: Undo, caller: Caller, end: End, guard: Guard) -> None
         _book(local)
         with bank.swallow():
             _end(local, end, commit)
-        # Of what was refused, nothing is left to commit.
+        # Nothing of a refused transaction remains to commit.
         with bank.swallow():
             commit()
 
     run(bank.ledger, caller, use)
 
 
-# --- what takes nothing from the guard ------------------------------------------------------------
+# --- what keeps the guard -------------------------------------------------------------------------
 
 
 def a_savepoint_in_words_is_released(bank: Bank, local: Any, guard: Guard) -> None:
@@ -297,7 +297,9 @@ HARMLESS: tuple[Undo, ...] = (
     ],
     ids=_named,
 )
-def test_what_keeps_its_guard_is_committed(bank: Bank, harmless: Undo, caller: Caller) -> None:
+def test_transaction_that_keeps_its_guard_is_committed(
+    bank: Bank, harmless: Undo, caller: Caller
+) -> None:
     with bank.pay.app.half(PAID) as half:
 
         def use(local: Any, commit: Callable[[], None]) -> None:
@@ -310,7 +312,7 @@ def test_what_keeps_its_guard_is_committed(bank: Bank, harmless: Undo, caller: C
 
 
 @pytest.mark.parametrize("is_undone", [False, True])
-def test_each_message_of_a_transaction_is_looked_for(bank: Bank, is_undone: bool) -> None:
+def test_guard_of_each_message_of_a_transaction_is_checked(bank: Bank, is_undone: bool) -> None:
     first, second = bank.pay.app.half_prepare(PAID), bank.pay.app.half_prepare(PAID)
     with Session(bank.ledger) as session, bank.swallow():
         bank.pay.app.guard(session, first)
@@ -323,7 +325,7 @@ def test_each_message_of_a_transaction_is_looked_for(bank: Bank, is_undone: bool
     assert (bank.committed(), bank.sent()) == ((0, 0) if is_undone else (1, 2))
 
 
-def test_what_the_driver_has_committed_is_sent_and_the_rest_is_refused(bank: Bank) -> None:
+def test_rows_committed_by_driver_are_sent_the_rest_is_refused(bank: Bank) -> None:
     event_id = bank.pay.app.half_prepare(PAID)
     with Session(bank.ledger) as session:
         bank.pay.app.guard(session, event_id)
@@ -335,7 +337,7 @@ def test_what_the_driver_has_committed_is_sent_and_the_rest_is_refused(bank: Ban
     assert bank.committed() == bank.sent() == 1
 
 
-def test_a_preparation_that_is_refused_leaves_the_transaction_to_its_owner(bank: Bank) -> None:
+def test_refused_preparation_leaves_no_prepared_transaction(bank: Bank) -> None:
     event_id = bank.pay.app.half_prepare(PAID)
     with bank.ledger.connect() as connection:
         two_phases = connection.begin_twophase()
@@ -351,8 +353,8 @@ def test_a_preparation_that_is_refused_leaves_the_transaction_to_its_owner(bank:
     assert bank.committed() == bank.sent() == 0
 
 
-def test_an_asynchronous_session_that_waits_is_not_ended_by_a_statement(bank: Bank) -> None:
-    """It would commit before its guard."""
+def test_waiting_async_session_refuses_a_commit_statement(bank: Bank) -> None:
+    """The statement would commit before the guard."""
 
     async def main() -> None:
         engine = create_async_engine(bank.ledger.url)
@@ -369,7 +371,7 @@ def test_an_asynchronous_session_that_waits_is_not_ended_by_a_statement(bank: Ba
     assert bank.committed() == bank.sent() == 1
 
 
-def test_a_commit_in_a_pipeline_cannot_ask(bank: Bank) -> None:
+def test_commit_in_a_pipeline_is_refused(bank: Bank) -> None:
     with bank.swallow(), bank.pay.app.half(PAID) as half, Session(bank.ledger) as session:
         half.guard(session)
         _book(session)
@@ -378,7 +380,7 @@ def test_a_commit_in_a_pipeline_cannot_ask(bank: Bank) -> None:
     assert bank.committed() == bank.sent() == 0
 
 
-def test_the_commit_of_a_transaction_that_has_failed_commits_nothing_as_before(bank: Bank) -> None:
+def test_commit_of_a_failed_transaction_commits_nothing(bank: Bank) -> None:
     event_id = bank.pay.app.half_prepare(PAID)
     with bank.ledger.connect() as connection:
         bank.pay.app.guard(connection, event_id)
@@ -407,7 +409,7 @@ def test_a_connection_is_free_after_its_guarded_transaction(
 
 
 def test_asyncpg_may_prepare_its_transaction_by_statements(bank: Bank) -> None:
-    """SQLAlchemy has no other way there, and its statements end no transaction unheard."""
+    """SQLAlchemy has no other way there, and its statements end no transaction without an event."""
 
     async def main() -> None:
         engine = create_async_engine(bank.ledger.url.set(drivername="postgresql+asyncpg"))
@@ -427,9 +429,7 @@ CUT = pytest.mark.parametrize(
 
 
 @CUT
-def test_a_commit_that_its_connection_does_not_live_to_see_leaves_the_message_to_another(
-    bank: Bank, caller: Caller
-) -> None:
+def test_message_is_guarded_again_after_a_commit_that_was_cut(bank: Bank, caller: Caller) -> None:
     with bank.pay.app.half(PAID) as half:
 
         def be_cut(local: Any, commit: Callable[[], None]) -> None:
@@ -449,9 +449,7 @@ def test_a_commit_that_its_connection_does_not_live_to_see_leaves_the_message_to
 
 
 @CUT
-def test_such_a_commit_is_told_of_though_its_error_was_swallowed(
-    bank: Bank, caller: Caller
-) -> None:
+def test_commit_on_a_cut_connection_with_swallowed_error_raises(bank: Bank, caller: Caller) -> None:
     def be_cut(half: Any) -> None:
         def use(local: Any, commit: Callable[[], None]) -> None:
             half.guard(local)
@@ -468,7 +466,7 @@ def test_such_a_commit_is_told_of_though_its_error_was_swallowed(
 
 
 @pytest.mark.parametrize("is_guarded_again", [False, True])
-def test_a_session_in_a_savepoint_that_has_rolled_back_leaves_the_rest_to_others(
+def test_rolled_back_savepoint_session_may_be_guarded_again(
     bank: Bank, is_guarded_again: bool
 ) -> None:
     with bank.swallow(), bank.pay.app.half(PAID) as half, bank.ledger.connect() as connection:
@@ -484,8 +482,8 @@ def test_a_session_in_a_savepoint_that_has_rolled_back_leaves_the_rest_to_others
     assert bool(bank.errors) is not is_guarded_again
 
 
-def test_a_guard_has_ended_with_a_commit_that_the_outbox_has_refused(bank: Bank) -> None:
-    """The barrier does not hear of that commit: the outbox is asked first."""
+def test_guard_ends_with_a_commit_that_the_outbox_refused(bank: Bank) -> None:
+    """The outbox checks that commit first, so the barrier is not called for it."""
     bank.pay.app.barrier(NOTED)
 
     def be_refused(half: Any) -> None:
@@ -502,7 +500,7 @@ def test_a_guard_has_ended_with_a_commit_that_the_outbox_has_refused(bank: Bank)
 
 
 @pytest.mark.parametrize("by_session", [False, True])
-def test_a_connection_is_free_after_a_commit_that_was_refused(bank: Bank, by_session: bool) -> None:
+def test_connection_is_free_after_a_refused_commit(bank: Bank, by_session: bool) -> None:
     event_id = bank.pay.app.half_prepare(PAID)
     with bank.ledger.connect() as connection:
         local: Any = Session(connection) if by_session else connection

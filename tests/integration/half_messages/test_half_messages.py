@@ -1,4 +1,6 @@
-"""Half messages on PostgreSQL: local transactions elsewhere, lost words, checks, the barrier."""
+"""Half messages on PostgreSQL: local transactions elsewhere, lost commit calls, checks, the
+barrier.
+"""
 
 from __future__ import annotations
 
@@ -70,27 +72,27 @@ def status(service: Service, event_id: UUID) -> str:
 
 
 def let_time_pass(service: Service) -> None:
-    """Have the next check of every half message be due."""
+    """Make the next check of every half message due."""
     service.execute(
         "UPDATE shield_outbox SET check_at = now() - interval '1 s' WHERE check_at IS NOT NULL"
     )
 
 
 def let_time_run_out(service: Service) -> None:
-    """Have every half message be too old, and parked."""
+    """Let every half message exceed its age, and park it."""
     service.execute("UPDATE shield_outbox SET due_at = now() WHERE check_at IS NOT NULL")
     service.app.half_messages.parking().run_once()
 
 
 def check(service: Service) -> CheckBackResult:
-    """Make the next check of every half message of the one type that can be checked."""
+    """Make the next check of every half message of the single type with a checker or a barrier."""
     let_time_pass(service)
     [check_back] = service.app.half_messages.check_backs()
     return check_back.run_once()
 
 
 def published(service: Service, wire: Wire) -> list[str]:
-    """Relay all that is due, and return the keys of all records so far, in their order."""
+    """Relay all due rows, and return the keys of all records so far, in their order."""
     drain(service.relay("r"))
     return [record.key.decode() for record in wire.published if record.key is not None]
 
@@ -101,7 +103,7 @@ class Lost(Exception):
 
 
 def lose_words(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have no word about the end of a local transaction come through."""
+    """Make every commit and rollback call of a half message fail."""
 
     def lost(*_: Any) -> None:
         raise OperationalError("UPDATE", {}, Lost())
@@ -109,10 +111,10 @@ def lose_words(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service.app.half_messages._store, "resolve", lost)
 
 
-# --- by word --------------------------------------------------------------------------------------
+# --- by commit and rollback calls -----------------------------------------------------------------
 
 
-def test_nothing_is_published_before_the_local_transaction_has_committed(orders, ledger, wire):
+def test_nothing_is_published_before_the_transaction_commits(orders, ledger, wire):
     with orders.app.half(PLACED, {"n": 1}, key="a") as tx, ledger.begin() as local:
         enter(local)
         assert published(orders, wire) == []
@@ -121,7 +123,7 @@ def test_nothing_is_published_before_the_local_transaction_has_committed(orders,
     assert published(orders, wire) == ["a"]
 
 
-def test_without_a_stored_half_message_the_local_transaction_is_not_run(orders, ledger):
+def test_local_transaction_needs_a_stored_half_message(orders, ledger):
     orders.execute("ALTER TABLE shield_outbox RENAME TO away")
     with (
         pytest.raises(SchemaMismatch, match="shield_outbox does not exist"),
@@ -141,13 +143,13 @@ def test_without_a_stored_half_message_the_local_transaction_is_not_run(orders, 
         (PLACED, {"key": "\x00"}, EventRefused),
     ],
 )
-def test_a_message_that_cannot_be_is_refused_before(orders, event_type, parts, error):
+def test_invalid_message_is_refused_before_the_block(orders, event_type, parts, error):
     with pytest.raises(error), orders.app.half(event_type, {}, **parts):
         pytest.fail("the block was entered")
     assert orders.outbox() == {}
 
 
-def test_an_exception_says_nothing_and_a_check_finds_out(orders, ledger, wire):
+def test_exception_leaves_the_outcome_to_a_check(orders, ledger, wire):
     @orders.app.checks(PLACED)
     def look(event: Event) -> LocalOutcome:
         return COMMIT if event.payload["what"] in entries(ledger) else ROLLBACK
@@ -173,7 +175,7 @@ def test_an_exception_says_nothing_and_a_check_finds_out(orders, ledger, wire):
     [("commit", "INIT"), ("rollback", "DISCARDED"), ("unknown", "HALF")],
 )
 @pytest.mark.parametrize("raises", [True, False])
-def test_the_caller_may_say_how_it_ended(orders, says, expected, raises):
+def test_caller_may_set_the_outcome(orders, says, expected, raises):
     with suppress(ValueError), orders.app.half(PLACED) as tx:
         getattr(tx, says)()
         if raises:
@@ -181,7 +183,7 @@ def test_the_caller_may_say_how_it_ended(orders, says, expected, raises):
     assert status(orders, tx.id) == expected
 
 
-def test_an_exception_may_stand_for_a_rollback(orders):
+def test_exception_may_mean_rollback(orders):
     with (
         pytest.raises(LookupError),
         orders.app.half(PLACED, rollback_on=(LookupError,)) as tx,
@@ -190,7 +192,7 @@ def test_an_exception_may_stand_for_a_rollback(orders):
     assert status(orders, tx.id) == "DISCARDED"
 
 
-def test_a_message_is_ended_by_its_id_too(orders):
+def test_message_may_be_resolved_by_its_id(orders):
     first, second = (orders.app.half_prepare(PLACED, key=key) for key in "ab")
     orders.app.half_commit(first)
     orders.app.half_rollback(second)
@@ -202,7 +204,7 @@ def test_a_message_is_ended_by_its_id_too(orders):
         orders.app.half_rollback(UUID(int=1))
 
 
-def test_several_messages_of_a_local_transaction_end_together_and_in_order(orders, wire):
+def test_messages_of_a_transaction_end_together_and_in_order(orders, wire):
     with orders.app.half(PLACED, key="k") as tx:
         tx.prepare("orders.paid", key="k")
         tx.prepare(PLACED, key="k")
@@ -243,13 +245,11 @@ def test_the_commit_wakes_the_relay(orders, monkeypatch):
     assert hints == [1]
 
 
-# --- lost words and dead processes ----------------------------------------------------------------
+# --- lost commit calls and dead processes ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_lost_commit_call_is_no_error_and_the_check_repairs_it(
-    orders, ledger, wire, monkeypatch, commits
-):
+def test_lost_commit_call_is_repaired_by_the_check(orders, ledger, wire, monkeypatch, commits):
     orders.app.barrier(PLACED, engine=ledger)
     with monkeypatch.context() as broken:
         lose_words(orders, broken)
@@ -305,7 +305,7 @@ def test_the_barrier_has_the_outcome_of_a_killed_process(orders, ledger, wire, d
 # --- checks ---------------------------------------------------------------------------------------
 
 
-def test_after_all_checks_an_alarm_leaves_it_to_an_operator(orders, wire, caplog):
+def test_message_after_all_checks_is_logged_for_an_operator(orders, wire, caplog):
     asked: list[int] = []
 
     @orders.app.checks(PLACED)
@@ -338,7 +338,7 @@ def test_after_all_checks_an_alarm_leaves_it_to_an_operator(orders, wire, caplog
         (lambda: sys.exit(1), "SystemExit: 1"),
     ],
 )
-def test_a_checker_that_cannot_tell_leaves_it_half(orders, answer, reason):
+def test_checker_without_an_outcome_leaves_the_message_half(orders, answer, reason):
     @orders.app.checks(PLACED)
     def broken(event: Event) -> Any:
         return answer()
@@ -349,7 +349,7 @@ def test_a_checker_that_cannot_tell_leaves_it_half(orders, answer, reason):
     assert orders.rows("SELECT last_error FROM shield_outbox") == [(reason,)]
 
 
-def test_the_count_of_a_check_is_committed_before_its_checker_runs(orders):
+def test_check_is_counted_and_committed_before_its_checker_runs(orders):
     counted: list[Any] = []
 
     @orders.app.checks(PLACED)
@@ -376,7 +376,7 @@ def test_a_checker_gets_the_event_with_its_payload(orders):
     assert (event.id, event.payload, event.key, event.biz_key) == (event_id, {"n": 1}, "k", "b")
 
 
-def test_a_slow_checker_has_a_deadline_and_holds_up_no_other_type(make_service):
+def test_slow_checker_has_a_deadline_and_blocks_no_other_type(make_service):
     service = make_service("orders", half_check_timeout=0.2, barrier_patience=0.1)
     free = threading.Event()
     try:
@@ -406,7 +406,7 @@ def test_a_slow_checker_has_a_deadline_and_holds_up_no_other_type(make_service):
         free.set()
 
 
-def test_an_answer_after_the_deadline_is_not_heard(make_service, eventually):
+def test_answer_after_the_deadline_is_ignored(make_service, eventually):
     service = make_service("orders", half_check_timeout=0.2, barrier_patience=0.1)
     service.app.declare(PLACED)
     free = threading.Event()
@@ -439,7 +439,7 @@ def test_an_answer_counts_only_while_the_message_is_half(orders):
     assert status(orders, event_id) == "INIT"
 
 
-def test_a_worker_that_is_stopping_gives_its_checks_back(orders):
+def test_stopping_worker_releases_its_checks(orders):
     asked: list[UUID] = []
 
     @orders.app.checks(PLACED)
@@ -502,7 +502,7 @@ while check_back.run_once().more:
 """
 
 
-def test_a_message_that_kills_its_checkers_costs_its_neighbours_one_check_at_most(make_service):
+def test_message_that_kills_checkers_costs_others_one_check(make_service):
     service = make_service("orders", half_checks=3)
     service.app.declare(PLACED)
     for key in ("a", "poison", "b"):
@@ -524,7 +524,7 @@ def test_a_message_that_kills_its_checkers_costs_its_neighbours_one_check_at_mos
     assert rows == [("a", "INIT", 2), ("poison", "UNRESOLVED", 3), ("b", "INIT", 2)]
 
 
-def test_a_type_has_one_who_knows(orders):
+def test_type_has_one_source_of_outcomes(orders):
     orders.app.barrier(PLACED)
     with pytest.raises(ConfigurationError, match="two are declared to know the end"):
         orders.app.checks(PLACED)(lambda event: COMMIT)
@@ -543,9 +543,7 @@ def waiting_for_a_transaction(engine: Engine) -> bool:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_check_waits_for_a_local_transaction_in_flight_and_learns_its_end(
-    make_service, ledger, eventually, commits
-):
+def test_check_waits_for_a_local_transaction_in_flight(make_service, ledger, eventually, commits):
     service = make_service("orders", barrier_patience=9.0)
     service.app.declare(PLACED)
     service.app.barrier(PLACED, engine=ledger)
@@ -606,7 +604,7 @@ def test_a_local_transaction_without_a_barrier_fails_at_once(orders, ledger):
     assert status(orders, tx.id) == "INIT"
 
 
-def test_a_guard_needs_a_message_a_barrier_and_a_whole_transaction(orders, ledger):
+def test_guard_needs_a_message_a_barrier_and_no_savepoint(orders, ledger):
     with ledger.connect() as local:
         with pytest.raises(TransactionRefused, match="no half message around"):
             orders.app.guard(local)
@@ -625,9 +623,7 @@ def test_a_guard_needs_a_message_a_barrier_and_a_whole_transaction(orders, ledge
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
-def test_a_rollback_of_the_driver_leaves_no_message_of_an_asynchronous_session(
-    orders, ledger, driver
-):
+def test_driver_rollback_of_async_session_discards_the_message(orders, ledger, driver):
     orders.app.barrier(PLACED, engine=ledger)
 
     async def main() -> None:
@@ -723,7 +719,7 @@ async def guard_late(engine: AsyncEngine, guard: Guard) -> None:
         guard_late,
     ],
 )
-def test_an_asynchronous_session_is_guarded_however_it_commits(orders, ledger, local):
+def test_asynchronous_session_is_guarded_for_each_way_to_commit(orders, ledger, local):
     orders.app.barrier(PLACED, engine=ledger)
 
     async def main() -> None:
@@ -739,7 +735,7 @@ def test_an_asynchronous_session_is_guarded_however_it_commits(orders, ledger, l
     assert entries(ledger) == ["debit"]
 
 
-def test_a_barrier_that_refuses_the_commit_of_a_connection_leaves_nothing(orders, ledger):
+def test_commit_refused_by_the_barrier_leaves_nothing(orders, ledger):
     orders.app.barrier(PLACED, engine=ledger)
 
     async def main() -> None:
@@ -759,7 +755,7 @@ def test_a_barrier_that_refuses_the_commit_of_a_connection_leaves_nothing(orders
     assert orders.outbox() == {"DISCARDED": 1}
 
 
-def test_an_asynchronous_session_of_a_connection_is_guarded_at_once_or_not_at_all(orders, ledger):
+def test_async_session_of_connection_is_guarded_by_run_sync_only(orders, ledger):
     orders.app.barrier(PLACED, engine=ledger)
 
     async def main() -> None:
@@ -780,7 +776,7 @@ def test_an_asynchronous_session_of_a_connection_is_guarded_at_once_or_not_at_al
     assert entries(ledger) == ["debit"]
 
 
-def test_no_barrier_is_in_a_savepoint_that_its_session_knows_nothing_of(orders, ledger):
+def test_guard_in_a_savepoint_unknown_to_the_session_is_refused(orders, ledger):
     orders.app.barrier(PLACED, engine=ledger)
     with Session(ledger) as local, orders.app.half(PLACED) as tx:
         local.connection().begin_nested()
@@ -841,7 +837,7 @@ def test_an_asynchronous_session_in_autocommit_changes_nothing(orders, ledger):
     assert entries(ledger) == []
 
 
-def test_no_barrier_is_in_a_savepoint_of_a_session_on_a_connection(orders, ledger):
+def test_guard_in_a_savepoint_of_a_joined_session_is_refused(orders, ledger):
     orders.app.barrier(PLACED, engine=ledger)
     with ledger.connect() as connection, orders.app.half(PLACED) as tx:
         connection.begin()
@@ -852,7 +848,7 @@ def test_no_barrier_is_in_a_savepoint_of_a_session_on_a_connection(orders, ledge
         tx.rollback()
 
 
-def test_an_asynchronous_session_that_rolls_back_forgets_its_guard(orders, ledger):
+def test_asynchronous_session_that_rolls_back_has_no_guard(orders, ledger):
     orders.app.barrier(PLACED, engine=ledger)
 
     async def main() -> None:
@@ -872,7 +868,7 @@ def test_an_asynchronous_session_that_rolls_back_forgets_its_guard(orders, ledge
         assert list(connection.scalars(text("SELECT committed FROM shield_barrier"))) == [False]
 
 
-def test_an_asynchronous_session_that_has_changed_nothing_has_committed(orders, ledger):
+def test_unchanged_asynchronous_session_counts_as_committed(orders, ledger):
     orders.app.barrier(PLACED, engine=ledger)
 
     async def main() -> None:
@@ -888,9 +884,7 @@ def test_an_asynchronous_session_that_has_changed_nothing_has_committed(orders, 
     asyncio.run(main())
 
 
-def test_a_next_transaction_of_an_asynchronous_session_says_nothing_about_the_guarded_one(
-    orders, ledger
-):
+def test_next_transaction_of_an_async_session_is_not_the_guarded(orders, ledger):
     orders.app.barrier(PLACED, engine=ledger)
 
     async def main() -> None:
@@ -915,13 +909,13 @@ def test_a_next_transaction_of_an_asynchronous_session_says_nothing_about_the_gu
 
 
 def swallow_an_error(local: Connection | Session) -> None:
-    """What people do who come from databases that go on after an error."""
+    """Swallow a database error, as code written for databases that continue after an error does."""
     local.execute(text("INSERT INTO entries VALUES ('gone')"))
     with suppress(DBAPIError):
         local.execute(text("SELECT 1 / 0"))
 
 
-def test_a_commit_that_rolled_back_silently_raises_and_sends_nothing(orders, ledger, wire):
+def test_commit_that_silently_rolled_back_raises(orders, ledger, wire):
     orders.app.barrier(PLACED, engine=ledger)
     with (  # noqa: PT012
         pytest.raises(TransactionRefused, match=r"did not commit.*swallowed"),
@@ -949,7 +943,7 @@ def test_a_decorated_method_that_rolled_back_silently_raises(orders, ledger, wir
     assert published(orders, wire) == []
 
 
-def test_an_asynchronous_session_that_rolled_back_silently_raises(orders, ledger):
+def test_asynchronous_session_that_silently_rolled_back_raises(orders, ledger):
     orders.app.barrier(PLACED, engine=ledger)
 
     async def main() -> None:
@@ -968,7 +962,7 @@ def test_an_asynchronous_session_that_rolled_back_silently_raises(orders, ledger
     assert orders.outbox() == {"DISCARDED": 1}
 
 
-def test_a_commit_by_hand_is_believed_when_the_barrier_has_it(orders, ledger, wire):
+def test_commit_call_is_accepted_if_the_barrier_committed(orders, ledger, wire):
     orders.app.barrier(PLACED, engine=ledger)
     first, second = (orders.app.half_prepare(PLACED, key=key) for key in "ab")
     with ledger.begin() as local:
@@ -985,7 +979,7 @@ def test_a_commit_by_hand_is_believed_when_the_barrier_has_it(orders, ledger, wi
     orders.app.half_commit(first)
 
 
-def test_a_commit_by_hand_of_an_open_transaction_waits_for_its_check(make_service, ledger):
+def test_commit_call_during_the_transaction_is_refused(make_service, ledger):
     service = make_service("orders", barrier_patience=0.1)
     service.app.declare(PLACED)
     service.app.barrier(PLACED, engine=ledger)
@@ -1000,7 +994,7 @@ def test_a_commit_by_hand_of_an_open_transaction_waits_for_its_check(make_servic
     assert status(service, event_id) == "INIT"
 
 
-def test_a_guard_by_hand_needs_a_message_that_is_open(orders, ledger):
+def test_guard_by_id_needs_an_open_message(orders, ledger):
     orders.app.barrier(PLACED, engine=ledger)
     other = orders.app.half_prepare("orders.paid")
     with ledger.connect() as local:
@@ -1009,7 +1003,7 @@ def test_a_guard_by_hand_needs_a_message_that_is_open(orders, ledger):
                 orders.app.guard(local, event_id)
 
 
-def test_a_block_that_ends_before_its_local_transaction_is_left_to_a_check(orders, ledger):
+def test_block_that_ends_before_its_transaction_awaits_a_check(orders, ledger):
     orders.app.barrier(PLACED, engine=ledger)
     with ledger.begin() as local, orders.app.half(PLACED) as tx:
         tx.guard(local)
@@ -1018,7 +1012,7 @@ def test_a_block_that_ends_before_its_local_transaction_is_left_to_a_check(order
     assert check(orders).committed == 1
 
 
-def test_a_second_try_without_guard_counts_as_none(orders, ledger):
+def test_second_try_without_guard_discards_the_message(orders, ledger):
     orders.app.barrier(PLACED, engine=ledger)
     with (  # noqa: PT012
         pytest.raises(TransactionRefused, match=r"did not commit.*was not guarded"),
@@ -1058,9 +1052,7 @@ ROLLED_BACK = pytest.mark.parametrize(
 
 
 @ROLLED_BACK
-def test_a_block_that_ends_well_behind_a_rollback_raises_and_sends_nothing(
-    orders, ledger, wire, work
-):
+def test_block_without_error_after_a_rollback_raises(orders, ledger, wire, work):
     orders.app.barrier(PLACED, engine=ledger)
     with (
         pytest.raises(TransactionRefused, match="did not commit, so that the message is discarded"),
@@ -1072,9 +1064,7 @@ def test_a_block_that_ends_well_behind_a_rollback_raises_and_sends_nothing(
 
 
 @ROLLED_BACK
-def test_a_method_that_returns_behind_a_rollback_raises_and_sends_nothing(
-    orders, ledger, wire, work
-):
+def test_method_that_returns_after_a_rollback_raises(orders, ledger, wire, work):
     orders.app.barrier(PLACED, engine=ledger)
 
     @orders.app.transactional(PLACED, payload="number")
@@ -1088,7 +1078,7 @@ def test_a_method_that_returns_behind_a_rollback_raises_and_sends_nothing(
     assert (entries(ledger), published(orders, wire)) == ([], [])
 
 
-def test_a_message_prepared_after_the_guard_ends_as_the_guarded_ones(orders, ledger, wire):
+def test_message_prepared_after_the_guard_ends_as_the_guarded(orders, ledger, wire):
     orders.app.barrier(PLACED, engine=ledger)
     with (  # noqa: PT012
         pytest.raises(TransactionRefused, match="did not commit"),
@@ -1123,9 +1113,7 @@ def test_a_second_guarded_try_commits(orders, ledger):
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_next_transaction_of_the_connection_says_nothing_about_the_guarded_one(
-    orders, ledger, commits
-):
+def test_next_transaction_of_a_connection_is_not_the_guarded(orders, ledger, commits):
     orders.app.barrier(PLACED, engine=ledger)
     with ledger.connect() as local:
         with orders.app.half(PLACED) as tx:
@@ -1141,7 +1129,7 @@ def test_a_next_transaction_of_the_connection_says_nothing_about_the_guarded_one
         assert status(orders, tx.id) == ("INIT" if commits else "DISCARDED")
 
 
-def test_an_error_that_means_rollback_does_not_discard_what_has_committed(orders, ledger, caplog):
+def test_error_meaning_rollback_keeps_a_committed_message(orders, ledger, caplog):
     orders.app.barrier(PLACED, engine=ledger)
     with (  # noqa: PT012
         pytest.raises(ValueError, match="no mail"),
@@ -1158,7 +1146,7 @@ def test_an_error_that_means_rollback_does_not_discard_what_has_committed(orders
 
 
 @pytest.mark.parametrize("is_guarded", [True, False])
-def test_a_rollback_that_is_said_shuts_the_local_transaction_out(orders, ledger, is_guarded):
+def test_rollback_call_shuts_the_local_transaction_out(orders, ledger, is_guarded):
     orders.app.barrier(PLACED, engine=ledger)
     with orders.app.half(PLACED) as tx, ledger.connect() as local:
         if is_guarded:
@@ -1170,7 +1158,7 @@ def test_a_rollback_that_is_said_shuts_the_local_transaction_out(orders, ledger,
         orders.app.half_messages.messages.barrier_of(PLACED).enter(local, [tx.id])
 
 
-def test_a_rollback_that_is_said_behind_a_commit_raises_and_sends(orders, ledger):
+def test_rollback_call_after_a_commit_raises_and_sends(orders, ledger):
     orders.app.barrier(PLACED, engine=ledger)
     with (  # noqa: PT012
         pytest.raises(TransactionRefused, match="committed, so that the message is sent"),
@@ -1182,7 +1170,7 @@ def test_a_rollback_that_is_said_behind_a_commit_raises_and_sends(orders, ledger
     assert status(orders, tx.id) == "INIT"
 
 
-def test_a_rollback_that_is_said_of_an_open_transaction_is_left_to_a_check(orders, ledger, caplog):
+def test_rollback_call_of_an_open_transaction_awaits_a_check(orders, ledger, caplog):
     orders.app.barrier(PLACED, engine=ledger)
     with ledger.begin() as local:
         with orders.app.half(PLACED) as tx:
@@ -1193,7 +1181,7 @@ def test_a_rollback_that_is_said_of_an_open_transaction_is_left_to_a_check(order
     assert check(orders).committed == 1
 
 
-def test_a_rollback_by_hand_is_believed_when_the_barrier_has_none(make_service, ledger):
+def test_rollback_call_is_accepted_if_the_barrier_has_no_commit(make_service, ledger):
     service = make_service("orders", barrier_patience=0.1)
     service.app.declare(PLACED)
     service.app.barrier(PLACED, engine=ledger)
@@ -1227,7 +1215,7 @@ def test_two_open_local_transactions_of_one_block_are_refused(orders, ledger):
 
 
 @pytest.mark.parametrize("elsewhere", [True, False])
-def test_a_rollback_by_an_operator_shuts_the_local_transaction_out(orders, ledger, elsewhere):
+def test_operators_rollback_shuts_the_local_transaction_out(orders, ledger, elsewhere):
     orders.app.barrier(PLACED, engine=ledger if elsewhere else None)
     with pytest.raises(LateTransaction), orders.app.half(PLACED) as tx:  # noqa: PT012
         decide(orders, tx.id, LocalOutcome.ROLLBACK)
@@ -1236,7 +1224,7 @@ def test_a_rollback_by_an_operator_shuts_the_local_transaction_out(orders, ledge
     assert status(orders, tx.id) == "DISCARDED"
 
 
-def test_an_operator_is_refused_who_contradicts_the_barrier(make_service, ledger):
+def test_operators_decision_against_the_barrier_is_refused(make_service, ledger):
     service = make_service("orders", barrier_patience=0.1)
     service.app.declare(PLACED)
     service.app.barrier(PLACED, engine=ledger)
@@ -1256,7 +1244,7 @@ def test_an_operator_is_refused_who_contradicts_the_barrier(make_service, ledger
     assert service.outbox() == {"HALF": 3}
 
 
-def test_a_refused_commit_of_an_operator_shuts_no_local_transaction_out(orders, ledger):
+def test_refused_commit_of_an_operator_keeps_the_barrier_open(orders, ledger):
     orders.app.barrier(PLACED, engine=ledger)
     with orders.app.half(PLACED) as tx:
         with pytest.raises(IllegalTransition, match="it has not come"):
@@ -1268,7 +1256,7 @@ def test_a_refused_commit_of_an_operator_shuts_no_local_transaction_out(orders, 
 
 
 @pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])
-def test_an_operator_decides_about_what_the_barrier_has_forgotten(
+def test_operator_decides_after_the_barrier_row_is_purged(
     orders, ledger, monkeypatch, caplog, outcome
 ):
     orders.app.barrier(PLACED, engine=ledger)
@@ -1286,9 +1274,7 @@ def test_an_operator_decides_about_what_the_barrier_has_forgotten(
 
 
 @pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])
-def test_a_late_outcome_changes_nothing_where_the_barrier_has_forgotten(
-    orders, ledger, monkeypatch, outcome
-):
+def test_late_outcome_after_the_barrier_purge_is_refused(orders, ledger, monkeypatch, outcome):
     orders.app.barrier(PLACED, engine=ledger)
     event_id = orders.app.half_prepare(PLACED)
     with ledger.begin() as local:
@@ -1304,7 +1290,7 @@ def test_a_late_outcome_changes_nothing_where_the_barrier_has_forgotten(
 
 
 @pytest.mark.parametrize("guarded", [True, False])
-def test_an_outcome_that_comes_after_the_parking_is_refused(orders, ledger, guarded):
+def test_outcome_after_the_parking_is_refused(orders, ledger, guarded):
     orders.app.barrier(PLACED, engine=ledger)
     event_id = orders.app.half_prepare(PLACED)
     if guarded:
@@ -1317,7 +1303,7 @@ def test_an_outcome_that_comes_after_the_parking_is_refused(orders, ledger, guar
     assert status(orders, event_id) == "UNRESOLVED"
 
 
-def test_an_old_message_is_no_excuse_where_the_barrier_knows(orders, ledger, monkeypatch):
+def test_decision_against_the_barrier_is_refused_at_any_age(orders, ledger, monkeypatch):
     orders.app.barrier(PLACED, engine=ledger)
     event_id = orders.app.half_prepare(PLACED)
     with ledger.begin() as local:
@@ -1328,7 +1314,7 @@ def test_an_old_message_is_no_excuse_where_the_barrier_knows(orders, ledger, mon
         decide(orders, event_id, ROLLBACK)
 
 
-def test_a_command_line_without_the_application_closes_the_services_own_barrier(orders):
+def test_command_line_closes_the_barrier_without_the_application(orders):
     orders.app.barrier(PLACED)
     unknowing = ShieldTx(orders.app.settings, engine=orders.engine)
     with pytest.raises(LateTransaction), orders.app.half(PLACED) as tx:  # noqa: PT012
@@ -1382,7 +1368,7 @@ def test_a_chosen_delay_starts_at_the_commit(orders, wire):
 # --- the decorator --------------------------------------------------------------------------------
 
 
-def test_a_method_that_returns_commits_and_one_that_raises_is_checked(orders, ledger, wire):
+def test_returning_method_commits_and_raising_method_is_checked(orders, ledger, wire):
     class Orders:
         @orders.app.transactional(
             "orders.shipped", payload="order", key="id", rollback_on=(LookupError,)
@@ -1409,7 +1395,7 @@ def test_a_method_that_returns_commits_and_one_that_raises_is_checked(orders, le
     assert entries(ledger) == ["1"]
 
 
-def test_a_method_may_return_what_it_knows(orders):
+def test_method_may_return_its_outcome(orders):
     @orders.app.transactional(PLACED, payload=lambda arguments: {"n": arguments["n"]})
     def place(n: int, *, outcome: LocalOutcome = COMMIT) -> LocalOutcome:
         return outcome
@@ -1419,7 +1405,7 @@ def test_a_method_may_return_what_it_knows(orders):
     assert orders.outbox() == {"HALF": 1, "DISCARDED": 1, "INIT": 1}
 
 
-def test_a_method_that_leaves_its_transaction_open_has_not_committed(orders, ledger):
+def test_method_that_leaves_its_transaction_open_stays_half(orders, ledger):
     @orders.app.transactional(PLACED, payload="order")
     def place(session: Session, order: dict[str, int]) -> None:
         enter(session)

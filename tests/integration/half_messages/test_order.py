@@ -1,4 +1,4 @@
-"""Half messages among the claims: found when they are committed, in the order of their commits."""
+"""Half messages among the claims: found after their commit, in the order of their commits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def number_of(line: Line, event_id: UUID) -> int:
         return int(connection.execute(query, {"id": event_id}).scalar_one())
 
 
-def test_a_late_commit_is_found_at_once_though_the_mark_has_passed_its_prepare(line: Line) -> None:
+def test_late_commit_is_found_after_the_mark_passed_its_prepare(line: Line) -> None:
     half = prepare(line, "k")
     mark = line.let_the_mark_follow()
     assert mark > number_of(line, half)
@@ -64,12 +64,12 @@ def test_a_late_commit_is_found_at_once_though_the_mark_has_passed_its_prepare(l
     assert line.take() == [half]
 
 
-def test_half_messages_do_not_hold_the_mark(line: Line) -> None:
+def test_half_messages_do_not_stop_the_mark(line: Line) -> None:
     prepare(line, "k")
     assert line.let_the_mark_follow() > 0
 
 
-def test_a_commit_in_flight_holds_the_mark_so_that_nothing_overtakes_it(line: Line) -> None:
+def test_commit_in_flight_keeps_the_mark_before_it(line: Line) -> None:
     half = prepare(line, "k")
     slow = begin_commit(line, half)
     line.let_the_mark_follow()
@@ -79,7 +79,7 @@ def test_a_commit_in_flight_holds_the_mark_so_that_nothing_overtakes_it(line: Li
     assert line.take() == [half, second]
 
 
-def test_a_commit_that_waited_for_another_has_its_number_from_after_the_wait(line: Line) -> None:
+def test_commit_after_a_rolled_back_commit_gets_a_new_number(line: Line) -> None:
     half = prepare(line, "k")
     first = begin_commit(line, half)
     first.rollback()
@@ -122,14 +122,14 @@ def test_a_row_released_after_its_commit_precedes_later_rows(line: Line) -> None
     assert line.take() == [half, second]
 
 
-def test_claims_beside_half_messages_write_no_index_entry(
+def test_claims_next_to_half_messages_write_no_index_entry(
     line: Line, eventually: Eventually
 ) -> None:
     for key in "abc":
         prepare(line, key)
     line.write(*"abcdefgh")
     assert len(line.claim().events) == 8
-    # Closed connections have told what they counted.
+    # A connection reports its statistics when it closes.
     line.engine.dispose()
     query = text(
         "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'shield_outbox'"
@@ -145,7 +145,7 @@ def test_claims_beside_half_messages_write_no_index_entry(
 
 
 class HalfPlay(Play):
-    """Prepares half messages too, and commits them in transactions that take their time."""
+    """Also prepares half messages, and commits them in transactions that stay open for a while."""
 
     def __init__(self, line: Line, seed: int) -> None:
         super().__init__(line, seed)
@@ -174,15 +174,13 @@ class HalfPlay(Play):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_no_order_of_things_lets_an_event_overtake_a_half_message_or_the_other_way_round(
-    line: Line, seed: int
-) -> None:
+def test_events_and_half_messages_never_overtake_each_other(line: Line, seed: int) -> None:
     play = HalfPlay(line, seed)
     assert play.overtaken() == []
     assert any(half in sent for half in play.committed for sent in play._sent.values())
 
 
-def test_a_commit_that_keeps_the_number_of_its_prepare_is_found_out(line: Line) -> None:
+def test_commit_that_keeps_its_prepare_number_is_detected(line: Line) -> None:
     right = sql.commit
 
     def careless(*arguments: Any, **more: Any) -> Update:

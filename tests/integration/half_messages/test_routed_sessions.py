@@ -1,7 +1,7 @@
-"""However a session finds its connections: a message is sent only if its data has committed.
+"""A message is sent only if its data has committed, however a session finds its connections.
 
-The data is what the COMMIT itself may refuse, by a deferred foreign key: the barrier must be in the
-same transaction.
+The COMMIT itself may refuse the data, by a deferred foreign key: the barrier must be in the same
+transaction.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Note(Base):
 
 @dataclass
 class Engines:
-    """Two engines of one database, as of a service with a replica that has it promoted."""
+    """Two engines of one database, as of a service whose replica may become the primary."""
 
     writer: Any
     reader: Any
@@ -57,7 +57,7 @@ def one_engine(engines: Engines) -> Callable[[], Any]:
 
 
 def router_that_knows_updates(engines: Engines) -> Callable[[], Any]:
-    """SQLAlchemy's own recipe."""
+    """The recipe of SQLAlchemy's documentation."""
 
     class Routing(Session):
         def get_bind(self, *_: Any, clause: Any = None, **__: Any) -> Engine:
@@ -86,7 +86,7 @@ def router_that_knows_selects(engines: Engines) -> Callable[[], Any]:
 
 
 def router_by_class(engines: Engines) -> Callable[[], Any]:
-    """Its barrier would go another way than its data."""
+    """Routes its barrier to another engine than its data."""
 
     class Routing(Session):
         def get_bind(self, mapper: Any = None, **_: Any) -> Engine:
@@ -119,7 +119,9 @@ def by_session(half: HalfMessageBlock, session: Session) -> None:
 
 
 def by_connection_of_reads(half: HalfMessageBlock, session: Session) -> None:
-    """As one that does not know how the session finds its connections."""
+    """Guard a connection of reads, as code does that does not know how the session finds
+    connections.
+    """
     half.guard(session.connection(bind_arguments={"mapper": Note, "clause": Note.__table__}))
 
 
@@ -151,7 +153,7 @@ def _engines(ledger: Engine) -> Iterator[Engines]:
 
 
 def _sent(pay: Service) -> int:
-    """Check all messages until their outcomes are known, and count those that are sent."""
+    """Check all messages until their outcomes are known, and count the sent messages."""
     pay.execute("UPDATE shield_outbox SET check_at = now() - interval '1 s' WHERE status = 'HALF'")
     for check_back in pay.app.half_messages.check_backs():
         while check_back.run_once().more:
@@ -169,7 +171,7 @@ def _book(session: Session, number: int, *, is_refused: bool) -> None:
     session.add(Booking(id=number, parent=999 if is_refused else None))
 
 
-# Which of several connections is committed first is left to chance: more than once.
+# Chance decides which of several connections commits first, so each case runs several times.
 TRIES = 6
 
 
@@ -205,7 +207,7 @@ def test_a_message_is_sent_if_its_data_has_committed(
     [*product((*FOLLOWED, *REFUSED), (True, False))],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_so_it_is_with_an_asynchronous_session(
+def test_message_of_an_asynchronous_session_follows_its_data(
     pay: Service, ledger: Engine, kind: SessionClass, is_refused: bool
 ) -> None:
     async def main() -> None:
@@ -230,7 +232,7 @@ def test_so_it_is_with_an_asynchronous_session(
     assert _committed(ledger) == (TRIES if kind in FOLLOWED and not is_refused else 0)
 
 
-def test_what_was_only_read_elsewhere_refuses_nothing(pay: Service, ledger: Engine) -> None:
+def test_reads_over_another_connection_are_not_refused(pay: Service, ledger: Engine) -> None:
     with (
         _engines(ledger) as engines,
         pay.app.half(PAID) as half,
@@ -245,7 +247,7 @@ def test_what_was_only_read_elsewhere_refuses_nothing(pay: Service, ledger: Engi
 
 
 @pytest.mark.parametrize("is_guarded_by_connection", [False, True])
-def test_of_two_databases_only_a_guarded_connection_leaves_the_other_one_alone(
+def test_second_database_is_allowed_if_a_connection_is_guarded(
     pay: Service, ledger: Engine, is_guarded_by_connection: bool
 ) -> None:
     Base.metadata.create_all(pay.engine)
@@ -262,7 +264,7 @@ def test_of_two_databases_only_a_guarded_connection_leaves_the_other_one_alone(
     assert _sent(pay) == _committed(ledger) == int(is_guarded_by_connection)
 
 
-def test_a_connection_that_commits_by_itself_beside_the_barrier_is_refused(
+def test_separate_commit_of_an_unguarded_connection_is_refused(
     pay: Service, ledger: Engine
 ) -> None:
     async def main() -> None:
@@ -285,10 +287,8 @@ def test_a_connection_that_commits_by_itself_beside_the_barrier_is_refused(
     assert _sent(pay) == _committed(ledger) == 0
 
 
-def test_a_session_that_was_not_guarded_may_write_over_several_connections(
-    pay: Service, ledger: Engine
-) -> None:
-    """The savepoint in which it was to be guarded has been rolled back."""
+def test_unguarded_session_may_write_over_several_connections(pay: Service, ledger: Engine) -> None:
+    """The savepoint that contained the guard has been rolled back."""
     Base.metadata.create_all(pay.engine)
     with pay.app.half(PAID) as half, Session(ledger, binds={Note: pay.engine}) as session:
         with suppress(TransactionRefused), session.begin_nested():
@@ -300,7 +300,7 @@ def test_a_session_that_was_not_guarded_may_write_over_several_connections(
     assert pay.rows("SELECT count(*) FROM notes") == [(1,)]
 
 
-def test_an_asynchronous_session_whose_transaction_has_failed_is_not_guarded(
+def test_async_session_with_a_failed_transaction_is_not_guarded(
     pay: Service, ledger: Engine
 ) -> None:
     async def main() -> None:

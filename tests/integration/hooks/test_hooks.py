@@ -1,4 +1,6 @@
-"""Hooks around sends and attempts: when they are called, with what, and that they harm nobody."""
+"""Hooks around sends and attempts: when they are called, with what, and that their errors stay
+inside.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ Make = Callable[..., Service]
 
 
 class Pair:
-    """orders writes and compensates, stock handles; both record the calls of their hooks."""
+    """Orders, which writes and compensates, and stock, which handles; both record the calls of
+    hooks.
+    """
 
     def __init__(self, make: Make, **stock: Any) -> None:
         self.orders, self.stock = make("orders"), make("stock", **stock)
@@ -156,7 +160,7 @@ def test_a_failed_attempt_is_traced_with_its_error_and_retry(
     assert pair.summary_of(back) == [("before", "a", 1, ""), ("after", "a", 1, "COMPENSATED")]
 
 
-def test_hooks_may_rely_on_what_is_committed_when_they_are_called(pair: Pair) -> None:
+def test_hooks_see_the_committed_state(pair: Pair) -> None:
     seen: dict[str, tuple[Any, ...]] = {}
     orders, stock = pair.orders, pair.stock
 
@@ -210,7 +214,7 @@ def test_a_failure_is_reported_with_the_new_status_of_the_event(pair: Pair) -> N
     ]
 
 
-def test_an_event_that_failed_by_process_deaths_has_no_handler_error(
+def test_event_failed_by_process_deaths_has_no_handler_error(
     pair: Pair,
 ) -> None:
     def fail(session: Session, event: Event) -> None:
@@ -221,7 +225,7 @@ def test_an_event_that_failed_by_process_deaths_has_no_handler_error(
     workers = pair.start()
     pair.place("a")
     pair.stock.app.hooks.on_consume_error(
-        # As if the next two had died in the middle of it.
+        # As if the next two processes had died during the attempt.
         lambda c: pair.stock.execute("UPDATE shield_inbox SET attempts = 3")
     )
     drain(*workers)
@@ -258,22 +262,22 @@ def test_an_interrupted_attempt_has_no_duration_in_later_traces(
     pair.place("b")
     drain(relay)
     consumer.run_once()
-    # As if the next process had died in the middle of it.
+    # As if the next process had died during the attempt.
     pair.stock.execute(
         "UPDATE shield_inbox SET attempts = 3, lease_until = now() WHERE settled_at IS NULL"
     )
-    # The pass before has applied all of its events: a poll within the interval is left out.
+    # The last pass applied all of its events: within the interval, a poll is left out.
     eventually(lambda: consumer.run_once().outcomes, "the event is given up")
     ended = {c.key: c for name, c in pair.attempts if name != "before"}
     assert ended["b"].took is not None
     assert (ended["a"].outcome, ended["a"].took) == (AttemptOutcome.REFUSED, None)
 
 
-def test_an_attempt_taken_over_by_another_worker_is_traced_as_lost(make_service: Make) -> None:
+def test_attempt_taken_over_by_another_worker_is_lost(make_service: Make) -> None:
     pair = Pair(make_service)
     pair.stock.app.consumer("alone").handles("orders.placed", alone=True)(effect("reserved"))
     pair.listen()
-    # As another worker leaves it whose attempt began while this one was about to.
+    # As after another worker whose attempt began while this attempt was about to begin.
     pair.stock.app.hooks.before_consume(
         lambda c: pair.stock.execute("UPDATE shield_inbox SET lease_token = gen_random_uuid()")
     )
@@ -286,7 +290,7 @@ def test_an_attempt_taken_over_by_another_worker_is_traced_as_lost(make_service:
     assert pair.stock.effects() == []
 
 
-def test_before_each_handler_its_hook_is_called_in_the_handlers_thread(pair: Pair) -> None:
+def test_hook_before_a_handler_runs_in_the_handlers_thread(pair: Pair) -> None:
     trail: list[tuple[str, str | None, int]] = []
     pair.stock.app.hooks.before_consume(
         lambda c: trail.append(("hook", c.key, threading.get_ident()))
@@ -347,7 +351,7 @@ def test_hooks_are_called_for_each_event_of_a_list_handler(make_service: Make) -
     )
 
 
-def test_hooks_that_raise_harm_neither_events_nor_their_order_nor_later_hooks(
+def test_hooks_that_raise_affect_no_events_order_or_later_hooks(
     pair: Pair, own_log: pytest.LogCaptureFixture
 ) -> None:
     def refuse_odd_ones(session: Session, event: Event) -> None:
@@ -383,7 +387,7 @@ def test_hooks_that_raise_harm_neither_events_nor_their_order_nor_later_hooks(
     assert pair.orders.effects("cancelled") == ["odd"]
     assert len([1 for name, _ in pair.sends if name == "after"]) == 62
     assert len([1 for name, c in pair.attempts if name == "after"]) == 61
-    # Two applications, one hook in each: one line a minute.
+    # Two applications with one hook each: each logs one line a minute.
     assert len(own_log.records) == 2
     failed = logged(own_log.records, "hook_failed")
     assert ["broken" in str(each["hook"]) for each in failed] == [True, True]

@@ -1,4 +1,4 @@
-"""A Kafka that asks who is there: accounts, what they may do, and passwords that stay unseen."""
+"""A Kafka with authentication: accounts, their permissions, and passwords that are never shown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PASSWORD = "correct-horse-battery"
 
 @dataclass(frozen=True, kw_only=True)
 class Guarded:
-    """A broker with two doors: one for accounts, one for the tests themselves."""
+    """A broker with two listeners: one for accounts, one for the tests themselves."""
 
     server: EmbeddedKafka
     door: str
@@ -49,7 +49,7 @@ class Guarded:
         )
 
     def topic(self, *may: ACLOperation) -> str:
-        """Make a topic on which the account may do these things."""
+        """Make a topic on which the account may perform the given operations."""
         name = f"t-{uuid.uuid4().hex}"
         admin = KafkaAdminClient(bootstrap_servers=self.server.bootstrap)
         admin.create_topics({name: {"num_partitions": 2, "replication_factor": 1}})
@@ -106,7 +106,7 @@ def guarded() -> Iterator[Guarded]:
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.accounts.plain.sasl.jaas.config": jaas,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        # Whoever comes through the other door, the broker itself included.
+        # Each client of the other listener, the broker included.
         "super.users": "User:ANONYMOUS",
     }
     with EmbeddedKafka(port=port, settings=settings) as server:
@@ -133,7 +133,7 @@ def test_an_account_publishes_and_reads(guarded: Guarded) -> None:
         subscriber.close()
 
 
-def test_a_topic_that_may_be_seen_but_not_written_is_refused_alone(guarded: Guarded) -> None:
+def test_topic_without_write_permission_is_refused_alone(guarded: Guarded) -> None:
     mine, others = guarded.topic(ACLOperation.WRITE), guarded.topic(ACLOperation.READ)
     sent = [record(mine if n % 3 else others, str(n), key=str(n % 5)) for n in range(60)]
     publisher = KafkaPublisher(guarded.account())
@@ -148,7 +148,7 @@ def test_a_topic_that_may_be_seen_but_not_written_is_refused_alone(guarded: Guar
         publisher.close()
 
 
-def test_a_topic_that_may_not_even_be_seen_is_refused_alone(guarded: Guarded) -> None:
+def test_topic_without_any_permission_is_refused_alone(guarded: Guarded) -> None:
     mine, hidden = guarded.topic(ACLOperation.WRITE), guarded.topic()
     publisher = KafkaPublisher(guarded.account())
     try:
@@ -159,7 +159,7 @@ def test_a_topic_that_may_not_even_be_seen_is_refused_alone(guarded: Guarded) ->
         publisher.close()
 
 
-def test_reading_without_permission_is_an_error_and_no_outage(guarded: Guarded) -> None:
+def test_reading_without_permission_is_an_error_not_an_outage(guarded: Guarded) -> None:
     hidden, readable = guarded.topic(), guarded.topic(ACLOperation.READ)
     for subscriber in (
         KafkaSubscriber(guarded.account(), group=guarded.group(), topics=[hidden]),
@@ -173,7 +173,7 @@ def test_reading_without_permission_is_an_error_and_no_outage(guarded: Guarded) 
             subscriber.close()
 
 
-def test_a_topic_that_may_not_be_made_is_an_error(guarded: Guarded) -> None:
+def test_topic_creation_without_permission_is_an_error(guarded: Guarded) -> None:
     admin = KafkaTopics(guarded.account())
     try:
         with pytest.raises(BrokerError, match=r"Authorization ?[Ff]ailed"):
@@ -182,11 +182,11 @@ def test_a_topic_that_may_not_be_made_is_an_error(guarded: Guarded) -> None:
         admin.close()
 
 
-def test_a_wrong_password_is_named_as_such_and_never_shown(
+def test_wrong_password_is_reported_and_never_shown(
     guarded: Guarded, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrong = guarded.account(password="marker-of-a-secret")
-    # The broker refuses and hangs up at once: the client may get to see no more than that.
+    # The broker refuses and closes the connection at once: the client may see only that.
     named = re.compile("SaslAuthenticationFailed|check username and password")
     with caplog.at_level(logging.DEBUG):
         with pytest.raises(BrokerError) as error:
@@ -202,7 +202,7 @@ def test_a_wrong_password_is_named_as_such_and_never_shown(
     assert not [text for text in shown if "marker-of-a-secret" in text]
 
 
-def test_an_account_where_none_is_asked_for_is_named_as_such(guarded: Guarded) -> None:
+def test_account_for_a_port_without_accounts_is_named(guarded: Guarded) -> None:
     account = replace(guarded.account(), bootstrap_servers=guarded.server.bootstrap)
     with pytest.raises(BrokerError, match=r"IllegalSaslState.*no account.*SECURITY_PROTOCOL"):
         KafkaTopics(account, timeout=5).describe(["x"])

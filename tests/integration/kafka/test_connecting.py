@@ -1,4 +1,4 @@
-"""What the error of a failed connection names: why the attempts failed, not that time ran out."""
+"""The error of a failed connection names why the attempts failed, not that time ran out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.unusable_ports import full, hanging_up_then_full
 
 ONE = 1
 ALL = 1_000
-"""Bytes that are read before the server hangs up."""
+"""The number of bytes that the server reads before it closes the connection."""
 
 
 def account(port: int, protocol: str = "SASL_PLAINTEXT") -> KafkaConnection:
@@ -35,27 +35,27 @@ def error_of(connection: KafkaConnection) -> str:
 
 
 @pytest.mark.parametrize("read", [ALL, ONE])
-def test_an_attempt_that_the_deadline_cuts_off_does_not_hide_why_the_others_failed(
+def test_attempt_cut_off_by_the_deadline_hides_no_earlier_reason(
     read: int,
 ) -> None:
     with hanging_up_then_full(after=read) as port:
         assert "check username and password" in error_of(account(port))
 
 
-def test_attempts_that_are_all_cut_off_are_named_as_such() -> None:
+def test_attempts_that_are_all_cut_off_report_a_timeout() -> None:
     with full() as port:
         assert "Connection timed out" in error_of(account(port))
 
 
 @pytest.mark.parametrize("read", [ALL, ONE])
-def test_a_port_that_hangs_up_on_tls_is_asked_for_tls_and_not_for_an_account(read: int) -> None:
+def test_port_that_closes_tls_connections_is_reported_for_tls(read: int) -> None:
     with hanging_up_then_full(after=read) as port:
         error = error_of(account(port, "SASL_SSL"))
     assert "does this port speak TLS?" in error
     assert "password" not in error
 
 
-def test_a_port_that_hangs_up_on_plain_text_may_expect_something_else() -> None:
+def test_port_that_closes_plain_connections_may_expect_tls() -> None:
     with hanging_up_then_full(after=ALL) as port:
         error = error_of(KafkaConnection(bootstrap_servers=f"127.0.0.1:{port}"))
     assert error.endswith(
@@ -63,7 +63,7 @@ def test_a_port_that_hangs_up_on_plain_text_may_expect_something_else() -> None:
     )
 
 
-def test_a_server_that_never_answers_over_tls_is_waited_for_until_the_deadline() -> None:
+def test_server_silent_over_tls_times_out_at_the_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         began = time.monotonic()
         error = error_of(account(server.getsockname()[1], "SASL_SSL"))
@@ -71,7 +71,7 @@ def test_a_server_that_never_answers_over_tls_is_waited_for_until_the_deadline()
     assert "timed out (does this port speak TLS?)" in error
 
 
-def test_a_connection_that_breaks_later_says_nothing_of_accounts() -> None:
+def test_later_connection_loss_does_not_mention_accounts() -> None:
     with (
         pytest.raises(BrokerUnavailable) as error,
         account(9092).translated("describing topics"),

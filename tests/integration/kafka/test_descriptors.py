@@ -1,4 +1,4 @@
-"""What a connection to Kafka that fails leaves behind: no socket, no thread."""
+"""A failed connection to Kafka leaves no socket and no thread."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CONNECTING: dict[str, Open] = {
 
 @pytest.fixture(params=["refuses", "is silent", "is silent over TLS", "speaks no TLS"])
 def unusable(request: pytest.FixtureRequest) -> Iterator[KafkaConnection]:
-    """An address at which there is no Kafka that could be used."""
+    """An address without a usable Kafka."""
     if request.param == "speaks no TLS":
         with hanging_up(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
             yield KafkaConnection(bootstrap_servers=f"127.0.0.1:{port}", security_protocol="SSL")
@@ -62,7 +62,7 @@ def unusable(request: pytest.FixtureRequest) -> Iterator[KafkaConnection]:
 
 @pytest.fixture
 def rare_collector() -> Iterator[None]:
-    """Without runs of the garbage collector but those that are asked for, almost as in a worker."""
+    """Run the garbage collector only where a test asks for it, almost as in a worker."""
     gc.collect()
     gc.disable()
     yield
@@ -71,12 +71,12 @@ def rare_collector() -> Iterator[None]:
 
 @pytest.fixture
 def without_collector(rare_collector: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any run: what has to be closed is closed, and does not wait for one."""
+    """Never run the garbage collector: what has to be closed is closed without it."""
     monkeypatch.setattr(connection, "_free_failed_clients", lambda: None)
 
 
 def descriptors() -> int:
-    """Count what this process has open."""
+    """Count the open descriptors of this process."""
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
@@ -106,7 +106,7 @@ def test_a_failed_connection_leaves_no_descriptor_and_no_thread(
         with pytest.raises(BrokerError):
             CONNECTING[kind](unusable)
 
-    attempt()  # what a first attempt loads stays
+    attempt()  # objects that a first attempt loads stay
     before, threads = descriptors(), threading.active_count()
     for _ in range(4):
         attempt()
@@ -120,11 +120,11 @@ def test_a_failed_connection_leaves_no_descriptor_and_no_thread(
 def test_attempts_that_fail_do_not_pile_up_in_memory(
     kind: str, unusable: KafkaConnection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL, "kafka")  # what pytest captures refers to the clients
+    caplog.set_level(logging.CRITICAL, "kafka")  # records that pytest captures refer to the clients
     for _ in range(4):
         with pytest.raises(BrokerError):
             CONNECTING[kind](unusable)
-    # The last attempt's is freed by the next.
+    # The next attempt frees the client of the last attempt.
     assert sum(isinstance(found, Network) for found in gc.get_objects()) <= 1
 
 
@@ -134,14 +134,14 @@ def test_a_process_without_free_descriptors_gets_an_error(
     kind: str, unusable: KafkaConnection
 ) -> None:
     with suppress(BrokerError):
-        CONNECTING[kind](unusable)  # what a first attempt loads from files is there
+        CONNECTING[kind](unusable)  # files that a first attempt loads are loaded
     with all_taken(), pytest.raises(BrokerUnavailable, match=r"Too many open files.*ulimit -n"):
         CONNECTING[kind](unusable)
 
 
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[EmbeddedKafka]:
-    """A broker to be frozen."""
+    """A broker that tests freeze."""
     with EmbeddedKafka() as server:
         yield server
 
@@ -157,7 +157,7 @@ def topic(fragile: EmbeddedKafka) -> str:
 
 @pytest.mark.parametrize("connect", CLIENTS.values(), ids=CLIENTS)
 @pytest.mark.usefixtures("without_collector")
-def test_a_client_that_a_frozen_broker_keeps_waiting_leaves_no_descriptor(
+def test_client_of_a_frozen_broker_leaves_no_descriptor(
     connect: Connect, fragile: EmbeddedKafka, topic: str, eventually: Eventually
 ) -> None:
     connection = KafkaConnection(bootstrap_servers=fragile.bootstrap)
@@ -170,13 +170,13 @@ def test_a_client_that_a_frozen_broker_keeps_waiting_leaves_no_descriptor(
     for _ in range(3):
         assert publisher.publish([small], timeout=10)[0].outcome is DeliveryOutcome.ACKNOWLEDGED
         with frozen(fragile.pid):
-            # More than the sockets' buffers take: the rest waits in the client.
+            # More than the buffers of the sockets take: the rest waits in the client.
             ended = publisher.publish([large] * 20, timeout=0.5)
         assert ended[0].outcome is DeliveryOutcome.UNCONFIRMED
     eventually(lambda: descriptors() <= before, f"at most {before} descriptors")
 
 
-def test_a_member_of_a_group_rests_while_its_heartbeats_are_not_answered(
+def test_member_without_heartbeat_answers_uses_little_cpu(
     fragile: EmbeddedKafka, topic: str, eventually: Eventually
 ) -> None:
     connection = KafkaConnection(bootstrap_servers=fragile.bootstrap)

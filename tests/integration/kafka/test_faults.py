@@ -1,4 +1,4 @@
-"""Kafka frozen, restarted, slow; members of a group that die or fall behind."""
+"""Kafka frozen, restarted, slow; members of a group that die or poll too late."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.paused_process import frozen
 
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[EmbeddedKafka]:
-    """A broker to be frozen and restarted."""
+    """A broker that tests freeze and restart."""
     with EmbeddedKafka() as server:
         yield server
 
@@ -83,7 +83,7 @@ def outcomes(deliveries: Sequence[Delivery]) -> set[DeliveryOutcome]:
 
 
 def read(subscriber: KafkaSubscriber, enough: Callable[[list[str]], bool]) -> list[str]:
-    """Poll until the values that came are enough."""
+    """Poll until the received values are enough."""
     values: list[str] = []
     deadline = time.monotonic() + 40
     while not enough(values):
@@ -94,9 +94,10 @@ def read(subscriber: KafkaSubscriber, enough: Callable[[list[str]], bool]) -> li
 
 
 @with_each_client
-def test_what_a_frozen_broker_was_handed_is_unconfirmed_and_the_next_call_goes_through(
+def test_records_to_a_frozen_broker_are_unconfirmed(
     fragile: EmbeddedKafka, connection: KafkaConnection, publisher: KafkaPublisher, topic: str
 ) -> None:
+    """The next call after the freeze is acknowledged."""
     assert outcomes(publisher.publish(records(topic, "0"), timeout=20)) == {
         DeliveryOutcome.ACKNOWLEDGED
     }
@@ -105,7 +106,7 @@ def test_what_a_frozen_broker_was_handed_is_unconfirmed_and_the_next_call_goes_t
         started = time.monotonic()
         ended = publisher.publish(unclear, timeout=1.5)
         took = time.monotonic() - started
-        # The client is a new one now, and finds nobody.
+        # The client is a new one now, and finds no broker.
         later = publisher.publish(records(topic, "4"), timeout=1)
     assert outcomes(ended) == {DeliveryOutcome.UNCONFIRMED}
     assert 1.4 < took < 3
@@ -119,12 +120,12 @@ def test_what_a_frozen_broker_was_handed_is_unconfirmed_and_the_next_call_goes_t
         came = read(subscriber, lambda values: "4" in values)
     finally:
         subscriber.close()
-    # The first ones may have got through as well: twice, then, but never out of order.
+    # The first records may have been stored as well: duplicated then, but never out of order.
     assert list(dict.fromkeys(came)) == ["0", "1", "2", "3", "4"]
 
 
 @pytest.mark.parametrize("client", [name for name in CLIENTS if name.startswith("kafka-python")])
-def test_records_behind_an_unclear_batch_are_not_sent(
+def test_records_after_an_unclear_batch_are_not_sent(
     fragile: EmbeddedKafka, connection: KafkaConnection, topic: str, client: str
 ) -> None:
     settings = ProducerSettings(batch_bytes=2_000)
@@ -144,7 +145,7 @@ def test_records_behind_an_unclear_batch_are_not_sent(
 
 
 @with_each_client
-def test_a_freeze_shorter_than_the_deadline_costs_nothing_but_time(
+def test_freeze_shorter_than_the_deadline_only_delays(
     fragile: EmbeddedKafka, connection: KafkaConnection, publisher: KafkaPublisher, topic: str
 ) -> None:
     publisher.publish(records(topic, "0"), timeout=20)
@@ -154,7 +155,7 @@ def test_a_freeze_shorter_than_the_deadline_costs_nothing_but_time(
     )
     with frozen(fragile.pid):
         sending.start()
-        # Longer than a request may take: it is repeated on a second connection.
+        # Longer than the timeout of a request: the request is repeated on a second connection.
         sending.join(3)
         assert sending.is_alive()
     sending.join(30)
@@ -165,12 +166,12 @@ def test_a_freeze_shorter_than_the_deadline_costs_nothing_but_time(
         assert list(subscriber.poll(timeout=0.5, limit=10)) == []
     finally:
         subscriber.close()
-    # The idempotent producer: repeated, and yet there once.
+    # The producer is idempotent: a repeated record is stored once.
     assert came == ["0", "1", "2"]
 
 
 @with_each_client
-def test_a_restart_within_the_deadline_costs_nothing_but_time(
+def test_restart_within_the_deadline_only_delays(
     fragile: EmbeddedKafka, publisher: KafkaPublisher, topic: str
 ) -> None:
     publisher.publish(records(topic, "0"), timeout=20)
@@ -220,7 +221,7 @@ def test_a_frozen_broker_is_unreachable_until_it_resumes(
         subscriber.close()
 
 
-def test_the_partitions_of_a_member_that_is_killed_go_to_another(
+def test_partitions_of_a_killed_member_move_to_another(
     connection: KafkaConnection, publisher: KafkaPublisher, topic: str
 ) -> None:
     publisher.publish(records(topic, "0", "1"), timeout=20)
@@ -252,7 +253,7 @@ while True:
         child.stdout.close()
 
 
-def test_a_member_that_took_too_long_loses_its_partitions_and_its_commit_is_no_error(
+def test_slow_member_loses_partitions_and_commits_without_error(
     connection: KafkaConnection,
     publisher: KafkaPublisher,
     topic: str,
@@ -276,7 +277,7 @@ def test_a_member_that_took_too_long_loses_its_partitions_and_its_commit_is_no_e
         heir.close()
 
 
-def test_partitions_added_are_read_by_a_member_whose_polls_never_wait(
+def test_added_partitions_are_read_by_polls_without_wait(
     connection: KafkaConnection,
     publisher: KafkaPublisher,
     topic: str,
@@ -297,7 +298,8 @@ def test_partitions_added_are_read_by_a_member_whose_polls_never_wait(
         publisher.close()  # the next client knows the new partitions
 
         def has_read_all() -> bool:
-            # Records keep coming: a member that reads on outside of the group has to notice too.
+            # Records keep coming: a member that reads outside of the group must detect the
+            # partitions too.
             more = [Record(topic=topic, key=str(n).encode(), value=b"") for n in range(40)]
             assert outcomes(publisher.publish(more, timeout=20)) == {DeliveryOutcome.ACKNOWLEDGED}
             partitions.update(r.partition for r in subscriber.poll(timeout=0, limit=500))
@@ -309,7 +311,7 @@ def test_partitions_added_are_read_by_a_member_whose_polls_never_wait(
 
 
 class _Odd(str):
-    """A header's name that goes out as bytes which are no UTF-8."""
+    """The name of a header that is sent as bytes that are not UTF-8."""
 
     __slots__ = ()
 
@@ -317,7 +319,7 @@ class _Odd(str):
         return b"\xff\xfe"
 
 
-def test_a_header_whose_name_is_no_utf_8_is_read_like_any_other(
+def test_header_with_a_name_that_is_not_utf_8_is_read(
     connection: KafkaConnection, publisher: KafkaPublisher
 ) -> None:
     topic = make_topic(connection, partitions=1)
@@ -342,7 +344,7 @@ def test_a_header_whose_name_is_no_utf_8_is_read_like_any_other(
     assert (last.value, last.headers) == (b"three", (("after", b"3"),))
 
 
-def test_a_record_that_the_client_cannot_read_is_an_error_and_stops_no_other_partition(
+def test_unreadable_record_blocks_only_its_partition(
     connection: KafkaConnection, publisher: KafkaPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = make_topic(connection, partitions=2)
@@ -377,7 +379,7 @@ def test_a_record_that_the_client_cannot_read_is_an_error_and_stops_no_other_par
     assert came == [r.value for r in good]
 
 
-def test_members_that_leave_take_their_threads_and_sockets_along(
+def test_members_that_leave_close_their_threads_and_sockets(
     connection: KafkaConnection,
     publisher: KafkaPublisher,
     topic: str,
@@ -398,7 +400,7 @@ def test_members_that_leave_take_their_threads_and_sockets_along(
     eventually(lambda: descriptors() <= descriptors_before, "the sockets are closed")
 
 
-def test_an_address_without_a_broker_is_an_outage_and_leaves_nothing_behind(
+def test_address_without_a_broker_is_an_outage_without_threads(
     eventually: Callable[..., None],
 ) -> None:
     nowhere = KafkaConnection(bootstrap_servers="127.0.0.1:9")

@@ -22,7 +22,7 @@ HEADERS = {f"note-{n}": "h" * 2_000 for n in range(8)}
 
 @pytest.fixture
 def topic(kafka: EmbeddedKafka) -> Iterator[str]:
-    """An event type whose topic takes all that a service accepts."""
+    """An event type whose topic accepts the largest payload of a service."""
     name = f"t-{uuid.uuid4().hex}"
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
     described = {
@@ -59,7 +59,7 @@ def service(
 
 
 def event_of(topic: str, size: int) -> Event:
-    """An event whose payload has so many bytes as JSON."""
+    """Return an event whose payload has the given number of bytes as JSON."""
     return Event(type=topic, payload="x" * (size - 2), key="k" * 512, headers=HEADERS)
 
 

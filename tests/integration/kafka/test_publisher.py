@@ -1,4 +1,4 @@
-"""How Kafka's refusals are sorted out: only the rejected records are blamed."""
+"""Refusals of Kafka are assigned to their records: only the rejected records fail."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def make_topic(kafka: EmbeddedKafka) -> Iterator[Callable[..., str]]:
 
 
 def log_of(kafka: EmbeddedKafka, topic: str) -> list[str]:
-    """Read a topic whole with the bare client, partition by partition."""
+    """Read a whole topic with the bare client, partition by partition."""
     consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap)
     try:
         places = [TopicPartition(topic, p) for p in sorted(consumer.partitions_for_topic(topic))]
@@ -88,7 +88,7 @@ def outcomes(deliveries: Sequence[Delivery]) -> list[str]:
 
 
 def firsts(values: Sequence[str]) -> list[str]:
-    """Drop what came before: a consumer knows it."""
+    """Drop the duplicates, as a consumer does."""
     return list(dict.fromkeys(values))
 
 
@@ -100,7 +100,7 @@ def test_a_record_above_the_topics_limit_rejects_no_other(
     for n in range(200):
         sent.append(record(narrow, f"{n:03}", key=f"key-{n % 10}"))
         sent.append(record(wide, f"{n:03}", key="w"))
-    # The rejected record: only the broker knows the limit of its topic.
+    # The rejected record: only the broker has the limit of its topic.
     sent[122] = record(narrow, "x" * 30_000, key="key-1")
     # Accepted, though larger than a batch.
     sent[301] = record(wide, "x" * 1_000_000, key="w")
@@ -146,7 +146,7 @@ def test_records_that_fit_are_stored_where_their_batch_does_not(
     assert [v[:3] for v in log_of(kafka, narrow)] == [f"{n:03}" for n in range(150)]
 
 
-def test_a_batch_that_fails_while_later_records_are_handed_over_is_divided_all_the_same(
+def test_batch_that_fails_during_the_handover_is_divided(
     kafka: EmbeddedKafka,
     connection: KafkaConnection,
     connect: Connect,
@@ -170,11 +170,11 @@ def test_a_batch_that_fails_while_later_records_are_handed_over_is_divided_all_t
         assert mine == [n for n in range(key, 1_000, 10) if n not in {700, *behind}]
 
 
-def test_a_record_that_is_taken_while_its_client_ends_does_not_keep_the_round_waiting(
+def test_record_taken_while_its_client_ends_does_not_block(
     connection: KafkaConnection, make_topic: Callable[..., str]
 ) -> None:
     narrow = make_topic(max_message_bytes="20000")
-    # The moment is short: each round meets it once in ten times.
+    # The moment is short: about one round in ten meets it.
     for _ in range(40):
         client = CLIENTS["confluent-kafka"](connection, ProducerSettings(), within=5)
         try:
@@ -226,23 +226,23 @@ def test_a_keyless_record_in_a_compacted_topic_is_rejected_alone(
     sent = [record(compacted, str(n), key=None if n in {3, 6} else "k") for n in range(8)]
     ended = publisher.publish(sent, timeout=30)
     assert [i for i, d in enumerate(ended) if d.outcome is DeliveryOutcome.REJECTED] == [3, 6]
-    # librdkafka keeps to itself what else the broker said.
+    # librdkafka does not report the rest of the broker's answer.
     assert "key" in ended[3].reason or "INVALID_RECORD" in ended[3].reason
     assert firsts(log_of(kafka, compacted)) == ["0", "1", "2", "4", "5", "7"]
 
 
 @pytest.mark.parametrize(
-    # librdkafka looks at a clock that Python cannot set.
+    # librdkafka reads a clock that Python cannot set.
     "connect",
     [connect for name, connect in CLIENTS.items() if name != "confluent-kafka"],
 )
-def test_a_clock_that_a_broker_does_not_accept_is_an_outage_and_no_fault_of_a_record(
+def test_clock_refused_by_the_broker_is_an_outage(
     kafka: EmbeddedKafka,
     publisher: KafkaPublisher,
     make_topic: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # As a clock hours ahead is for a broker with Kafka's defaults.
+    # The effect of a clock hours ahead on a broker with Kafka's defaults.
     strict = make_topic(message_timestamp_before_max_ms="60000")
     right, append = time.time, DefaultRecordBatchBuilder.append
 
@@ -250,7 +250,7 @@ def test_a_clock_that_a_broker_does_not_accept_is_an_outage_and_no_fault_of_a_re
         return right() - 3600
 
     monkeypatch.setattr(time, "time", an_hour_behind)
-    # The client looked for the clock when it was imported.
+    # The client bound the clock when it was imported.
     looks = tuple(an_hour_behind if given is right else given for given in append.__defaults__)
     monkeypatch.setattr(append, "__defaults__", looks)
     ended = publisher.publish([record(strict, str(n)) for n in range(3)], timeout=30)
@@ -292,13 +292,13 @@ def test_compressed_records_arrive(
     assert log_of(kafka, topic) == [f"{n:03}" * 300 for n in range(100)]
 
 
-@pytest.mark.parametrize("connect", [CLIENTS["kafka-python"]])  # it is not asked
+@pytest.mark.parametrize("connect", [CLIENTS["kafka-python"]])  # this client is not asked
 @pytest.mark.parametrize("name", ["", ".", "..", "with space", "\u00fc", "x" * 250, "a/b"])
 def test_a_name_that_no_topic_can_have_is_rejected(publisher: KafkaPublisher, name: str) -> None:
     assert outcomes(publisher.publish([record(name, "x")], timeout=30)) == ["REJECTED"]
 
 
-def test_a_topic_deleted_between_two_calls_is_refused_by_the_second(
+def test_topic_deleted_between_two_calls_is_refused(
     kafka: EmbeddedKafka,
     publisher: KafkaPublisher,
     make_topic: Callable[..., str],
@@ -316,8 +316,8 @@ def test_a_topic_deleted_between_two_calls_is_refused_by_the_second(
         ended[:] = outcomes(publisher.publish(sent, timeout=3))
         return ended[0] != "ACKNOWLEDGED"
 
-    # The broker goes on for a moment, and a client that has not heard of it yet cannot tell the end
-    # of what it sends there.
+    # The broker runs on for a moment, and the outcome is unknown for a client without the new
+    # metadata.
     eventually(is_noticed, "the topic is gone")
     assert ended[0] in {"UNCONFIRMED", "REFUSED"}
     assert ended[1] in {"ACKNOWLEDGED", "UNSENT"}

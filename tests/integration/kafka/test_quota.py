@@ -1,4 +1,4 @@
-"""A relay under a real quota of Apache Kafka: slower, and nothing else."""
+"""A relay under a real quota of Apache Kafka is slower, and otherwise unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.kafka_quotas import set_producer_quota
 from tests.support.service import Service, make_topics
 
 QUOTA = 300_000
-"""Bytes a second."""
+"""Bytes per second."""
 PAYLOAD = "x" * 1000
 LEASE_S = 3
 CLIENT_NAMES = ["kafka-python", "confluent-kafka"]
@@ -30,7 +30,7 @@ CLIENT_NAMES = ["kafka-python", "confluent-kafka"]
 
 @pytest.fixture
 def client_id() -> str:
-    """Whom the quota is for."""
+    """The client id with the quota."""
     return f"c-{uuid.uuid4().hex}"
 
 
@@ -47,7 +47,7 @@ def orders(
     client_id: str,
     topic: str,
 ) -> Iterator[Service]:
-    """A service whose leases are shorter than the pauses that a batch of its size asks for."""
+    """A service whose leases are shorter than the throttling pauses of a batch of its size."""
     connection = KafkaConnection(bootstrap_servers=kafka.bootstrap, client_id=client_id)
     service = Service(
         "orders",
@@ -73,7 +73,7 @@ def write(service: Service, topic: str, events: range) -> None:
 
 
 def run(relay: Relay, service: Service, *, within: float) -> list[RelayResult]:
-    """Pass as a worker does, until nothing is open any more."""
+    """Run passes as a worker does, until all rows are PROCESSED."""
     passes: list[RelayResult] = []
     deadline = time.monotonic() + within
     while service.outbox().keys() != {"PROCESSED"}:
@@ -83,9 +83,10 @@ def run(relay: Relay, service: Service, *, within: float) -> list[RelayResult]:
     return passes
 
 
-def test_a_throttled_relay_loses_nothing_burns_no_attempt_and_comes_back_to_speed(
+def test_throttled_relay_loses_nothing_and_returns_to_speed(
     orders: Service, kafka: EmbeddedKafka, client_id: str, topic: str
 ) -> None:
+    """Throttling uses no attempts."""
     set_producer_quota(kafka.bootstrap, client_id, QUOTA)
     write(orders, topic, range(2000))
     relay = orders.relay()
@@ -96,7 +97,7 @@ def test_a_throttled_relay_loses_nothing_burns_no_attempt_and_comes_back_to_spee
     assert any(step.slowed for step in passes)
     assert not any(step.lost or step.failed or step.retried for step in passes)
     assert orders.rows("SELECT DISTINCT attempts FROM shield_outbox") == [(1,)]
-    # Of librdkafka several requests may be on their way when the first is throttled.
+    # librdkafka may have several requests in flight when the first is throttled.
     is_certain = orders.app.settings.kafka_producer == "kafka-python"
     outages = [step.outage for step in passes if step.outage and step.claimed]
     assert len(outages) <= (0 if is_certain else 10), outages
@@ -115,7 +116,7 @@ def test_a_throttled_relay_loses_nothing_burns_no_attempt_and_comes_back_to_spee
 
 
 def ids_on(service: Service, topic: str) -> list[bytes | None]:
-    """The ids of the events on a topic, of each record."""
+    """Return the event id of each record on a topic."""
     subscriber = service.app.broker.subscriber(f"g-{uuid.uuid4().hex}", [topic])
     came: list[bytes | None] = []
     while not subscriber.has_caught_up():
@@ -126,7 +127,7 @@ def ids_on(service: Service, topic: str) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("client", [name for name in CLIENTS if "kafka-python" in name])
-def test_what_was_not_handed_over_when_the_broker_asks_for_a_pause_is_held_back(
+def test_records_not_handed_over_before_a_pause_are_deferred(
     kafka: EmbeddedKafka, client_id: str, topic: str, client: str
 ) -> None:
     """The pause is longer than the time of the call, whose records are larger than a batch."""
@@ -164,7 +165,7 @@ def test_a_throttling_pause_of_librdkafka_is_reported_too(
     publisher.close()
 
 
-def test_a_client_without_a_quota_is_never_pressed(
+def test_client_without_a_quota_reports_no_pressure(
     kafka: EmbeddedKafka, client_id: str, topic: str
 ) -> None:
     connection = KafkaConnection(bootstrap_servers=kafka.bootstrap, client_id=client_id)
@@ -179,7 +180,7 @@ def test_a_client_without_a_quota_is_never_pressed(
     publisher.close()
 
 
-def test_a_call_that_fills_the_clients_queue_goes_out_whole_and_says_so(
+def test_call_that_fills_the_queue_is_sent_whole_and_reported(
     kafka: EmbeddedKafka, client_id: str, topic: str
 ) -> None:
     connection = KafkaConnection(bootstrap_servers=kafka.bootstrap, client_id=client_id)

@@ -1,4 +1,4 @@
-"""A poll that fails after the client has fetched: the same records come with the next one."""
+"""A poll that fails after the client has fetched: the next poll returns the same records."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def publish(publisher: KafkaPublisher, topic: str, values: Sequence[str]) -> Non
 
 
 def read(subscriber: KafkaSubscriber, count: int) -> list[str]:
-    """Read and commit until there are so many."""
+    """Read and commit until the given number of values is read."""
     values: list[str] = []
     deadline = time.monotonic() + WITHIN_S
     while len(values) < count:
@@ -79,7 +79,7 @@ def read(subscriber: KafkaSubscriber, count: int) -> list[str]:
     return values
 
 
-def test_a_topic_recreated_during_a_handler_is_read_from_its_start(
+def test_topic_recreated_during_a_handler_is_read_from_start(
     connection: KafkaConnection,
     publisher: KafkaPublisher,
     subscriber: KafkaSubscriber,
@@ -90,11 +90,11 @@ def test_a_topic_recreated_during_a_handler_is_read_from_its_start(
     publish(publisher, topic, old)
     assert read(subscriber, 10) == old
     recreate(connection, topic)
-    # The member's offset in the old topic exists in the new one, too.
+    # The member's offset in the old topic also exists in the new topic.
     new = [f"new-{n}" for n in range(30)]
     publish(publisher, topic, new)
     publish(publisher, other, ["beside"])
-    # A handler that takes its time: until now nobody has polled.
+    # A slow handler: no poll has run since the recreation.
     time.sleep(1)
     came = read(subscriber, 31)
     assert [value for value in came if value != "beside"] == new
@@ -119,7 +119,7 @@ def test_a_topic_that_was_missing_is_read_from_its_start(
     assert read(subscriber, 3) == ["new-0", "new-1", "new-2"]
 
 
-def test_the_reason_of_records_that_a_broker_did_not_take_is_its_answer(
+def test_reason_of_unacknowledged_records_has_the_brokers_answer(
     connection: KafkaConnection, publisher: KafkaPublisher, topics: list[str]
 ) -> None:
     topic = topics[0]

@@ -1,4 +1,4 @@
-"""Other producers' transactions on the topics that a group reads."""
+"""Transactions of other producers on the topics that a group reads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def producer(kafka: EmbeddedKafka, topic: str) -> Producer:
 
 
 def write(producer: Producer, topic: str, *values: str) -> None:
-    """Begin a transaction and have its records in the log."""
+    """Begin a transaction, and write its records into the log."""
     producer.begin_transaction()
     for value in values:
         producer.produce(topic, value)
@@ -59,7 +59,7 @@ def test_records_of_an_aborted_transaction_are_not_received(
     producer.abort_transaction(20)
     write(producer, topic, "one", "two")
     producer.commit_transaction(20)
-    # The log ends with records that are received by no consumer, and with markers.
+    # The log ends with records that consumers do not receive, and with markers.
     write(producer, topic, "never happened", "nor this")
     producer.abort_transaction(20)
     eventually(catch_up, "the member has caught up, behind the markers too", within=30)
@@ -73,7 +73,7 @@ def test_records_of_an_aborted_transaction_are_not_received(
     eventually(lambda: catch_up() and len(received) == 3, "it is received", within=30)
 
 
-def test_a_record_is_received_once_with_markers_between_the_batches(
+def test_record_is_received_once_with_markers_between_batches(
     subscriber: KafkaSubscriber, producer: Producer, topic: str, eventually: Eventually
 ) -> None:
     values = [f"{number}" for number in range(30)]

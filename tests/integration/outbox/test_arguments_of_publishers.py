@@ -1,4 +1,4 @@
-"""A publisher that is called with any sessions and connections: row and event, or an error."""
+"""A publisher called with any sessions and connections: row and event, or an error."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from shieldtx.outbox import publish_decorator as publishing
 from tests.support.write_side_shop import Order, Shop
 
 MINE = ("session", "its connection", "scoped", "joined")
-"""Arguments that stand for one transaction: that of the row."""
+"""Arguments that stand for one transaction: the transaction of the row."""
 OTHERS = ("other session", "other connection")
 ANYTHING = (*MINE, *OTHERS, "text")
 
 
 def _calls() -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield arguments of calls, one of them at least of the row's transaction, and how many of them
-    are positional.
+    """Yield the arguments of each call, and how many of them are positional.
+
+    At least one argument stands for the transaction of the row.
     """
     for size in (1, 2, 3):
         for names in product(ANYTHING, repeat=size):
@@ -50,7 +51,7 @@ def _arguments(shop: Shop) -> Iterator[dict[str, Any]]:
 
 
 def _is_refused(shop: Shop, names: tuple[str, ...], positional: int, row: int) -> bool:
-    """Call a publisher, and end its transactions: that of the row by a commit."""
+    """Call a publisher, commit the transaction of the row, and roll the other one back."""
 
     @publishing.publish_decorator(shop.outbox, publishing.Publication(event_type="order.placed"))
     def place(*args: Any, **kwargs: Any) -> dict[str, int]:
@@ -70,7 +71,7 @@ def _is_refused(shop: Shop, names: tuple[str, ...], positional: int, row: int) -
 
 
 def _wrong(shop: Shop) -> Iterator[str]:
-    """Make each call, and describe those that end in a way that is not promised."""
+    """Make each call, and describe the calls whose outcome is not the promised one."""
     for row, (names, positional) in enumerate(_calls()):
         shop.clear()
         is_refused = _is_refused(shop, names, positional, row)
@@ -82,13 +83,13 @@ def _wrong(shop: Shop) -> Iterator[str]:
             yield f"{call}: {orders} rows, {events} events"
 
 
-def test_row_and_event_end_alike_whatever_a_publisher_is_given(postgres_shop: Shop) -> None:
+def test_row_and_event_end_alike_for_any_arguments(postgres_shop: Shop) -> None:
     found = list(_wrong(postgres_shop))
     assert not found, "\n".join(found)
 
 
 @pytest.mark.selftest
-def test_the_calls_find_out_a_publisher_that_takes_the_first_of_several(
+def test_calls_detect_a_publisher_that_takes_the_first_session(
     postgres_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing, "_homes_of", lambda _: [postgres_shop])

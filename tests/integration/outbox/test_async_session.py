@@ -1,4 +1,4 @@
-"""The write side on an AsyncSession, which can reach its database only when it is awaited."""
+"""The write side on an AsyncSession, which reaches its database only when it is awaited."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def undone(session: AsyncSession) -> AsyncIterator[None]:
     await savepoint.rollback()
 
 
-def test_a_commit_makes_data_and_event_visible_together_and_a_rollback_neither(postgres_shop):
+def test_commit_makes_data_and_event_visible_rollback_neither(postgres_shop):
     shop = postgres_shop
 
     async def work(engine: AsyncEngine) -> None:
@@ -78,7 +78,7 @@ def test_savepoints_take_their_events_with_them(postgres_shop):
         async with AsyncSession(engine) as session, session.begin():
             shop.outbox.add(session, placed("1"))
             async with undone(session):
-                # No statement yet: the savepoint does not exist in the database.
+                # No statement ran yet, so the savepoint does not exist in the database.
                 shop.outbox.add(session, placed("gone"))
             async with undone(session):
                 session.add(Order(id=2))
@@ -95,7 +95,7 @@ def test_savepoints_take_their_events_with_them(postgres_shop):
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_savepoint_left_open_is_released_by_the_commit_with_its_events(postgres_shop, alone):
+def test_commit_releases_an_open_savepoint_with_its_events(postgres_shop, alone):
     shop = postgres_shop
 
     async def work(engine: AsyncEngine) -> None:
@@ -111,7 +111,7 @@ def test_a_savepoint_left_open_is_released_by_the_commit_with_its_events(postgre
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_an_engine_in_autocommit_is_refused_before_anything_is_written(postgres_shop, begun):
+def test_engine_in_autocommit_is_refused_before_any_write(postgres_shop, begun):
     shop = postgres_shop
 
     async def add_and_commit(session: AsyncSession) -> None:
@@ -131,7 +131,7 @@ def test_an_engine_in_autocommit_is_refused_before_anything_is_written(postgres_
     assert (shop.orders(), shop.events()) == ([], [])
 
 
-def test_a_session_serves_one_transaction_after_the_other(postgres_shop):
+def test_session_takes_events_in_consecutive_transactions(postgres_shop):
     shop = postgres_shop
 
     async def work(engine: AsyncEngine) -> None:
@@ -168,7 +168,7 @@ def test_a_used_business_key_ends_the_commit_with_its_name(postgres_shop):
     assert (shop.orders(), shop.events()) == ([], ["a"])
 
 
-def test_on_a_connection_the_session_has_to_say_what_its_commit_means(postgres_shop):
+def test_session_on_a_connection_needs_a_join_transaction_mode(postgres_shop):
     shop = postgres_shop
 
     async def work(engine: AsyncEngine) -> None:

@@ -54,7 +54,7 @@ def autocommitting(request: pytest.FixtureRequest, shop: Shop) -> Iterator[Engin
 
 @pytest.fixture
 def plain(shop: Shop) -> Iterator[Engine]:
-    """An engine with nothing special about it."""
+    """An engine with the default settings."""
     engine = create_engine(url_of(shop))
     yield engine
     engine.dispose()
@@ -78,7 +78,7 @@ def test_an_engine_in_autocommit_is_refused(shop: Shop, autocommitting: Engine):
     assert (shop.orders(), shop.events()) == ([], [])
 
 
-def test_a_decorated_method_does_not_even_begin(shop: Shop, autocommitting: Engine):
+def test_decorated_method_in_autocommit_does_not_run(shop: Shop, autocommitting: Engine):
     @publish_decorator(shop.outbox, Publication(event_type="order.placed"))
     def place(transaction) -> int:
         transaction.execute(insert(Order).values(id=1))
@@ -104,7 +104,7 @@ def test_a_connection_set_to_autocommit_is_refused(shop: Shop, plain: Engine):
     assert (shop.orders(), shop.events()) == ([], [])
 
 
-def test_an_ordinary_engine_is_served(shop: Shop, plain: Engine):
+def test_ordinary_engine_takes_events(shop: Shop, plain: Engine):
     with plain.connect() as connection:
         shop.outbox.add(connection, Event(type="order.placed", key="alone"))
         connection.commit()

@@ -42,7 +42,7 @@ def full(shop: Shop) -> Shop:
 
 
 def forget(shop: Shop) -> None:
-    """Let every look be as old as it may be."""
+    """Discard all samples, as if their age were the maximum."""
     shop.outbox._backlog_limiter._samples.clear()
 
 
@@ -52,7 +52,7 @@ def waiting(shop: Shop, topic: str = "limited", upto: int = 100) -> int:
         return writer.backlog(connection, topic, upto=upto)
 
 
-def test_at_the_limit_add_is_refused_and_the_transaction_goes_on(full: Shop) -> None:
+def test_add_at_the_limit_is_refused_and_transaction_continues(full: Shop) -> None:
     with full.session() as session, session.begin():
         session.add(Order(id=1))
         with pytest.raises(BacklogExceeded, match="SHIELDTX_BACKLOG_LIMIT") as refused:
@@ -63,13 +63,13 @@ def test_at_the_limit_add_is_refused_and_the_transaction_goes_on(full: Shop) -> 
     assert len(full.rows()) == LIMIT + 1
 
 
-def test_of_events_together_none_is_written_when_one_topic_is_at_its_limit(full: Shop) -> None:
+def test_no_event_of_a_call_is_written_if_one_topic_is_at_limit(full: Shop) -> None:
     with full.engine.begin() as connection, pytest.raises(BacklogExceeded):
         full.outbox.add_all(connection, [Event(type="order.placed"), *limited()])
     assert len(full.rows()) == LIMIT
 
 
-def test_a_published_method_does_not_run_when_its_topic_is_at_its_limit(full: Shop) -> None:
+def test_published_method_does_not_run_with_its_topic_at_limit(full: Shop) -> None:
     ran: list[int] = []
     publish = publish_decorator(full.outbox, Publication(event_type="limited"))
     later = publish_decorator(
@@ -101,7 +101,7 @@ def test_a_handler_adds_and_publishes_at_the_limit(full: Shop) -> None:
     assert len(full.rows()) == LIMIT + 2
 
 
-def test_when_the_backlog_has_gone_events_are_let_in_again(full: Shop) -> None:
+def test_events_are_accepted_again_after_the_backlog_is_gone(full: Shop) -> None:
     with full.engine.begin() as connection:
         connection.execute(
             full.tables.outbox.update().values(status="PROCESSED", settled_at=datetime.now(UTC))
@@ -111,7 +111,7 @@ def test_when_the_backlog_has_gone_events_are_let_in_again(full: Shop) -> None:
     assert len(full.rows()) == LIMIT + 1
 
 
-def test_a_look_is_made_once_a_while_however_many_events_are_added(shop: Shop) -> None:
+def test_backlog_is_sampled_once_per_interval_for_any_events(shop: Shop) -> None:
     shop.event_types.declare("limited", backlog_limit=1000)
     with shop.session() as session, session.begin():
         # The first event of a process reads the number of shards.
@@ -128,7 +128,7 @@ def test_a_look_is_made_once_a_while_however_many_events_are_added(shop: Shop) -
     assert len([s for s in statements if "count(*)" in s]) == 2
 
 
-def test_without_any_limit_no_statement_is_added_to_a_transaction(shop: Shop) -> None:
+def test_transaction_without_a_limit_has_no_extra_statement(shop: Shop) -> None:
     with shop.session() as session, session.begin():
         # The first event of a process reads the number of shards.
         shop.outbox.add(session, Event(type="order.placed"))
@@ -137,14 +137,14 @@ def test_without_any_limit_no_statement_is_added_to_a_transaction(shop: Shop) ->
     assert [s for s in statements if "SELECT" in s.upper()] == []
 
 
-def test_events_for_later_are_let_in_and_do_not_count_until_they_are_due(full: Shop) -> None:
+def test_delayed_events_are_accepted_and_count_when_due(full: Shop) -> None:
     with full.session() as session, session.begin():
         full.outbox.add_all(session, limited(4), delay=timedelta(hours=1))
         full.outbox.add_all(session, limited(2), at=datetime.now(UTC) - timedelta(seconds=1))
     assert waiting(full) == LIMIT + 2
 
 
-def test_rollback_events_are_always_let_in_and_do_not_count(full: Shop) -> None:
+def test_rollback_events_are_always_accepted_and_do_not_count(full: Shop) -> None:
     taken_back = uuid.uuid4()
     with full.session() as session, session.begin():
         full.outbox.add(
@@ -154,13 +154,13 @@ def test_rollback_events_are_always_let_in_and_do_not_count(full: Shop) -> None:
     assert waiting(full) == LIMIT
 
 
-def test_retries_count(full: Shop) -> None:
+def test_waiting_retries_count_for_the_backlog(full: Shop) -> None:
     with full.engine.begin() as connection:
         connection.execute(full.tables.outbox.update().values(waiting=True, holds_key=True))
     assert waiting(full) == LIMIT
 
 
-def test_counting_stops_at_the_limit_and_reads_a_bounded_number_of_rows(full: Shop) -> None:
+def test_counting_stops_at_the_limit_and_reads_bounded_rows(full: Shop) -> None:
     with full.session() as session, session.begin():
         full.outbox.add_all(session, [Event(type="order.placed") for _ in range(50)])
     assert waiting(full, upto=2) == 0, "hidden behind more than ten times as many of others"
@@ -168,7 +168,7 @@ def test_counting_stops_at_the_limit_and_reads_a_bounded_number_of_rows(full: Sh
     assert waiting(full, "order.placed", upto=6) == 6
 
 
-def test_a_pile_of_blocked_rows_hides_no_topic_of_another_shard(postgres_shop: Shop) -> None:
+def test_many_blocked_rows_hide_no_topic_of_another_shard(postgres_shop: Shop) -> None:
     shop = postgres_shop
     shop.event_types.declare("limited")
     with shop.session() as session, session.begin():
@@ -183,7 +183,7 @@ def test_a_pile_of_blocked_rows_hides_no_topic_of_another_shard(postgres_shop: S
     assert waiting(shop, "order.placed", upto=500) == 500
 
 
-def test_a_limit_above_what_is_scanned_is_counted_up_to_itself() -> None:
+def test_limit_above_the_scanned_rows_is_counted_completely() -> None:
     assert sql.parameters("t", 10)["scanned"] == 100
     assert sql.parameters("t", 50_000)["scanned"] == sql.MOST_SCANNED
     assert sql.parameters("t", 500_000)["scanned"] == 500_000
@@ -205,7 +205,7 @@ def test_a_count_finds_its_rows_by_indexes_alone(postgres_shop: Shop) -> None:
     assert "Seq Scan on shield_outbox" not in plan, plan
 
 
-def test_an_async_session_goes_by_the_looks_of_inserts(postgres_shop: Shop) -> None:
+def test_async_session_uses_the_samples_of_inserts(postgres_shop: Shop) -> None:
     shop = postgres_shop
     shop.event_types.declare("limited", backlog_limit=LIMIT)
 
@@ -229,7 +229,9 @@ def test_an_async_session_goes_by_the_looks_of_inserts(postgres_shop: Shop) -> N
     assert len(shop.rows()) == LIMIT + 1
 
 
-def test_warn_writes_and_says_so(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+def test_policy_warn_writes_and_logs_a_warning(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
     shop.event_types.declare("limited", backlog_limit=1, on_backlog="warn")
     with shop.session() as session, session.begin():
         shop.outbox.add(session, *limited())
@@ -241,7 +243,7 @@ def test_warn_writes_and_says_so(shop: Shop, caplog: pytest.LogCaptureFixture) -
     assert (warning["count"], warning["limit"], warning["on_backlog"]) == (1, 1, "warn")
 
 
-def test_a_consumer_writes_its_events_and_its_rollbacks_whatever_the_backlog(
+def test_consumer_writes_events_and_rollbacks_over_the_limit(
     make_service: Callable[..., Service],
 ) -> None:
     orders = make_service("orders")

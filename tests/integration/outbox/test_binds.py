@@ -1,4 +1,4 @@
-"""Sessions on a Connection, or that choose among databases: an event is where its data is."""
+"""Sessions on a Connection, or with a choice of databases: an event is where its data is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["shop"]
 
 @pytest.fixture
 def replica(database_url: str) -> Iterator[Engine]:
-    """Another database, which has the tables of the service's data and none of shieldtx."""
+    """Another database, with the tables of the service, without the tables of shieldtx."""
     engine = create_engine(database_url)
     Base.metadata.create_all(engine)
     yield engine
@@ -39,7 +39,9 @@ def replica(database_url: str) -> Iterator[Engine]:
 
 
 class Bound(Session):
-    """A session that finds its connection by itself, as a host's scoped fixtures do."""
+    """A session that finds its connection by itself, as the scoped fixtures of a host application
+    do.
+    """
 
     def __init__(self, connection: Connection, **options: Any) -> None:
         super().__init__(**options)
@@ -60,7 +62,7 @@ def made_on(connection: Connection, mode: str) -> Session:
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("mode", ["create_savepoint", "conditional_savepoint", "rollback_only"])
 @pytest.mark.parametrize("make", [made_on, bound])
-def test_events_of_a_session_end_as_the_connections_transaction_does(
+def test_events_of_a_session_follow_the_connections_transaction(
     shop: Service, make: Callable[..., Session], mode: str, keeps: bool
 ) -> None:
     with shop.engine.connect() as connection:
@@ -79,7 +81,7 @@ def test_events_of_a_session_end_as_the_connections_transaction_does(
 @pytest.mark.parametrize("mode", ["create_savepoint", "control_fully", "rollback_only"])
 @pytest.mark.parametrize("make", [made_on, bound])
 @pytest.mark.parametrize("flushed", [True, False])
-def test_a_connection_that_commits_without_its_session_keeps_the_events(
+def test_connection_commit_without_its_session_keeps_the_events(
     shop: Service, make: Callable[..., Session], mode: str, flushed: bool
 ) -> None:
     with shop.engine.connect() as connection:
@@ -95,7 +97,7 @@ def test_a_connection_that_commits_without_its_session_keeps_the_events(
 
 
 class AsyncBound(Session):
-    """The session inside of an AsyncSession; its connection is known only when it is asked."""
+    """The session inside an AsyncSession; only `get_bind` determines its connection."""
 
     connection_to_use: AsyncConnection
 
@@ -128,7 +130,7 @@ def run_async(shop: Service, work: Callable[[AsyncConnection], Any]) -> None:
 @pytest.mark.parametrize("make", [async_made_on, async_bound])
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("flushed", [True, False])
-def test_an_asynchronous_connection_that_commits_without_its_session_keeps_the_events(
+def test_async_connection_commit_without_session_keeps_events(
     shop: Service, make: Callable[..., AsyncSession], mode: str, first: bool, flushed: bool
 ) -> None:
     async def work(connection: AsyncConnection) -> None:
@@ -146,13 +148,13 @@ def test_an_asynchronous_connection_that_commits_without_its_session_keeps_the_e
         await connection.commit()
 
     run_async(shop, work)
-    # A session that has not begun on its connection has nothing there, neither data nor events.
+    # A session that has not begun on its connection has written neither data nor events there.
     assert counts(shop) == (flushed + (not first),) * 2
 
 
 @pytest.mark.parametrize("mode", ["create_savepoint", "control_fully"])
 @pytest.mark.parametrize("make", [async_made_on, async_bound])
-def test_an_asynchronous_session_that_is_rolled_back_keeps_no_event(
+def test_rolled_back_asynchronous_session_keeps_no_event(
     shop: Service, make: Callable[..., AsyncSession], mode: str
 ) -> None:
     async def work(connection: AsyncConnection) -> None:
@@ -170,7 +172,7 @@ def test_an_asynchronous_session_that_is_rolled_back_keeps_no_event(
 
 @pytest.mark.parametrize("mode", ["conditional_savepoint", "rollback_only"])
 @pytest.mark.parametrize("make", [async_made_on, async_bound])
-def test_an_asynchronous_session_that_leaves_the_commit_to_its_connection_is_refused(
+def test_async_session_without_a_commit_of_its_own_is_refused(
     shop: Service, make: Callable[..., AsyncSession], mode: str
 ) -> None:
     async def work(connection: AsyncConnection) -> None:
@@ -190,7 +192,7 @@ MODES = ["conditional_savepoint", "create_savepoint", "control_fully", "rollback
 @pytest.mark.parametrize("make", [async_made_on, async_bound])
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("end", ["commit", "rollback", "close"])
-def test_an_asynchronous_session_on_a_connection_without_a_transaction_takes_events(
+def test_async_session_on_an_idle_connection_takes_events(
     shop: Service, make: Callable[..., AsyncSession], mode: str, first: bool, end: str
 ) -> None:
     async def work(connection: AsyncConnection) -> None:
@@ -213,7 +215,7 @@ def test_an_asynchronous_session_on_a_connection_without_a_transaction_takes_eve
 @pytest.mark.parametrize("make", [async_made_on, async_bound])
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("end", ["commit", "rollback", "close"])
-def test_an_asynchronous_session_in_a_savepoint_of_its_connection_takes_events(
+def test_async_session_in_a_connections_savepoint_takes_events(
     shop: Service, make: Callable[..., AsyncSession], mode: str, first: bool, end: str
 ) -> None:
     async def work(connection: AsyncConnection) -> None:
@@ -235,7 +237,7 @@ def test_an_asynchronous_session_in_a_savepoint_of_its_connection_takes_events(
 
 @pytest.mark.parametrize("mode", ["conditional_savepoint", "rollback_only"])
 @pytest.mark.parametrize("make", [async_made_on, async_bound])
-def test_a_connection_whose_transaction_begins_after_the_event_was_added_is_refused(
+def test_connection_that_begins_after_the_event_is_refused(
     shop: Service, make: Callable[..., AsyncSession], mode: str
 ) -> None:
     async def work(connection: AsyncConnection) -> None:
@@ -254,7 +256,7 @@ def test_a_connection_whose_transaction_begins_after_the_event_was_added_is_refu
 
 @pytest.mark.parametrize("mode", ["create_savepoint", "control_fully"])
 @pytest.mark.parametrize("name", ["before_commit", "after_flush_postexec"])
-def test_an_event_that_a_listener_adds_while_a_savepoint_is_released_is_written(
+def test_event_added_during_a_savepoint_release_is_written(
     shop: Service, mode: str, name: str
 ) -> None:
     async def work(connection: AsyncConnection) -> None:
@@ -278,7 +280,7 @@ def test_an_event_that_a_listener_adds_while_a_savepoint_is_released_is_written(
 @pytest.mark.parametrize("flushed", [True, False])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("make", [made_on, bound])
-def test_a_session_that_is_closed_without_a_commit_leaves_both_to_its_connection_or_neither(
+def test_session_closed_without_commit_leaves_both_or_neither(
     shop: Service, make: Callable[..., Session], mode: str, flushed: bool
 ) -> None:
     with shop.engine.connect() as connection:
@@ -295,7 +297,7 @@ def test_a_session_that_is_closed_without_a_commit_leaves_both_to_its_connection
 
 
 def routing(shop: Service, replica: Engine) -> Session:
-    """A session that reads from a replica, by the recipe in SQLAlchemy's documentation."""
+    """Return a session that reads from a replica, by the recipe of SQLAlchemy's documentation."""
 
     class Routing(Session):
         def get_bind(self, *_: Any, clause: Any = None, **__: Any) -> Engine:
@@ -305,7 +307,7 @@ def routing(shop: Service, replica: Engine) -> Session:
     return Routing()
 
 
-def test_a_session_that_reads_from_a_replica_writes_its_events_beside_its_data(
+def test_session_that_reads_a_replica_writes_events_with_data(
     shop: Service, replica: Engine
 ) -> None:
     with routing(shop, replica) as session:
@@ -317,7 +319,7 @@ def test_a_session_that_reads_from_a_replica_writes_its_events_beside_its_data(
     assert counts(shop) == (1, 1)
 
 
-def test_a_session_that_knows_writes_by_their_insert_writes_its_events_beside_its_data(
+def test_session_that_routes_by_insert_writes_events_with_data(
     shop: Service, replica: Engine
 ) -> None:
     class Routing(Session):
@@ -333,9 +335,7 @@ def test_a_session_that_knows_writes_by_their_insert_writes_its_events_beside_it
     assert counts(shop) == (1, 1)
 
 
-def test_a_replicas_failed_query_is_named_when_the_session_commits(
-    shop: Service, replica: Engine
-) -> None:
+def test_failed_query_of_a_replica_is_named_at_the_commit(shop: Service, replica: Engine) -> None:
     with routing(shop, replica) as session:
         with pytest.raises(DBAPIError):
             session.execute(text("SELECT * FROM nowhere"))
@@ -362,7 +362,7 @@ def test_a_method_that_publishes_chooses_its_isolation_level(shop: Service) -> N
     assert counts(shop) == (1, 1)
 
 
-def test_a_method_in_autocommit_is_refused_before_its_first_statement(shop: Service) -> None:
+def test_method_in_autocommit_is_refused_before_any_statement(shop: Service) -> None:
     @shop.app.publishes("orders.placed")
     def place(session: Session) -> dict[str, str]:
         session.execute(text("INSERT INTO orders (id) VALUES (1)"))

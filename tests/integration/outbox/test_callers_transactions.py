@@ -1,13 +1,13 @@
-"""Whatever a caller does with its transaction: business data and event are both there, or neither.
+"""Data and event are both there, or neither, whatever a caller does with its transaction.
 
-That is so after an error too. One of them alone is legal in four cases, each for a reason:
+The same holds after an error. One of them alone is legal in four cases, each for a reason:
 
 - `add` raised, and the row was committed before: by AUTOCOMMIT, or since `add` was called in or
   after `after_commit`.
-- `add` raised in a session on a Connection, whose owner committed all the same.
+- `add` raised in a session on a Connection, whose owner committed nevertheless.
 - The row is in another database in AUTOCOMMIT: it is in no transaction.
-- The event was added before the object to a session that leaves to its connection what it has
-  executed; closed without a commit, the session drops the object.
+- The event was added before the object to a session that leaves executed statements to its
+  connection; closed without a commit, the session drops the object.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def databases_under_test(databases: MigratedDatabases) -> Iterator[Databases]:
 
 @pytest.fixture(autouse=True)
 def silence(caplog: pytest.LogCaptureFixture) -> None:
-    """Leave out what is logged of each connection that a case has cut."""
+    """Suppress the log records of each connection that a case has cut."""
     for name in ("sqlalchemy.pool", "psycopg"):
         caplog.set_level(logging.CRITICAL, logger=name)
 
 
 def wrong(case: Case, databases: Databases) -> list[str]:
-    """Run a case; return what no case may end as."""
+    """Run a case, and return its illegal outcomes."""
     book = Interpreter(case, databases).run()
     numbers = [pair.number for pair in book.pairs]
     found = list(book.wrong(databases.rows(numbers), databases.events(numbers)))
@@ -66,13 +66,13 @@ def wrong(case: Case, databases: Databases) -> list[str]:
 KINDS = (every_end, every_place, every_owner)
 
 
-def test_each_driver_level_mode_and_end_meet() -> None:
+def test_cases_cover_each_driver_level_mode_and_end() -> None:
     cases = [case for driver, mode in product(Driver, Mode) for case in every_end(driver, mode)]
     met = {(case.driver, case.isolation, case.mode, case.end) for case in cases}
     assert met == set(product(Driver, Isolation, Mode, End))
 
 
-def test_each_driver_mode_and_place_meet() -> None:
+def test_cases_cover_each_driver_mode_and_place() -> None:
     cases = [case for driver, mode in product(Driver, Mode) for case in every_place(driver, mode)]
     met = {(case.driver, case.mode, case.steps) for case in cases}
     assert met == set(product(Driver, Mode, PLACES.values()))
@@ -99,7 +99,7 @@ def test_row_and_event_end_alike_after_any_steps(
 
 @pytest.mark.selftest
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda each: each.__name__.strip("_"))
-def test_the_cases_find_out_a_write_side_that(
+def test_cases_detect_the_defect(
     databases_under_test: Databases,
     monkeypatch: pytest.MonkeyPatch,
     defect: Callable[[pytest.MonkeyPatch], None],

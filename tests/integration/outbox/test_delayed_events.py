@@ -1,4 +1,4 @@
-"""Delayed events in the transactions of a service, and beside relays that are after them."""
+"""Delayed events in the transactions of a service, and concurrently with relays that claim them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_short_form_of_cancelling_is_audited_too(service: Service) -> None:
     assert service.rows("SELECT who, action FROM shield_audit") == [("orders", "cancel")]
 
 
-def test_an_event_of_the_same_transaction_can_be_moved_and_called_back(service: Service) -> None:
+def test_event_of_same_transaction_can_be_moved_and_cancelled(service: Service) -> None:
     with service.transaction() as session:
         event = Event(type="orders.unpaid", biz_key="7")
         service.app.outbox.add(session, event, level=18)
@@ -103,7 +103,7 @@ def test_an_event_of_the_same_transaction_can_be_moved_and_called_back(service: 
     ]
 
 
-def test_a_connection_will_do(service: Service) -> None:
+def test_connection_can_reschedule_an_event(service: Service) -> None:
     event_id = write(service, delay=HOUR)
     with service.engine.begin() as connection:
         at = datetime(2199, 1, 1, tzinfo=UTC)
@@ -138,7 +138,9 @@ def test_an_asynchronous_session_goes_through_run_sync(service: Service) -> None
     ("when", "field"),
     [({}, "delay"), ({"delay": HOUR, "level": 3}, "delay"), ({"level": 19}, "level")],
 )
-def test_a_new_time_is_one_of_three_that_can_be(service: Service, when: Any, field: str) -> None:
+def test_new_time_that_is_ambiguous_or_invalid_is_refused(
+    service: Service, when: Any, field: str
+) -> None:
     event_id = write(service, delay=HOUR)
     with service.transaction() as session, pytest.raises(EventRefused) as caught:
         service.app.delayed.reschedule(session, event_id, **when)
@@ -155,9 +157,7 @@ def test_a_delayed_event_blocks_no_other(service: Service, wire: Wire) -> None:
     assert sent(wire) == at_once
 
 
-def test_events_of_a_key_go_out_by_due_time_through_several_relays(
-    service: Service, wire: Wire
-) -> None:
+def test_several_relays_send_events_of_a_key_by_due_time(service: Service, wire: Wire) -> None:
     written = [
         (n, key, write(service, key, delay=HOUR + (97 * n % 31) * MINUTE))
         for n in range(30)
@@ -179,7 +179,7 @@ def test_events_of_a_key_go_out_by_due_time_through_several_relays(
         assert [e for e in order if e in mine] == [event_id for _, event_id in by_due]
 
 
-def test_the_order_by_due_time_outlives_a_small_batch_and_a_takeover(
+def test_order_by_due_time_survives_small_batches_and_takeovers(
     make_service: Callable[..., Service], wire: Wire
 ) -> None:
     service = make_service("orders", relay_batch_size=8)
@@ -197,9 +197,7 @@ def test_the_order_by_due_time_outlives_a_small_batch_and_a_takeover(
     assert list(dict.fromkeys(sent(wire))) == ids[::-1]
 
 
-def test_a_refused_delayed_event_lets_the_next_due_of_its_key_go(
-    service: Service, wire: Wire
-) -> None:
+def test_refused_delayed_event_does_not_block_its_key(service: Service, wire: Wire) -> None:
     refused, following = (write(service, delay=HOUR + n * SECOND) for n in range(2))
     let_all_be_due(service)
     wire.fate = lambda record: _refuse(record, refused)
@@ -218,7 +216,7 @@ def _refuse(record: Record, event_id: UUID) -> Any:
 # --- a change against a claim ---------------------------------------------------------------------
 
 
-def test_what_is_being_cancelled_when_it_becomes_due_is_passed_over(
+def test_event_that_becomes_due_during_its_cancel_is_skipped(
     service: Service, wire: Wire, eventually: Eventually
 ) -> None:
     event_id = write(service, delay=2 * SECOND)
@@ -234,16 +232,15 @@ def test_what_is_being_cancelled_when_it_becomes_due_is_passed_over(
 
 
 @pytest.mark.parametrize("change", ["cancel", "reschedule"])
-def test_what_cannot_be_changed_any_more_is_not_held_by_the_callers_transaction(
-    service: Service, wire: Wire, change: str
-) -> None:
+def test_refused_change_leaves_the_row_unlocked(service: Service, wire: Wire, change: str) -> None:
+    """The open transaction of the caller does not block the relay."""
     event_id = write(service)
     when = {"delay": HOUR} if change == "reschedule" else {}
     with Session(service.engine) as session, session.begin():
         session.execute(text("INSERT INTO effects VALUES ('', 'paid', '')"))
         changed = getattr(service.app.delayed, change)(session, event_id, **when)
         assert changed.result is ChangeResult.NOT_DELAYED
-        # While the transaction is open.
+        # The caller's transaction is still open.
         with service.engine.connect() as other:
             other.execute(text("SELECT event_id FROM shield_outbox FOR UPDATE NOWAIT")).all()
         drain(service.relay("r"))
@@ -251,7 +248,7 @@ def test_what_cannot_be_changed_any_more_is_not_held_by_the_callers_transaction(
     assert service.effects() == ["paid"]
 
 
-def test_a_cancel_that_is_rolled_back_lets_the_event_go(
+def test_event_is_sent_after_a_cancel_that_is_rolled_back(
     service: Service, wire: Wire, eventually: Eventually
 ) -> None:
     event_id = write(service, delay=2 * SECOND)
@@ -270,7 +267,7 @@ def is_due(service: Service, event_id: UUID) -> bool:
     return service.rows(due, i=event_id) == [(True,)]
 
 
-def test_of_a_cancel_and_a_claim_exactly_one_wins(
+def test_either_a_cancel_or_a_claim_wins(
     service: Service, wire: Wire, eventually: Eventually
 ) -> None:
     relay = service.relay()
@@ -284,7 +281,7 @@ def test_of_a_cancel_and_a_claim_exactly_one_wins(
     delay = timedelta(milliseconds=30)
 
     def race() -> bool:
-        """Cancel an event at about the moment at which it is due, on a busy machine too."""
+        """Cancel an event at about its due time, on a busy machine too."""
         nonlocal delay
         event_id = write(service, f"k{len(results) % 5}", delay=delay)
         time.sleep(random.uniform(0.015, 0.045))
@@ -310,7 +307,7 @@ def test_of_a_cancel_and_a_claim_exactly_one_wins(
     assert {status(service, event_id) for event_id in cancelled} == {"DISCARDED"}
 
 
-def test_of_two_cancels_one_waits_and_learns_what_the_other_did(
+def test_second_cancel_waits_and_reports_the_first(
     service: Service, eventually: Eventually
 ) -> None:
     event_id = write(service, delay=HOUR)
@@ -332,7 +329,7 @@ def _waits_for_a_lock(service: Service) -> bool:
     return bool(service.rows(waiting + "AND wait_event_type = 'Lock'"))
 
 
-# --- beside many others ---------------------------------------------------------------------------
+# --- among many others ----------------------------------------------------------------------------
 
 MANY = 30_000
 _FILL = """
@@ -373,10 +370,10 @@ _ASKED: dict[str, Callable[[Service], tuple[Any, dict[str, Any]]]] = {
     ("asked", "half"),
     [*((asked, False) for asked in _ASKED), ("the next due time", True), ("a claim", True)],
 )
-def test_nothing_walks_over_all_that_waits(
+def test_statements_do_not_read_all_waiting_rows(
     make_service: Callable[..., Service], asked: str, *, half: bool, analyzed: bool
 ) -> None:
-    """Read at most a twentieth of what a look at each waiting row would read."""
+    """Read at most a twentieth of the blocks that a read of each waiting row would take."""
     service = make_service("orders", shards=64)
     service.execute("ALTER TABLE shield_outbox SET (autovacuum_enabled = off)")
     service.execute(_FILL.replace("'INIT'", "'HALF'") if half else _FILL, rows=MANY)
@@ -399,7 +396,7 @@ def test_nothing_walks_over_all_that_waits(
 
 @pytest.fixture
 def working(make_service: Callable[..., Service], eventually: Eventually) -> Iterator[Service]:
-    """A service beside whose relay worker nothing but hints and due times wakes."""
+    """A service whose relay worker is woken only by hints and due times."""
     service = make_service("orders", relay_wakeup=True, relay_poll_interval=HOUR)
     service.app.declare("orders.unpaid", retry=QUICK)
     make_topics(service)
@@ -417,14 +414,16 @@ def working(make_service: Callable[..., Service], eventually: Eventually) -> Ite
 
 
 def lateness(service: Service) -> list[float]:
-    """How many seconds after its time each event was acknowledged, by the database's clock."""
+    """Return how many seconds after its due time each event was acknowledged, by the database's
+    clock.
+    """
     late = "SELECT extract(epoch FROM settled_at - due_at)::float8 FROM shield_outbox"
     return [
         seconds for (seconds,) in service.rows(f"{late} WHERE status = 'PROCESSED' ORDER BY seq")
     ]
 
 
-def test_due_events_are_published_within_a_second_and_wait_for_no_poll(
+def test_due_events_are_published_within_a_second_without_a_poll(
     working: Service, eventually: Eventually
 ) -> None:
     for milliseconds in (1000, 1300, 2500, 1900):
@@ -433,7 +432,7 @@ def test_due_events_are_published_within_a_second_and_wait_for_no_poll(
     assert_in_time(lateness(working))
 
 
-def test_an_event_that_is_rescheduled_to_an_earlier_time_is_published_then(
+def test_event_rescheduled_to_an_earlier_time_is_published_then(
     working: Service, eventually: Eventually
 ) -> None:
     event_id = write(working, delay=HOUR)
@@ -443,7 +442,7 @@ def test_an_event_that_is_rescheduled_to_an_earlier_time_is_published_then(
     assert_in_time(lateness(working))
 
 
-def test_a_relay_that_waits_for_a_time_claims_no_more_often_than_it_needs(
+def test_relay_that_waits_for_a_due_time_claims_rarely(
     working: Service, eventually: Eventually
 ) -> None:
     claims: list[str] = []
@@ -456,5 +455,6 @@ def test_a_relay_that_waits_for_a_time_claims_no_more_often_than_it_needs(
     write(working, delay=3 * SECOND)
     eventually(lambda: len(lateness(working)) == 1, "it is published")
     assert_in_time(lateness(working))
-    # When it was written, when it was due, and a little more for passes that come close together.
+    # One claim when it was written, one when it was due, and a few for passes that are close
+    # together.
     assert 2 <= len(claims) <= 6

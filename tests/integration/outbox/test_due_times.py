@@ -1,4 +1,4 @@
-"""When an event is due by choice, and how it is called back before it is."""
+"""When an event is due by choice, and how it is cancelled before that."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pass_its_due_time(shop: Shop) -> None:
 
 
 def claimed(shop: Shop) -> list[str | None]:
-    """The keys of what a relay is given now."""
+    """Return the keys of the events that a relay claims now."""
     SqlLeaseStore(shop.engine, shop.tables).renew(relay="r", lease=HOUR)
     store = SqlRelayStore(shop.engine, shop.tables)
     return [c.envelope.key for c in store.claim(relay="r", limit=10).events]
@@ -83,7 +83,7 @@ def test_a_delayed_event_blocks_no_event_of_its_key(shop: Shop):
         ({"at": datetime.max.replace(tzinfo=timezone(-HOUR))}, "at", "too near"),
     ],
 )
-def test_a_due_time_that_cannot_be_is_refused_by_name(shop: Shop, due, field, problem):
+def test_invalid_due_time_is_refused_by_name(shop: Shop, due, field, problem):
     with shop.session() as session:
         with pytest.raises(EventRefused, match=problem) as caught:
             shop.outbox.add(session, placed(), **due)
@@ -117,7 +117,7 @@ def test_a_cancellation_that_is_rolled_back_did_not_happen(shop: Shop):
     assert claimed(shop) == ["a"]
 
 
-def test_it_is_too_late_to_cancel_what_is_due(shop: Shop):
+def test_due_event_cannot_be_cancelled(shop: Shop):
     event_id = write(shop, delay=HOUR)
     pass_its_due_time(shop)
     with shop.session() as session, session.begin():
@@ -133,7 +133,7 @@ def test_an_event_without_a_chosen_delay_cannot_be_cancelled(shop: Shop):
     assert claimed(shop) == ["a"]
 
 
-def test_an_event_that_still_waits_in_its_session_can_be_cancelled(shop: Shop):
+def test_event_that_waits_in_its_session_can_be_cancelled(shop: Shop):
     with shop.session() as session, session.begin():
         event_id = shop.outbox.add(session, placed("cancelled"), delay=HOUR)
         shop.outbox.add(session, placed("kept"))
@@ -144,7 +144,7 @@ def test_an_event_that_still_waits_in_its_session_can_be_cancelled(shop: Shop):
     ]
 
 
-def test_cancelling_wants_a_transaction_like_adding(shop: Shop):
+def test_cancelling_needs_a_transaction_as_adding_does(shop: Shop):
     with pytest.raises(TransactionRefused, match="not on a str"):
         shop.outbox.cancel("session", new_event_id())
     with (

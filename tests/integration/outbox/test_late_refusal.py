@@ -1,4 +1,4 @@
-"""An event that is refused at the very end of a commit: nothing of the transaction stays behind."""
+"""An event is refused at the very end of a commit: nothing of the transaction remains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shieldtx.errors import EventRefused
 from tests.support.write_side_shop import Order, Shop
 
 
-def test_a_refusal_inside_the_commit_leaves_no_open_transaction_in_the_pool(shop: Shop) -> None:
+def test_refusal_during_commit_leaves_no_open_transaction(shop: Shop) -> None:
     taken = Event(type="order.placed", key="1", biz_key="1")
     with shop.session() as session, session.begin():
         shop.outbox.add(session, taken)
@@ -23,13 +23,14 @@ def test_a_refusal_inside_the_commit_leaves_no_open_transaction_in_the_pool(shop
     def add_late(late: Session) -> None:
         shop.outbox.add(late, Event(type="order.placed", key="1", biz_key="1"))
 
-    # Heard after shieldtx's own, so that only the connection's COMMIT is left to insert it.
+    # Runs after the listener of shieldtx, so that only the connection's COMMIT can insert the
+    # event.
     sqlalchemy_event.listen(session, "before_commit", add_late)
     with pytest.raises(EventRefused):
         session.commit()
     session.close()
 
-    # Whoever is given that connection next commits nothing but its own.
+    # The next user of that connection commits only its own rows.
     with shop.session() as next_, next_.begin():
         next_.add(Order(id=3))
     assert shop.orders() == [3]

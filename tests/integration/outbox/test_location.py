@@ -1,4 +1,4 @@
-"""Events go into the database in which their relay looks, however that is reached, or nowhere."""
+"""Events go into the database that their relay polls, however it is reached, or nowhere."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def orders(make_service: Callable[..., Service]) -> Service:
 
 @pytest.fixture
 def elsewhere(databases: MigratedDatabases) -> Iterator[URL]:
-    """Another database, which has all of shieldtx's tables too, as one with a barrier has."""
+    """Another database, which also has all tables of shieldtx, as a database with a barrier has."""
     with databases.database(shards=SHARDS) as url:
         engine = create_engine(url)
         with engine.begin() as connection:
@@ -88,7 +88,7 @@ WAYS = [by_session, by_connection, by_session_on_a_connection, by_asynchronous_s
 
 
 def paid(url: URL) -> tuple[int, int]:
-    """How many payments and how many events are in a database."""
+    """Return the numbers of payments and of events in a database."""
     engine = create_engine(url)
     with engine.connect() as connection:
         counts = [
@@ -116,7 +116,7 @@ def test_any_engine_of_the_relays_database_takes_events(
     assert paid(orders.engine.url) == (1, 1)
 
 
-def test_a_delayed_event_is_looked_for_in_the_relays_database_only(
+def test_delayed_event_is_found_only_in_the_relays_database(
     orders: Service, elsewhere: URL
 ) -> None:
     with orders.transaction() as session:
@@ -154,7 +154,7 @@ def test_a_handlers_event_in_another_database_fails_its_attempt(
     assert paid(elsewhere) == (0, 0)
 
 
-def test_a_connection_that_is_lost_meanwhile_is_told_as_such(orders: Service) -> None:
+def test_connection_lost_meanwhile_raises_the_database_error(orders: Service) -> None:
     engine = create_engine(orders.engine.url)
     with Session(engine) as session:
         session.execute(PAYMENTS.insert().values(what="paid"))
@@ -165,7 +165,7 @@ def test_a_connection_that_is_lost_meanwhile_is_told_as_such(orders: Service) ->
     engine.dispose()
 
 
-def test_a_schema_map_that_is_set_after_an_event_was_added_is_refused(orders: Service) -> None:
+def test_schema_map_set_after_an_event_was_added_is_refused(orders: Service) -> None:
     orders.execute("CREATE SCHEMA tenant")
     orders.execute("CREATE TABLE tenant.shield_outbox (LIKE public.shield_outbox INCLUDING ALL)")
     with Session(orders.engine) as session:
@@ -177,7 +177,7 @@ def test_a_schema_map_that_is_set_after_an_event_was_added_is_refused(orders: Se
     assert orders.outbox() == {}
 
 
-def test_events_are_taken_while_the_relays_database_cannot_be_asked(
+def test_events_are_accepted_without_access_to_relays_database(
     orders: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = orders.engine.url.set(port=1)
@@ -197,7 +197,7 @@ def test_events_are_taken_while_the_relays_database_cannot_be_asked(
     assert len(logged(caplog.records, "tables_not_compared")) == 1
 
 
-def test_an_event_loop_does_not_wait_for_a_server_that_does_not_answer(
+def test_event_loop_does_not_wait_for_a_silent_server(
     orders: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def longest_pause(app: ShieldTx) -> float:

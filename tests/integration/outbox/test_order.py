@@ -27,14 +27,14 @@ def is_waiting_for_a_lock(shop: Shop) -> bool:
         return connection.scalar(waiting) == 1
 
 
-def test_who_changes_the_row_later_has_the_later_event(postgres_shop: Shop, eventually: Eventually):
+def test_later_change_of_a_row_has_the_later_event(postgres_shop: Shop, eventually: Eventually):
     shop = postgres_shop
     with shop.engine.begin() as connection:
         connection.execute(insert(Order).values(id=1))
 
     def second() -> None:
         with shop.session() as session, session.begin():
-            # Added before anything is locked: the number must not be given here.
+            # Added before any lock: the event must not get its number here.
             shop.outbox.add(session, Event(type="order.placed", key="second"))
             session.add(Order(id=2))
             session.flush()
@@ -72,7 +72,7 @@ def test_an_orms_change_is_locked_before_its_event_is_numbered(
     assert shop.events() == ["first", "second"]
 
 
-def test_events_of_one_transaction_keep_the_order_of_their_adding(postgres_shop: Shop):
+def test_events_of_one_transaction_keep_the_order_of_add_calls(postgres_shop: Shop):
     keys = [str(number) for number in range(500)]
     with postgres_shop.session() as session, session.begin():
         for key in keys:

@@ -35,7 +35,7 @@ def test_a_commit_makes_data_and_event_visible_together(shop: Shop):
     assert (shop.orders(), shop.events()) == ([1], ["a"])
 
 
-def test_a_begin_block_commits_both_and_an_error_in_it_neither(shop: Shop):
+def test_begin_block_commits_both_or_neither(shop: Shop):
     with shop.session() as session, session.begin():
         session.add(Order(id=1))
         shop.outbox.add(session, placed("kept"))
@@ -75,7 +75,7 @@ def test_an_event_alone_is_a_transaction_too(shop: Shop):
     assert shop.events() == ["session", "connection"]
 
 
-def test_several_events_of_a_transaction_are_one_insert_after_the_data(shop: Shop):
+def test_events_of_a_transaction_are_one_insert_after_the_data(shop: Shop):
     with shop.session() as session, shop.statements() as statements:
         shop.outbox.add_all(session, [placed("a"), placed("b")])
         session.add(Order(id=1))
@@ -89,7 +89,7 @@ def test_several_events_of_a_transaction_are_one_insert_after_the_data(shop: Sho
     assert shop.events() == ["a", "b", "c", "d"]
 
 
-def test_one_bad_event_among_several_keeps_all_of_them_out(shop: Shop):
+def test_one_invalid_event_among_several_refuses_them_all(shop: Shop):
     with shop.session() as session:
         with pytest.raises(EventRefused):
             shop.outbox.add_all(session, [placed("a"), placed("b", payload={1.5: object()})])
@@ -100,7 +100,7 @@ def test_one_bad_event_among_several_keeps_all_of_them_out(shop: Shop):
     assert shop.events() == []
 
 
-def test_a_session_serves_one_transaction_after_the_other(shop: Shop):
+def test_session_takes_events_in_consecutive_transactions(shop: Shop):
     with shop.session() as session:
         for name, ending in [("a", "commit"), ("b", "rollback"), ("c", "commit"), ("d", "close")]:
             shop.outbox.add(session, placed(name))
@@ -110,7 +110,7 @@ def test_a_session_serves_one_transaction_after_the_other(shop: Shop):
     assert shop.events() == ["a", "c", "e"]
 
 
-def test_a_session_that_begins_nothing_by_itself_is_refused_until_it_has_begun(shop: Shop):
+def test_session_without_autobegin_is_refused_until_it_begins(shop: Shop):
     with shop.session(autobegin=False) as session:
         with pytest.raises(TransactionRefused, match=r"call session\.begin"):
             shop.outbox.add(session, placed("early"))
@@ -119,7 +119,7 @@ def test_a_session_that_begins_nothing_by_itself_is_refused_until_it_has_begun(s
     assert shop.events() == ["begun"]
 
 
-def test_a_scoped_session_stands_for_the_session_behind_it(shop: Shop):
+def test_scoped_session_stands_for_its_session(shop: Shop):
     scoped = scoped_session(sessionmaker(shop.engine))
     shop.outbox.add(scoped, placed())
     scoped.commit()
@@ -128,7 +128,7 @@ def test_a_scoped_session_stands_for_the_session_behind_it(shop: Shop):
 
 
 @pytest.mark.parametrize("transaction", [None, "connection", object()])
-def test_what_is_no_transaction_is_refused_with_its_type(shop: Shop, transaction):
+def test_argument_that_is_not_a_transaction_is_refused_by_type(shop: Shop, transaction):
     with pytest.raises(TransactionRefused, match=f"not on a {type(transaction).__name__}"):
         shop.outbox.add(transaction, placed())
 
@@ -136,9 +136,7 @@ def test_what_is_no_transaction_is_refused_with_its_type(shop: Shop, transaction
 @pytest.mark.parametrize("mode", ["conditional_savepoint", "rollback_only", "create_savepoint"])
 @pytest.mark.parametrize("outer", ["commit", "rollback"])
 @pytest.mark.parametrize("inner", ["commit", "close"])
-def test_a_session_on_a_connection_leaves_data_and_event_to_its_transaction(
-    shop: Shop, mode, outer, inner
-):
+def test_session_on_a_connection_follows_the_outer_transaction(shop: Shop, mode, outer, inner):
     with shop.engine.connect() as connection:
         transaction = connection.begin()
         with Session(bind=connection, join_transaction_mode=mode) as session:
@@ -152,7 +150,7 @@ def test_a_session_on_a_connection_leaves_data_and_event_to_its_transaction(
         assert shop.orders() == []
 
 
-def test_a_flush_that_fails_takes_the_events_with_it(shop: Shop):
+def test_failed_flush_discards_its_events(shop: Shop):
     with shop.session() as session:
         session.add(Order(id=1, note="same"))
         session.commit()
@@ -168,9 +166,9 @@ def test_a_flush_that_fails_takes_the_events_with_it(shop: Shop):
 
 @pytest.mark.parametrize("hook", ["before_flush", "after_flush", "before_commit"])
 @pytest.mark.parametrize("alone", [True, False])
-def test_events_added_by_a_hook_of_the_session_are_not_forgotten(shop: Shop, hook, alone):
+def test_events_added_by_a_listener_of_the_session_are_written(shop: Shop, hook, alone):
     class Hooked(Session):
-        """A class of its own, for listeners that come before those of an instance."""
+        """A class of its own, for listeners that run before the listeners of an instance."""
 
     event.listen(Hooked, hook, lambda session, *_: shop.outbox.add(session, placed("hook")))
     with Hooked(shop.engine) as session:
@@ -182,7 +180,7 @@ def test_events_added_by_a_hook_of_the_session_are_not_forgotten(shop: Shop, hoo
     assert shop.events() == (["hook"] if alone else ["body", "hook"])
 
 
-def test_an_event_goes_with_data_that_are_committed_on_the_sessions_connection(shop: Shop):
+def test_event_follows_a_commit_on_the_sessions_connection(shop: Shop):
     with shop.session() as session:
         session.add(Order(id=1))
         session.flush()
@@ -218,7 +216,7 @@ def test_an_event_is_written_once(shop: Shop):
     assert str(event_.id) in caught.value.problem
 
 
-def test_a_rollback_event_names_what_it_takes_back_and_may_share_its_business_key(shop: Shop):
+def test_rollback_event_names_its_event_and_may_share_its_key(shop: Shop):
     with shop.session() as session:
         with pytest.raises(EventRefused, match="must name the event that it takes back"):
             shop.outbox.add(session, placed(kind=TxKind.ROLLBACK))
@@ -230,7 +228,7 @@ def test_a_rollback_event_names_what_it_takes_back_and_may_share_its_business_ke
     assert [row["causation_id"] for row in shop.rows()] == [None, original]
 
 
-def test_events_of_a_handler_name_what_it_handles_and_continue_its_trace(shop: Shop):
+def test_events_of_a_handler_name_its_event_and_keep_its_trace(shop: Shop):
     cause = Event(type="basket.filled", source="till", traceparent=TRACE)
     other = new_event_id()
     with shop.session() as session:
@@ -258,7 +256,7 @@ def test_events_of_a_handler_name_what_it_handles_and_continue_its_trace(shop: S
     assert {r["key"] for r in shop.rows() if r["traceparent"] == TRACE} == kept.keys() - {"free"}
 
 
-def test_the_trace_of_the_caller_is_stored_unless_the_event_has_its_own(shop: Shop):
+def test_trace_of_the_caller_is_stored_unless_event_has_its_own(shop: Shop):
     shop.traceparent = TRACE
     own = TRACE.replace("4bf9", "ffff")
     with shop.engine.begin() as connection:
@@ -266,7 +264,7 @@ def test_the_trace_of_the_caller_is_stored_unless_the_event_has_its_own(shop: Sh
     assert [row["traceparent"] for row in shop.rows()] == [TRACE, own]
 
 
-def test_an_unknown_type_and_a_payload_that_does_not_fit_write_nothing(shop: Shop):
+def test_unknown_type_and_invalid_payload_write_nothing(shop: Shop):
     with shop.session() as session, shop.statements() as statements:
         with pytest.raises(UnknownEventType, match=r"'order.lost' is not declared"):
             shop.outbox.add(session, Event(type="order.lost"))
@@ -297,7 +295,7 @@ def test_the_relays_are_notified_only_after_the_commit(shop: Shop):
 def test_a_shop_with_a_schema_of_its_own_keeps_its_events_there(database_url: str):
     shop, other = Shop(database_url), Shop(database_url, schema="till")
     with other.session() as session:
-        # Two outboxes in one transaction: each event goes where its outbox writes.
+        # Two outboxes in one transaction: each event is stored where its outbox writes.
         other.outbox.add(session, placed("till"))
         shop.outbox.add(session, placed("shop"))
         session.commit()
@@ -315,7 +313,7 @@ def test_an_event_whose_trace_is_refused_is_not_added(shop: Shop):
     assert shop.events() == []
 
 
-def test_the_relay_is_woken_for_what_has_changed_in_the_transaction_that_commits(shop):
+def test_commit_of_the_changing_transaction_wakes_the_relay(shop):
     with shop.session() as session:
         shop.outbox.wake_after(session)
         session.rollback()
@@ -340,7 +338,7 @@ def test_a_service_owns_what_it_wrote_and_what_it_declares(shop):
     assert not shop.outbox.owns(ours.evolve(source="another", type="no.longer.declared"))
 
 
-def test_a_flush_adds_an_event_to_a_session_that_leaves_the_commit_to_its_connection(shop):
+def test_flush_in_a_rollback_only_session_may_add_an_event(shop):
     with (
         shop.engine.begin() as connection,
         Session(connection, join_transaction_mode="rollback_only") as session,

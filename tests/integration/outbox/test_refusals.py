@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Session's state has been changed
 
 
 class Entry(Base):
-    """In another database."""
+    """A row in another database."""
 
     __tablename__ = "entries"
 
@@ -40,7 +40,7 @@ def ledger(database_url: str) -> Iterator[Engine]:
 
 
 def adds_when(name: str, app: ShieldTx) -> type[Session]:
-    """A kind of session whose listener adds an event."""
+    """Return a class of sessions whose listener adds an event."""
 
     class Listened(Session):
         pass
@@ -121,7 +121,7 @@ def test_a_session_that_writes_into_two_databases_is_refused(shop: Service, ledg
     assert entries(ledger) == 0
 
 
-def test_a_second_database_that_joins_during_the_commit_is_refused(
+def test_second_database_that_joins_during_a_commit_is_refused(
     shop: Service, ledger: Engine
 ) -> None:
     class Late(Session):
@@ -140,9 +140,7 @@ def test_a_second_database_that_joins_during_the_commit_is_refused(
     assert counts(shop) == (0, 0)
 
 
-def test_an_event_added_after_the_second_database_joined_during_the_commit_is_refused(
-    shop: Service, ledger: Engine
-) -> None:
+def test_event_after_a_second_database_joined_is_refused(shop: Service, ledger: Engine) -> None:
     def join(joined: Session) -> None:
         joined.execute(insert(Entry).values(id=1))
         shop.app.outbox.add(joined, placed())
@@ -188,7 +186,7 @@ def test_the_other_databases_connection_does_not_commit_alone(
     assert entries(ledger) == 0
 
 
-def test_an_error_of_the_database_that_is_not_ours_is_raised_as_it_is(shop: Service) -> None:
+def test_foreign_database_error_is_raised_unchanged(shop: Service) -> None:
     shop.execute("ALTER TABLE shield_outbox ADD CONSTRAINT short CHECK (length(key) < 2)")
     with Session(shop.engine) as session:
         shop.app.outbox.add(session, Event(type="orders.placed", key="long"))
@@ -196,7 +194,7 @@ def test_an_error_of_the_database_that_is_not_ours_is_raised_as_it_is(shop: Serv
             session.commit()
 
 
-def test_a_database_that_is_only_read_does_no_harm(shop: Service, ledger: Engine) -> None:
+def test_second_database_that_is_only_read_is_accepted(shop: Service, ledger: Engine) -> None:
     with Session(shop.engine, binds={Entry: ledger}) as session:
         assert session.scalars(select(Entry)).all() == []
         shop.app.outbox.add(session, placed())
@@ -206,9 +204,7 @@ def test_a_database_that_is_only_read_does_no_harm(shop: Service, ledger: Engine
     assert counts(shop) == (1, 1)
 
 
-def test_another_database_in_autocommit_that_is_read_first_does_no_harm(
-    shop: Service, ledger: Engine
-) -> None:
+def test_second_database_read_in_autocommit_is_accepted(shop: Service, ledger: Engine) -> None:
     async def work(engine: Any, other: Any) -> None:
         other = other.execution_options(isolation_level="AUTOCOMMIT")
         async with AsyncSession(engine, binds={Entry: other}) as session:
@@ -245,7 +241,7 @@ def test_two_databases_commit_in_two_phases(shop: Service, ledger: Engine) -> No
 
 
 @pytest.mark.parametrize("twophase", [False, True])
-def test_an_event_that_joins_another_databases_commit_is_written_or_refused(
+def test_event_that_joins_a_foreign_commit_is_written_or_refused(
     shop: Service, ledger: Engine, twophase: bool
 ) -> None:
     async def work(engine: Any, other: Any) -> None:
@@ -286,7 +282,7 @@ def test_a_connection_with_other_schemas_is_refused(shop: Service) -> None:
         shop.app.outbox.add(connection, placed())
 
 
-def test_tables_in_a_schema_of_their_own_bear_a_map_of_the_others(
+def test_tables_in_their_own_schema_accept_a_map_of_schemas(
     make_service: Callable[..., Service],
 ) -> None:
     service = make_service("orders", database_schema="messages")
@@ -327,7 +323,7 @@ def test_a_method_with_two_sessions_is_refused(shop: Service, ledger: Engine) ->
     assert counts(shop) == (0, 0)
 
 
-def test_a_session_beside_its_own_connection_is_one_transaction(shop: Service) -> None:
+def test_session_and_its_own_connection_are_one_transaction(shop: Service) -> None:
     @shop.app.publishes("orders.paid")
     def pay(*transactions: Any) -> dict[str, int]:
         return {"paid": 1}

@@ -1,4 +1,6 @@
-"""Events follow the savepoints of their session: a rolled back one takes its own, and no others."""
+"""Events follow the savepoints of their session: a rollback undoes only the events of its
+savepoint.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def undone(session: Session) -> Iterator[None]:
 
 @pytest.fixture(params=["flushed", "unflushed"])
 def place(request: pytest.FixtureRequest, shop: Shop) -> Callable[[Session, int], None]:
-    """Write an order and its event, which bear the same number."""
+    """Write an order and its event with the same number."""
 
     def write(session: Session, number: int) -> None:
         shop.outbox.add(session, Event(type="order.placed", key=str(number)))
@@ -39,12 +41,12 @@ def place(request: pytest.FixtureRequest, shop: Shop) -> Callable[[Session, int]
 
 
 def agreed(shop: Shop) -> list[int]:
-    """The committed orders, which must be those of the committed events, in their order."""
+    """Return the committed orders, which must equal the committed events, in their order."""
     assert shop.events() == [str(number) for number in shop.orders()]
     return shop.orders()
 
 
-def test_a_savepoint_that_is_rolled_back_takes_its_events_and_no_others(shop: Shop, place):
+def test_rolled_back_savepoint_undoes_only_its_events(shop: Shop, place):
     with shop.session() as session, session.begin():
         place(session, 1)
         with undone(session):
@@ -53,7 +55,7 @@ def test_a_savepoint_that_is_rolled_back_takes_its_events_and_no_others(shop: Sh
     assert agreed(shop) == [1, 3]
 
 
-def test_a_savepoint_that_is_released_keeps_its_events(shop: Shop, place):
+def test_released_savepoint_keeps_its_events(shop: Shop, place):
     with shop.session() as session, session.begin():
         place(session, 1)
         with session.begin_nested():
@@ -62,7 +64,7 @@ def test_a_savepoint_that_is_released_keeps_its_events(shop: Shop, place):
     assert agreed(shop) == [1, 2, 3]
 
 
-def test_a_savepoint_released_inside_one_that_is_rolled_back_goes_with_it(shop: Shop, place):
+def test_released_savepoint_is_undone_with_its_outer_savepoint(shop: Shop, place):
     with shop.session() as session, session.begin():
         place(session, 1)
         with undone(session):
@@ -74,7 +76,7 @@ def test_a_savepoint_released_inside_one_that_is_rolled_back_goes_with_it(shop: 
     assert agreed(shop) == [1, 5]
 
 
-def test_a_savepoint_rolled_back_inside_one_that_is_released_goes_alone(shop: Shop, place):
+def test_rolled_back_inner_savepoint_is_undone_alone(shop: Shop, place):
     with shop.session() as session, session.begin(), session.begin_nested():
         place(session, 1)
         with undone(session):
@@ -83,7 +85,7 @@ def test_a_savepoint_rolled_back_inside_one_that_is_released_goes_alone(shop: Sh
     assert agreed(shop) == [1, 3]
 
 
-def test_a_transaction_that_is_rolled_back_takes_released_savepoints_with_it(shop: Shop, place):
+def test_rolled_back_transaction_undoes_released_savepoints(shop: Shop, place):
     with shop.session() as session:
         with session.begin_nested():
             place(session, 1)
@@ -93,7 +95,7 @@ def test_a_transaction_that_is_rolled_back_takes_released_savepoints_with_it(sho
     assert agreed(shop) == [2]
 
 
-def test_an_outer_savepoint_rolled_back_under_an_open_inner_one_takes_both(shop: Shop, place):
+def test_outer_savepoint_rollback_undoes_an_open_inner_one(shop: Shop, place):
     with shop.session() as session, session.begin():
         place(session, 1)
         outer = session.begin_nested()
@@ -106,7 +108,7 @@ def test_an_outer_savepoint_rolled_back_under_an_open_inner_one_takes_both(shop:
 
 
 @pytest.mark.parametrize("ending", ["session", "transaction", "block"])
-def test_a_savepoint_left_open_is_released_by_the_commit_with_its_events(shop, place, ending):
+def test_commit_releases_an_open_savepoint_with_its_events(shop, place, ending):
     with shop.session() as session:
         transaction = session.begin()
         place(session, 1)
@@ -126,7 +128,7 @@ def test_a_savepoint_left_open_is_released_by_the_commit_with_its_events(shop, p
 
 def test_an_event_survives_the_savepoint_in_which_it_was_flushed(shop: Shop):
     with shop.session() as session, session.begin():
-        # Nothing to flush here: the event waits, and meets the flush inside the savepoint.
+        # The session has nothing to flush here: the event waits for the flush inside the savepoint.
         shop.outbox.add(session, Event(type="order.placed", key="before"))
         with undone(session):
             session.add(Order(id=1))
@@ -134,7 +136,7 @@ def test_an_event_survives_the_savepoint_in_which_it_was_flushed(shop: Shop):
     assert shop.events() == ["before"]
 
 
-def test_an_event_survives_the_savepoint_in_which_another_one_was_cancelled(shop: Shop):
+def test_event_survives_the_savepoint_of_another_events_cancel(shop: Shop):
     with shop.session() as session, session.begin():
         shop.outbox.add(session, Event(type="order.placed", key="before"))
         later = shop.outbox.add(
@@ -151,7 +153,7 @@ def test_an_event_survives_the_savepoint_in_which_another_one_was_cancelled(shop
     ]
 
 
-def test_a_flush_that_fails_in_a_savepoint_takes_the_savepoints_events_alone(shop: Shop):
+def test_failed_flush_in_a_savepoint_undoes_only_its_events(shop: Shop):
     def write_the_same_again(session: Session) -> None:
         with session.begin_nested():
             shop.outbox.add(session, Event(type="order.placed", key="inside"))
@@ -167,7 +169,7 @@ def test_a_flush_that_fails_in_a_savepoint_takes_the_savepoints_events_alone(sho
     assert (shop.orders(), shop.events()) == ([1], ["before", "after"])
 
 
-def test_on_a_connection_savepoints_are_the_databases_own_affair(shop: Shop):
+def test_events_follow_the_savepoints_of_a_connection(shop: Shop):
     with shop.engine.begin() as connection:
         shop.outbox.add(connection, Event(type="order.placed", key="1"))
         connection.execute(insert(Order).values(id=1))
@@ -178,7 +180,7 @@ def test_on_a_connection_savepoints_are_the_databases_own_affair(shop: Shop):
     assert agreed(shop) == [1]
 
 
-def test_a_savepoint_behind_the_back_of_the_session_is_refused(shop: Shop):
+def test_savepoint_unknown_to_the_session_is_refused(shop: Shop):
     with shop.session() as session, session.begin():
         savepoint = session.connection().begin_nested()
         with pytest.raises(TransactionRefused, match=r"session\.begin_nested"):
@@ -206,7 +208,7 @@ def test_data_and_events_agree_after_any_series_of_steps(postgres_shop: Shop, st
             if step == "begin":
                 session.begin_nested()
             elif step == "event":
-                # Its row is written by the connection: the session has nothing to flush.
+                # The connection writes the row of this event, so the session has nothing to flush.
                 shop.outbox.add(session, Event(type="order.placed", key=str(number)))
                 session.connection().execute(insert(Order).values(id=number))
             elif step in {"place", "flush"}:

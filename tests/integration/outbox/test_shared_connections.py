@@ -1,4 +1,4 @@
-"""Events that are inserted when they are added: of sessions on a Connection of their caller."""
+"""Events that are inserted when added: events of sessions on a Connection of their caller."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def order_and_event(shop: Service, session: Session, number: int = 1) -> None:
     shop.app.outbox.add(session, placed())
 
 
-def test_its_owner_may_commit_by_the_driver_between_two_events(shop: Service) -> None:
+def test_owner_may_commit_by_the_driver_between_two_events(shop: Service) -> None:
     with shop.engine.connect() as connection, Session(connection) as session:
         order_and_event(shop, session)
         raw(connection).commit()
@@ -59,9 +59,7 @@ def test_its_owner_may_commit_by_the_driver_between_two_events(shop: Service) ->
 
 
 @pytest.mark.parametrize("ends_by", ["commit", "rollback"])
-def test_its_owner_may_end_it_by_the_driver_before_its_session_commits(
-    shop: Service, ends_by: str
-) -> None:
+def test_owner_may_end_the_transaction_by_the_driver_first(shop: Service, ends_by: str) -> None:
     with shop.engine.connect() as connection, Session(connection) as session:
         order_and_event(shop, session)
         getattr(raw(connection), ends_by)()
@@ -70,7 +68,7 @@ def test_its_owner_may_end_it_by_the_driver_before_its_session_commits(
     assert counts(shop) == ((1, 1) if ends_by == "commit" else (0, 0))
 
 
-def test_an_object_does_not_outlive_an_event_whose_insert_was_the_last_statement(
+def test_object_is_lost_with_an_event_inserted_last(
     shop: Service,
 ) -> None:
     with shop.engine.connect() as connection, Session(connection) as session:
@@ -82,8 +80,10 @@ def test_an_object_does_not_outlive_an_event_whose_insert_was_the_last_statement
     assert counts(shop) == (0, 0)
 
 
-def test_an_object_is_written_before_its_event_in_a_block_of_the_driver(shop: Service) -> None:
-    """The session is closed without a commit: what it has executed stays, what waits is dropped."""
+def test_object_is_written_before_its_event_in_a_driver_block(shop: Service) -> None:
+    """The session is closed without a commit: executed statements stay, waiting objects are
+    dropped.
+    """
     with shop.engine.connect() as connection:
         connection.execute(text("SELECT 1"))
         with raw(connection).transaction(), Session(connection) as session:
@@ -103,7 +103,7 @@ def test_a_block_of_the_driver_undoes_an_object_with_its_event(shop: Service) ->
     assert counts(shop) == (0, 0)
 
 
-def test_the_transactions_of_a_session_follow_each_other_in_a_block_of_the_driver(
+def test_session_commits_several_times_in_a_block_of_the_driver(
     shop: Service,
 ) -> None:
     with shop.engine.connect() as connection:
@@ -118,7 +118,7 @@ def test_the_transactions_of_a_session_follow_each_other_in_a_block_of_the_drive
 
 
 @pytest.mark.parametrize("ends_by", ["commit", "rollback"])
-def test_its_session_may_go_on_when_its_owner_has_ended_it(shop: Service, ends_by: str) -> None:
+def test_session_may_continue_after_its_owner_ended_it(shop: Service, ends_by: str) -> None:
     with shop.engine.connect() as connection:
         connection.begin()
         session = Session(connection, join_transaction_mode="rollback_only")
@@ -131,7 +131,7 @@ def test_its_session_may_go_on_when_its_owner_has_ended_it(shop: Service, ends_b
 
 
 @pytest.mark.filterwarnings("ignore:transaction already deassociated")
-def test_the_rollback_of_another_database_says_nothing_of_the_events(
+def test_rollback_of_another_database_does_not_count_for_events(
     shop: Service, elsewhere: Engine
 ) -> None:
     with shop.engine.connect() as connection, elsewhere.connect() as other:
@@ -150,10 +150,10 @@ def test_the_rollback_of_another_database_says_nothing_of_the_events(
     assert counts(shop) == (0, 0)
 
 
-def test_an_event_that_its_owner_has_committed_by_the_driver_is_no_part_of_what_follows(
+def test_event_committed_by_the_driver_allows_a_second_database(
     shop: Service, elsewhere: Engine
 ) -> None:
-    """Nothing but the event would forbid the session to write in two databases."""
+    """Without the event, the session may write in two databases."""
     with shop.engine.connect() as connection:
         with Session(binds={Order: connection, Note: elsewhere}) as session:
             session.get_bind = _routed(session, connection)  # type: ignore[method-assign]
@@ -168,7 +168,7 @@ def test_an_event_that_its_owner_has_committed_by_the_driver_is_no_part_of_what_
         assert reading.scalar(text("SELECT count(*) FROM notes")) == 1
 
 
-def test_an_event_that_its_owner_has_rolled_back_is_no_part_of_what_follows(
+def test_event_rolled_back_by_its_owner_allows_second_database(
     shop: Service, elsewhere: Engine
 ) -> None:
     with shop.engine.connect() as connection:
@@ -184,7 +184,7 @@ def test_an_event_that_its_owner_has_rolled_back_is_no_part_of_what_follows(
     assert counts(shop) == (1, 0)
 
 
-def test_statements_in_another_database_say_nothing_of_the_events(
+def test_statements_in_another_database_do_not_affect_events(
     shop: Service, elsewhere: Engine
 ) -> None:
     with Session(binds={Order: shop.engine, Note: elsewhere}) as session:
@@ -197,7 +197,7 @@ def test_statements_in_another_database_say_nothing_of_the_events(
 
 
 def test_a_transaction_without_events_may_join_in_any_way(shop: Service) -> None:
-    """An AsyncSession whose last one had events, and had to be in control."""
+    """An AsyncSession whose last transaction had events, and had to be in control."""
 
     async def main() -> None:
         engine = create_async_engine(shop.engine.url)
@@ -217,7 +217,7 @@ def test_a_transaction_without_events_may_join_in_any_way(shop: Service) -> None
 
 
 def _routed(session: Session, connection: Connection | Engine) -> Callable[..., Any]:
-    """Lead what is of no class to the connection, as the events."""
+    """Route statements without a mapped class to the connection, as the events."""
     found = session.get_bind
 
     def get_bind(mapper: Any = None, **given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Statements that end a transaction, past SQLAlchemy: events neither get lost nor outlive data."""
+"""Statements that end a transaction without SQLAlchemy: no event is lost or outlives its data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events are refused when their transaction was rolled back without the session, and only then."""
+"""Events are refused only when their transaction was rolled back without the session."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def fail_in_block(session: Session, act: Callable[[], object]) -> None:
 
 
 def flush_early(shop: Service, session: Session) -> None:
-    """Write what waits: an event can be cancelled only when it is there."""
+    """Write the waiting events: an event can be cancelled only after it is written."""
     shop.app.outbox.cancel(session, uuid4())
 
 
 @contextmanager
 def marks_in(shop: Service) -> Iterator[list[str]]:
-    """Note the statements by which a transaction is marked, or asked for its marks."""
+    """Record the statements that set the marks of a transaction, or read them."""
     found: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -376,7 +376,7 @@ LOSSES = (
 
 
 @pytest.mark.parametrize("lose", LOSSES)
-def test_what_is_lost_without_the_session_refuses_the_commit(
+def test_rollback_without_the_session_refuses_the_commit(
     shop: Service, lose: Callable[[Service, Session], None]
 ) -> None:
     with pytest.raises(TransactionRefused, match=GONE), Session(shop.engine) as session:  # noqa: PT012
@@ -385,10 +385,10 @@ def test_what_is_lost_without_the_session_refuses_the_commit(
     assert counts(shop) == (0, 0)
 
 
-# Of the commit of a connection, its session does not hear.
+# A session gets no event for the commit of its connection.
 @pytest.mark.filterwarnings("ignore:transaction already deassociated")
 @pytest.mark.parametrize("lose", [each for each in LOSSES if each is not by_hand_before_the_commit])
-def test_so_it_does_where_the_connection_commits(
+def test_rollback_without_session_refuses_a_connection_commit(
     shop: Service, lose: Callable[[Service, Session], None]
 ) -> None:
     with pytest.raises(TransactionRefused, match=GONE), Session(shop.engine) as session:  # noqa: PT012
@@ -398,7 +398,9 @@ def test_so_it_does_where_the_connection_commits(
 
 
 @pytest.mark.parametrize("lose", [by_hand, by_hand_behind_another, written_by_hand])
-def test_so_it_does_in_two_phases(shop: Service, lose: Callable[[Service, Session], None]) -> None:
+def test_rollback_without_the_session_refuses_two_phases(
+    shop: Service, lose: Callable[[Service, Session], None]
+) -> None:
     with Session(shop.engine, twophase=True) as session:
         lose(shop, session)
         with pytest.raises(TransactionRefused, match=GONE):
@@ -548,7 +550,7 @@ def nested_around_all_and_then_by_the_driver(shop: Service, session: Session) ->
         behind_many_comments,
     ],
 )
-def test_what_leaves_events_and_their_data_is_committed(
+def test_transaction_that_keeps_events_and_data_is_committed(
     shop: Service, keep: Callable[[Service, Session], None]
 ) -> None:
     with Session(shop.engine) as session:
@@ -582,7 +584,7 @@ def test_a_session_takes_events_again_after_a_lost_transaction(shop: Service) ->
         (undone_by_hand_behind_the_event, ["mark", "look"]),
     ],
 )
-def test_the_server_is_asked_only_where_the_driver_does_not_tell(
+def test_marks_are_read_only_where_the_driver_has_no_answer(
     shop: Service, act: Callable[[Service, Session], None], asked: list[str]
 ) -> None:
     with marks_in(shop) as found, Session(shop.engine) as session:
@@ -591,7 +593,7 @@ def test_the_server_is_asked_only_where_the_driver_does_not_tell(
     assert found == asked
 
 
-def test_a_transaction_is_not_asked_for_what_could_be_undone_in_the_last_one(shop: Service) -> None:
+def test_marks_of_the_last_transaction_are_not_read(shop: Service) -> None:
     with Session(shop.engine) as session:
         undone_by_hand_behind_the_event(shop, session)
         session.commit()
@@ -604,9 +606,7 @@ def test_a_transaction_is_not_asked_for_what_could_be_undone_in_the_last_one(sho
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
-def test_a_statement_that_the_driver_does_not_send_begins_nothing(
-    shop: Service, driver: str
-) -> None:
+def test_statement_that_the_driver_does_not_send_begins_nothing(shop: Service, driver: str) -> None:
     engine = create_engine(shop.engine.url.set(drivername=f"postgresql+{driver}"))
     with Session(engine) as session:
         add(shop, session)
@@ -619,7 +619,7 @@ def test_a_statement_that_the_driver_does_not_send_begins_nothing(
     assert counts(shop) == (1, 1)
 
 
-def test_a_connection_that_is_cut_is_told_of_as_such(shop: Service) -> None:
+def test_cut_connection_raises_the_database_error(shop: Service) -> None:
     with Session(shop.engine) as session:
         add(shop, session)
         session.execute(text("SAVEPOINT mine"))
@@ -631,7 +631,7 @@ def test_a_connection_that_is_cut_is_told_of_as_such(shop: Service) -> None:
     assert counts(shop) == (0, 0)
 
 
-def test_so_it_is_where_its_commit_shows_it(shop: Service) -> None:
+def test_connection_cut_at_the_commit_raises_the_database_error(shop: Service) -> None:
     with Session(shop.engine) as session:
         by_hand_behind_another(shop, session)
         connection = session.connection()
@@ -652,7 +652,7 @@ def test_a_savepoint_without_events_connects_to_nothing(shop: Service) -> None:
         session.commit()
 
 
-def test_objects_that_are_flushed_with_the_commit_cost_no_question(shop: Service) -> None:
+def test_objects_flushed_with_the_commit_need_no_marks(shop: Service) -> None:
     with marks_in(shop) as found, Session(shop.engine) as session:
         add(shop, session)
         session.add(Order(id=1))
@@ -661,7 +661,7 @@ def test_objects_that_are_flushed_with_the_commit_cost_no_question(shop: Service
     assert counts(shop) == (1, 1)
 
 
-def test_a_connection_of_the_callers_that_is_rolled_back_takes_new_events(shop: Service) -> None:
+def test_rolled_back_connection_of_the_caller_takes_new_events(shop: Service) -> None:
     with shop.engine.connect() as connection:
         with Session(connection, join_transaction_mode="rollback_only") as session:
             data_then_event(shop, session)
@@ -673,7 +673,7 @@ def test_a_connection_of_the_callers_that_is_rolled_back_takes_new_events(shop: 
     assert counts(shop) == (1, 1)
 
 
-def test_a_connection_of_the_callers_may_be_committed_by_its_driver(shop: Service) -> None:
+def test_connection_of_the_caller_may_be_committed_by_its_driver(shop: Service) -> None:
     with shop.engine.connect() as connection:
         for number in (1, 3):
             session = Session(connection)
@@ -687,7 +687,7 @@ def test_a_connection_of_the_callers_may_be_committed_by_its_driver(shop: Servic
     assert counts(shop) == (4, 4)
 
 
-def test_a_connection_that_had_events_may_be_rolled_back_by_its_driver_before_others(
+def test_driver_may_roll_back_a_connection_after_its_events(
     shop: Service,
 ) -> None:
     with shop.engine.connect() as connection, Session(connection) as session:
@@ -704,8 +704,8 @@ def test_a_connection_that_had_events_may_be_rolled_back_by_its_driver_before_ot
     assert counts(shop) == (2, 2)
 
 
-def test_data_is_written_before_an_event_that_is_inserted_at_once(shop: Service) -> None:
-    """So the transaction has the locks of its rows when its events get their numbers."""
+def test_data_is_written_before_an_event_inserted_at_once(shop: Service) -> None:
+    """So that the transaction has the locks of its rows when its events get their numbers."""
     written: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -720,7 +720,7 @@ def test_data_is_written_before_an_event_that_is_inserted_at_once(shop: Service)
     assert written == ["orders", "shield_outbox"]
 
 
-def test_sessions_that_are_never_closed_are_forgotten_with_their_events(shop: Service) -> None:
+def test_unclosed_sessions_are_dropped_with_their_events(shop: Service) -> None:
     with shop.engine.connect() as connection:
         sessions = [Session(connection) for _ in range(4)]
         for number, session in enumerate(sessions):
@@ -732,9 +732,7 @@ def test_sessions_that_are_never_closed_are_forgotten_with_their_events(shop: Se
 
 
 @pytest.mark.parametrize("mode", ["conditional_savepoint", "create_savepoint", "control_fully"])
-def test_an_object_and_an_event_inserted_at_once_are_undone_together(
-    shop: Service, mode: Any
-) -> None:
+def test_object_and_event_inserted_at_once_are_undone_together(shop: Service, mode: Any) -> None:
     with shop.engine.connect() as connection:
         connection.execute(READ)
         with Session(connection, join_transaction_mode=mode) as session:
@@ -769,7 +767,7 @@ def test_a_pipeline_takes_events(shop: Service) -> None:
     assert counts(shop) == (1, 1)
 
 
-def test_an_object_does_not_outlive_an_event_that_was_inserted_at_once(shop: Service) -> None:
+def test_object_is_lost_with_an_event_inserted_at_once(shop: Service) -> None:
     with shop.engine.connect() as connection, Session(connection) as session:
         add(shop, session)
         session.execute(READ)
@@ -781,9 +779,7 @@ def test_an_object_does_not_outlive_an_event_that_was_inserted_at_once(shop: Ser
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
-def test_an_asynchronous_session_notices_a_rollback_of_the_driver(
-    shop: Service, driver: str
-) -> None:
+def test_asynchronous_session_detects_a_rollback_of_the_driver(shop: Service, driver: str) -> None:
     async def lose() -> None:
         engine = create_async_engine(shop.engine.url.set(drivername=f"postgresql+{driver}"))
         async with AsyncSession(engine) as session:
@@ -800,7 +796,7 @@ def test_an_asynchronous_session_notices_a_rollback_of_the_driver(
 
 
 def test_a_savepoint_by_hand_may_be_rolled_back_after_an_error(shop: Service) -> None:
-    """asyncpg does not say that its transaction has failed: the mark fails, and nothing else."""
+    """asyncpg does not report that its transaction has failed: only the mark fails."""
 
     async def lose() -> None:
         engine = create_async_engine(shop.engine.url.set(drivername="postgresql+asyncpg"))
@@ -819,8 +815,8 @@ def test_a_savepoint_by_hand_may_be_rolled_back_after_an_error(shop: Service) ->
     assert counts(shop) == (0, 0)
 
 
-def test_no_event_is_inserted_where_asyncpg_commits_each_statement(shop: Service) -> None:
-    """SQLAlchemy begins no other transaction there when the driver has rolled one back."""
+def test_event_is_refused_where_asyncpg_commits_each_statement(shop: Service) -> None:
+    """SQLAlchemy does not begin another transaction there after a rollback by the driver."""
 
     def lose(connection: Connection) -> None:
         with Session(connection) as session:
@@ -839,7 +835,7 @@ def test_no_event_is_inserted_where_asyncpg_commits_each_statement(shop: Service
     assert counts(shop) == (0, 0)
 
 
-def test_an_asynchronous_session_takes_no_event_in_a_block_of_the_driver(shop: Service) -> None:
+def test_async_session_takes_no_event_in_a_block_of_the_driver(shop: Service) -> None:
     async def lose() -> None:
         engine = create_async_engine(shop.engine.url.set(drivername="postgresql+psycopg"))
         async with AsyncSession(engine) as session:
@@ -855,7 +851,7 @@ def test_an_asynchronous_session_takes_no_event_in_a_block_of_the_driver(shop: S
     assert counts(shop) == (1, 0)
 
 
-def test_on_sqlite_nothing_is_asked_and_nothing_refused(tmp_path: Path) -> None:
+def test_sqlite_transaction_has_no_marks_and_no_refusals(tmp_path: Path) -> None:
     """The SQLite driver does not report transactions, and no mark is set."""
     url = migrated_sqlite(tmp_path / "shop.db", shards=4)
     engine = create_engine(url)

@@ -1,4 +1,4 @@
-"""A missing event is handed over to the one group that lacks it, out of its upstream's outbox."""
+"""A missing event is handed over from its upstream's outbox to the group that lacks it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MISSING = Verdict.MISSING_DOWNSTREAM
 HANDED_OVER = (MISSING, RepairAction.HAND_OVER)
 PLAIN = Policy(services=BOTH)
 OWN = ("seq", "received_at", "due_at", "settled_at", "status", "attempts")
-"""Of a row that a worker has dealt with, and of one that has just come: what differs."""
+"""The columns that differ between a row that a worker has settled and a new row."""
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def write(pair: Pair, *events: dict[str, Any]) -> None:
             pair.orders.app.outbox.add(session, Event(type="orders.placed", **given))
 
 
-def test_a_missing_event_is_stored_as_if_it_had_just_been_received(pair: Pair):
+def test_missing_event_is_stored_as_a_newly_received_one(pair: Pair):
     headers = {"tenant": "a", "place": "Zürich"}
     write(pair, {"key": "k", "biz_key": "b1", "payload": {"pin": "é"}, "headers": headers}, {})
     pair.work()
@@ -85,7 +85,7 @@ def test_a_missing_event_is_stored_as_if_it_had_just_been_received(pair: Pair):
     assert len(pair.stock.effects("mail")) == 2
 
 
-def test_each_group_that_lacks_an_event_gets_its_own_row_and_no_other_does(pair: Pair):
+def test_only_groups_that_lack_an_event_get_a_row(pair: Pair):
     pair.write(3)
     pair.work()
     pair.lose_inbox_rows("stock", "mail")
@@ -101,7 +101,7 @@ def test_each_group_that_lacks_an_event_gets_its_own_row_and_no_other_does(pair:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_what_groups_lack_and_the_topic_too_has_its_effects_once(pair: Pair, at_once: bool):
+def test_event_absent_from_groups_and_topic_has_its_effects_once(pair: Pair, at_once: bool):
     pair.write(3)
     pair.work()
     pair.lose_inbox_rows("stock", "mail")
@@ -123,7 +123,7 @@ def test_what_groups_lack_and_the_topic_too_has_its_effects_once(pair: Pair, at_
     assert Counter(pair.stock.effects()) == Counter({"k0": 2, "k1": 2, "k2": 2})
 
 
-def test_a_second_repair_changes_nothing_before_and_after_the_effects(pair: Pair):
+def test_second_repair_before_or_after_effects_changes_nothing(pair: Pair):
     pair.write(3)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -140,7 +140,7 @@ def test_a_second_repair_changes_nothing_before_and_after_the_effects(pair: Pair
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_what_came_late_is_not_handed_over(pair: Pair, dry_run: bool):
+def test_late_event_is_not_handed_over(pair: Pair, dry_run: bool):
     pair.write(2)
     pair.work()
 
@@ -151,8 +151,8 @@ def test_what_came_late_is_not_handed_over(pair: Pair, dry_run: bool):
 
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
-def test_what_comes_while_it_is_handed_over_is_stored_once(pair: Pair, level: str):
-    """The consumer has stored it by the time of the INSERT, in a transaction that is still open."""
+def test_event_received_during_its_hand_over_is_stored_once(pair: Pair, level: str):
+    """The consumer has stored the event before the INSERT, in a transaction that is still open."""
     set_level = f"-c default_transaction_isolation={level.replace(' ', chr(92) + ' ')}"
     stock_url = pair.stock.engine.url.update_query_dict({"options": set_level})
     pair.write(2)
@@ -181,12 +181,12 @@ def test_what_comes_while_it_is_handed_over_is_stored_once(pair: Pair, level: st
 
 
 @pytest.mark.parametrize("deadlocks", [1, 2])
-def test_a_deadlock_with_a_consumer_is_gone_the_next_time(
+def test_deadlock_with_a_consumer_is_retried(
     pair: Pair,
     deadlocks: int,
     caplog: pytest.LogCaptureFixture,
 ):
-    """The consumer stores the same two events the other way round, in a transaction of its own."""
+    """The consumer stores the same two events in reverse order, in a transaction of its own."""
     pair.write(2)
     pair.work()
     kept = pair.received("stock")
@@ -197,13 +197,14 @@ def test_a_deadlock_with_a_consumer_is_gone_the_next_time(
     def consume() -> None:
         for number in range(deadlocks):
             with pair.stock.engine.connect() as consumer:
-                # The server ends the one that finds the deadlock: this one is not to look for it.
+                # The server aborts the transaction that detects the deadlock: this one must not
+                # check for it.
                 consumer.exec_driver_sql("SET LOCAL deadlock_timeout = '60s'")
                 insert_row(consumer, kept[1])
                 stored.release()
                 inserting.acquire(timeout=20)
                 wait_until_blocked(pair)
-                # The repair waits for the second event, and this waits for the first.
+                # The repair waits for the second event, and this transaction waits for the first.
                 insert_row(consumer, kept[0])
                 is_last = number == deadlocks - 1
                 consumer.commit() if is_last else consumer.rollback()
@@ -214,7 +215,7 @@ def test_a_deadlock_with_a_consumer_is_gone_the_next_time(
     consuming.start()
 
     def look(text: str) -> None:
-        """Let the repair store only what the consumer has begun to store."""
+        """Let the repair store events only after the consumer has begun to store them."""
         if text.startswith("INSERT INTO shield_inbox") and "unnest" in text:
             stored.acquire(timeout=20)
             inserting.release()
@@ -240,7 +241,7 @@ def insert_row(connection: Any, row: dict[str, Any]) -> None:
 
 
 def wait_until_blocked(pair: Pair) -> None:
-    """Wait until a transaction in this database waits for another one's row."""
+    """Wait until a transaction in this database waits for a row of another transaction."""
     waiting = (
         "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) "
         "WHERE locktype = 'transactionid' AND NOT granted AND datname = current_database()"
@@ -251,7 +252,7 @@ def wait_until_blocked(pair: Pair) -> None:
         time.sleep(0.01)
 
 
-def test_deadlocks_without_end_end_the_repair(pair: Pair, monkeypatch: pytest.MonkeyPatch):
+def test_repeated_deadlocks_end_the_repair(pair: Pair, monkeypatch: pytest.MonkeyPatch):
     pair.write(1)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -271,7 +272,7 @@ def test_deadlocks_without_end_end_the_repair(pair: Pair, monkeypatch: pytest.Mo
     assert pair.received("stock") == []
 
 
-def test_a_tombstone_is_left_as_it_is(pair: Pair):
+def test_tombstone_is_left_unchanged(pair: Pair):
     pair.write(2)
     pair.work()
     pair.stock.execute("UPDATE shield_inbox SET status = 'FENCED' WHERE consumer_group = 'stock'")
@@ -310,7 +311,7 @@ def test_an_event_whose_outbox_row_has_moved_is_left_alone(
     assert report.repaired == {HANDED_OVER: Repaired(done=1).plus(moved)}
 
 
-def test_a_locked_outbox_row_is_read_all_the_same(pair: Pair):
+def test_locked_outbox_row_is_read_anyway(pair: Pair):
     """So that a second repair does not store later events before the first has stored this one."""
     pair.write(2)
     pair.work()
@@ -323,7 +324,7 @@ def test_a_locked_outbox_row_is_read_all_the_same(pair: Pair):
     assert report.repaired == {HANDED_OVER: Repaired(done=2)}
 
 
-def test_it_is_on_the_record_of_the_service_that_got_the_events(pair: Pair):
+def test_hand_over_is_audited_in_the_receiving_service(pair: Pair):
     pair.write(3)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -358,16 +359,18 @@ def test_a_dry_run_writes_nothing(pair: Pair):
 
 
 def assert_reads(statement: str) -> None:
-    """A statement writes nothing, and reads no payload."""
+    """The statement does not write, and does not read a payload."""
     assert statement.startswith("SELECT"), statement
     assert "shield_outbox.payload," not in statement
 
 
-# --- what the group does not take ----------------------------------------------------------------
+# --- what the group does not accept --------------------------------------------------------------
 
 
-def test_another_event_with_the_business_key_is_an_operators_to_settle(pair: Pair):
-    """The first one is purged in the outbox, whose unique key has forgotten it, and received."""
+def test_other_event_of_the_business_key_is_left_to_an_operator(pair: Pair):
+    """The first event is purged from the outbox, whose unique key no longer has it, and is
+    received.
+    """
     write(pair, {"key": "a", "biz_key": "b1"}, {"key": "b", "biz_key": "b2"})
     pair.work()
     pair.orders.execute("DELETE FROM shield_outbox")
@@ -386,8 +389,8 @@ def test_another_event_with_the_business_key_is_an_operators_to_settle(pair: Pai
     assert "shieldtx dead list --status PARKED" in BUSINESS_KEY
 
 
-def test_of_missing_events_with_one_business_key_the_first_is_handed_over(pair: Pair):
-    """An outbox forbids that, unless its unique index is gone."""
+def test_first_missing_event_of_a_business_key_is_handed_over(pair: Pair):
+    """An outbox prevents such events, unless its unique index is missing."""
     write(pair, *({"key": name, "biz_key": name} for name in "abc"))
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -403,7 +406,7 @@ def test_of_missing_events_with_one_business_key_the_first_is_handed_over(pair: 
     assert [row["key"] for row in pair.received("stock")] == ["a", "c"]
 
 
-def test_a_business_key_of_another_source_group_or_type_does_not_matter(pair: Pair):
+def test_business_key_of_other_source_group_or_type_is_ignored(pair: Pair):
     write(pair, {"key": "a", "biz_key": "b1"})
     pair.work()
     (kept,) = pair.received("mail")
@@ -420,7 +423,7 @@ def test_a_business_key_of_another_source_group_or_type_does_not_matter(pair: Pa
     assert tried.repaired == report.repaired == {HANDED_OVER: Repaired(done=1)}
 
 
-def test_an_event_that_the_database_refuses_holds_up_no_other(
+def test_event_that_the_database_refuses_blocks_no_other(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ):
     write(pair, *({"key": f"k{n}", "payload": {"pin": f"hunter{n}"}} for n in range(5)))
@@ -439,7 +442,7 @@ def test_an_event_that_the_database_refuses_holds_up_no_other(
     assert len(audited(pair.stock)) == 4
 
 
-def test_letters_that_the_database_of_the_group_does_not_have_hold_up_no_other(pair: Pair):
+def test_unencodable_characters_block_no_other_event(pair: Pair):
     names = ("Müller", "Łódź", "Søren")
     write(pair, *({"key": name, "biz_key": name, "payload": name} for name in names))
     pair.work()
@@ -459,7 +462,7 @@ def test_letters_that_the_database_of_the_group_does_not_have_hold_up_no_other(p
         assert stored == [(name, json.dumps(name, ensure_ascii=False)) for name in names[::2]]
 
 
-# --- how old it may be, and who else has it ------------------------------------------------------
+# --- the age of an event, and which other services have it ---------------------------------------
 
 
 def test_only_the_retention_of_the_receiving_service_counts(pair: Pair):
@@ -479,8 +482,8 @@ def test_only_the_retention_of_the_receiving_service_counts(pair: Pair):
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_an_event_that_was_sent_again_is_as_old_as_its_first_copy_may_be(pair: Pair, dry_run: bool):
-    """As one that was absent from the topic: the group had it, and has purged it since."""
+def test_event_sent_again_has_the_age_of_its_first_copy(pair: Pair, dry_run: bool):
+    """As an event absent from the topic: the group had received it, and has purged it since."""
     write(pair, {"key": "again"}, {"key": "delayed"}, {"key": "again and young"})
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -498,7 +501,7 @@ def test_an_event_that_was_sent_again_is_as_old_as_its_first_copy_may_be(pair: P
     assert report.repaired == {HANDED_OVER: Repaired(done=2)}
 
 
-def test_events_of_a_topic_that_is_for_others_too_are_handed_over(pair: Pair):
+def test_events_of_a_topic_with_other_readers_are_handed_over(pair: Pair):
     pair.write(2)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -509,7 +512,7 @@ def test_events_of_a_topic_that_is_for_others_too_are_handed_over(pair: Pair):
     assert report.repaired == {HANDED_OVER: Repaired(done=2)}
 
 
-def test_a_service_that_is_not_in_the_file_gets_no_copy_of_what_it_has_purged(
+def test_service_outside_the_file_gets_no_copy_of_purged_events(
     make_service: Callable[..., Service],
 ):
     """The file names orders and mail, and stock keeps its inbox for a day."""
@@ -566,13 +569,12 @@ def test_a_service_that_is_not_in_the_file_gets_no_copy_of_what_it_has_purged(
     assert (len(stock.effects()), len(mail.effects())) == (4, 4)
 
 
-# --- two at once ---------------------------------------------------------------------------------
+# --- two concurrent repairs ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("batch", [3, 500])
-def test_of_two_repairs_at_once_each_event_is_handed_over_by_one_and_in_order(
-    pair: Pair, batch: int
-):
+def test_two_concurrent_repairs_hand_each_event_over_once(pair: Pair, batch: int):
+    """The events of each key stay in order."""
     pair.write(20)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -599,8 +601,8 @@ def test_of_two_repairs_at_once_each_event_is_handed_over_by_one_and_in_order(
     assert len(pair.stock.effects("stock")) == 20
 
 
-def test_a_repair_waits_for_the_one_before_it_and_then_has_nothing_to_do(pair: Pair):
-    """The first has stored the first of two events of a key when the second comes."""
+def test_repair_waits_for_the_first_and_then_changes_nothing(pair: Pair):
+    """The first repair has stored one of two events of a key when the second repair starts."""
     pair.write(4)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -633,7 +635,8 @@ def test_a_repair_waits_for_the_one_before_it_and_then_has_nothing_to_do(pair: P
     assert order(pair, "k0") == [row["event_id"] for row in pair.sent() if row["key"] == "k0"]
 
 
-def test_what_another_repair_hands_over_meanwhile_is_needless_and_not_overtaken(pair: Pair):
+def test_event_handed_over_by_another_repair_counts_as_needless(pair: Pair):
+    """Later events do not overtake the event."""
     pair.write(4)
     pair.work()
     pair.lose_inbox_rows("stock")

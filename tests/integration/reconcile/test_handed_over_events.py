@@ -1,4 +1,4 @@
-"""What becomes of an event that a repair has handed over: the same as of any received one."""
+"""An event that a repair has handed over is processed as any received event."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pair(make_service: Callable[..., Service]) -> Pair:
 
 
 def hand_over_all(pair: Pair) -> None:
-    """Lose what stock has received, and hand it over."""
+    """Lose the events that stock has received, and hand them over."""
     pair.work()
     pair.lose_inbox_rows("stock")
     missing = pair.missing("stock")
@@ -63,7 +63,7 @@ def test_a_refused_event_is_rolled_back_and_compensated(pair: Pair):
     assert pair.orders.effects("compensated") == ["k0"]
 
 
-def test_a_failed_attempt_is_made_again_and_all_of_it_is_traced(pair: Pair):
+def test_failed_attempt_is_retried_and_each_step_is_traced(pair: Pair):
     pair.write(1)
     hand_over_all(pair)
     failures = [ConnectionError("away"), ConnectionError("away")]
@@ -138,7 +138,7 @@ def test_a_type_without_a_handler_waits_and_is_never_given_up(
 
 
 def test_payloads_are_read_a_few_at_a_time(pair: Pair, monkeypatch: pytest.MonkeyPatch):
-    """Of 40 MB no more are held at once than the drivers' copies of one part."""
+    """Of 40 MB, memory holds at most the drivers' copies of one part."""
     with pair.orders.transaction() as session:
         for n in range(40):
             payload = {"n": n, "scan": "x" * (MB - 1000)}

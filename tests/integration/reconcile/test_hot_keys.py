@@ -1,4 +1,4 @@
-"""A repair of many events of few keys does not read again what it has done itself."""
+"""A repair of many events of few keys does not read the rows that it has written."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write_and_receive(pair: Pair) -> None:
 
 
 def failed(pair: Pair) -> list[ListedRow]:
-    """As if attempts had no answer, and the last one was refused: nothing was undone."""
+    """Fail the events as if attempts had no answer and the last was refused: nothing was undone."""
     pair.orders.execute(
         "UPDATE shield_outbox SET status = 'FAILED', settled_at = now(), last_error = 'refused', "
         "unconfirmed = true"
@@ -66,7 +66,7 @@ def failed(pair: Pair) -> list[ListedRow]:
 
 @contextmanager
 def counting_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
-    """Count what databases send of arrivals and siblings."""
+    """Count the rows of arrivals and siblings that databases return."""
     number = Counter[str]()
 
     def counted(name: str) -> Callable[..., Iterator[Any]]:
@@ -86,7 +86,7 @@ def counting_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 
 
 def after_batch(number: int, act: Callable[[], None]) -> Callable[[str], None]:
-    """Do something once so many batches have been stored, but for their audit."""
+    """Act once, after the given number of batches is stored, and before the audit of the last."""
     batches: list[str] = []
 
     def look(statement: str) -> None:
@@ -99,7 +99,7 @@ def after_batch(number: int, act: Callable[[], None]) -> Callable[[str], None]:
 
 
 @pytest.mark.parametrize("out_of_order", [True, False])
-def test_what_was_handed_over_is_not_read_again(
+def test_handed_over_events_are_not_read_again(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, out_of_order: bool
 ):
     pair.work()
@@ -130,7 +130,7 @@ def test_a_later_event_is_seen_after_many_batches_of_its_key(pair: Pair, out_of_
         assert report.refused == {(MISSING, OVERTAKEN): NUMBER - 10}
 
 
-def test_what_was_overtaken_at_first_is_read_once(pair: Pair, monkeypatch: pytest.MonkeyPatch):
+def test_initially_overtaken_events_are_read_once(pair: Pair, monkeypatch: pytest.MonkeyPatch):
     pair.work()
     pair.lose_inbox_rows("stock")
     missing = pair.missing("stock")
@@ -145,7 +145,7 @@ def test_what_was_overtaken_at_first_is_read_once(pair: Pair, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("out_of_order", [True, False])
-def test_what_was_replayed_is_not_read_again(
+def test_replayed_events_are_not_read_again(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, out_of_order: bool
 ):
     with counting_rows(monkeypatch) as rows:
@@ -172,7 +172,7 @@ def test_a_later_event_is_seen_after_many_replays_of_its_key(pair: Pair, out_of_
         assert report.refused == {(PARKED, AFTER_LATER_ONES): NUMBER - 10}
 
 
-def test_what_was_published_again_is_not_read_before_each_batch(
+def test_events_published_again_are_not_read_before_each_batch(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ):
     pair.work()

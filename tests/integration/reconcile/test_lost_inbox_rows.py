@@ -1,4 +1,4 @@
-"""Events that a service may have handled, though its inbox lacks their rows: no way sends them."""
+"""Events that a service may have handled without an inbox row: no repair sends them."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def policy(**whole_since: datetime) -> Policy:
 
 @pytest.mark.parametrize("dry_run", [True, False])
 @pytest.mark.parametrize("way", WAYS)
-def test_an_event_is_not_sent_whose_first_copy_may_be_older_than_an_inbox_is_whole(
+def test_event_possibly_older_than_a_complete_inbox_is_not_sent(
     pair: Pair, way: RepairAction, dry_run: bool
 ):
     write_one_by_one(pair, 3)
     pair.work()
     pair.stock.execute("DELETE FROM shield_inbox")
     verdict, status = WAYS[way]
-    # The last copy of each was sent a moment ago, the first one of k1 may be of nine days ago.
+    # The last copy of each was just sent; the first copy of k1 may be nine days old.
     pair.orders.execute(
         "UPDATE shield_outbox SET unconfirmed = true, status = CAST(:status AS text), "
         "settled_at = CASE WHEN CAST(:status AS text) <> 'PROCESSING' THEN now() END, "
@@ -61,7 +61,7 @@ def test_an_event_is_not_sent_whose_first_copy_may_be_older_than_an_inbox_is_who
     assert done.done == 2
 
 
-def test_an_event_is_handed_over_to_a_service_whose_own_inbox_is_whole(pair: Pair):
+def test_event_is_handed_over_to_a_service_with_a_complete_inbox(pair: Pair):
     pair.write(2)
     pair.work()
     pair.lose_inbox_rows("stock")

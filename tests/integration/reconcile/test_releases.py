@@ -39,7 +39,7 @@ def pair(make_service: Callable[..., Service]) -> Pair:
 
 
 def strand(service: Service, days: float, *, group: str = "stock") -> list[ListedRow]:
-    """Leave events as a relay does that ended after it had sent them, some days ago."""
+    """Leave events as a relay does that died after it had sent them, some days ago."""
     service.execute(
         "UPDATE shield_outbox SET status = 'PROCESSING', settled_at = NULL, attempts = 1, "
         "lease_token = gen_random_uuid(), lease_until = now() - :age, created_at = now() - :age, "
@@ -63,7 +63,9 @@ def stuck(service: Service, group: str = "stock") -> list[ListedRow]:
 
 @pytest.mark.parametrize("dry_run", [True, False])
 @pytest.mark.parametrize("forgetful", ["stock", "orders"])
-def test_what_a_group_may_have_purged_is_not_released(pair: Pair, forgetful: str, dry_run: bool):
+def test_event_that_a_group_may_have_purged_is_not_released(
+    pair: Pair, forgetful: str, dry_run: bool
+):
     pair.write(2)
     pair.work()
     found = strand(pair.orders, 10)
@@ -78,7 +80,7 @@ def test_what_a_group_may_have_purged_is_not_released(pair: Pair, forgetful: str
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_what_all_groups_know_still_is_released(pair: Pair, dry_run: bool):
+def test_event_that_all_groups_still_have_is_released(pair: Pair, dry_run: bool):
     pair.write(2)
     pair.work()
     found = strand(pair.orders, 6)
@@ -94,9 +96,9 @@ def test_what_all_groups_know_still_is_released(pair: Pair, dry_run: bool):
 
 @pytest.mark.parametrize("dry_run", [True, False])
 @pytest.mark.parametrize("compensated", [True, False])
-def test_what_was_taken_back_is_not_released(pair: Pair, compensated: bool, dry_run: bool):
+def test_event_that_was_taken_back_is_not_released(pair: Pair, compensated: bool, dry_run: bool):
     pair.refuse_all(1)
-    if not compensated:  # as if the rollbacks were still on their way
+    if not compensated:  # as if the rollbacks had not arrived yet
         pair.orders.execute("DELETE FROM shield_inbox")
     found = strand(pair.orders, 0.1)
     pair.stock.execute("DELETE FROM shield_inbox WHERE consumer_group = 'stock'")
@@ -109,7 +111,7 @@ def test_what_was_taken_back_is_not_released(pair: Pair, compensated: bool, dry_
     assert "`shieldtx trace`" in not_released(TAKEN_BACK)
 
 
-def test_what_a_person_has_discarded_is_not_released(pair: Pair, monkeypatch: Any):
+def test_event_that_an_operator_discarded_is_not_released(pair: Pair, monkeypatch: Any):
     pair.write(2)
     pair.work()
     found = strand(pair.orders, 0.1)
@@ -123,8 +125,8 @@ def test_what_a_person_has_discarded_is_not_released(pair: Pair, monkeypatch: An
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_an_event_whose_owed_rollback_is_raised_is_not_released(pair: Pair, dry_run: bool):
-    """The rollback is raised first, in whichever order the run has listed the two."""
+def test_event_whose_missing_rollback_is_raised_is_not_released(pair: Pair, dry_run: bool):
+    """The rollback is raised first, in any order in which the run has listed the two."""
     pair.refuse_all(1)
     pair.stock.execute("DELETE FROM shield_outbox")
     pair.orders.execute("DELETE FROM shield_inbox")
@@ -141,7 +143,7 @@ def test_an_event_whose_owed_rollback_is_raised_is_not_released(pair: Pair, dry_
     assert report.repaired == {raised: Repaired(done=1)}
 
 
-def test_a_rollback_that_comes_between_two_batches_of_releases_is_heeded(pair: Pair):
+def test_rollback_between_two_batches_prevents_the_release(pair: Pair):
     pair.refuse_all(2)
     pair.orders.execute("DELETE FROM shield_inbox")
     pair.stock.execute("UPDATE shield_outbox SET status = 'DISCARDED'")
@@ -161,16 +163,14 @@ def test_a_rollback_that_comes_between_two_batches_of_releases_is_heeded(pair: P
 
 
 @pytest.mark.parametrize(("days", "is_released"), [(6, True), (10, False)])
-def test_a_rollback_is_released_while_all_groups_know_it(
-    pair: Pair, days: float, is_released: bool
-):
+def test_rollback_is_released_while_all_groups_have_it(pair: Pair, days: float, is_released: bool):
     pair.refuse_all(1)
     found = strand(pair.stock, days, group="orders")
 
     report = pair.repair(found, policy=kept_for(7, "orders"))
     pair.work()
 
-    # Each of the two groups has written one.
+    # Each of the two groups has written a rollback.
     assert report.repaired == ({RELEASED: Repaired(done=2)} if is_released else {})
     assert list(report.refused) == ([] if is_released else [(STUCK, not_released(TOO_OLD))])
     assert len(pair.orders.effects("compensated")) == 1
@@ -187,7 +187,7 @@ def test_a_rollback_is_released_while_all_groups_know_it(
     ],
     ids=["delayed", "refused before", "taken over", "due long ago", "at once"],
 )
-def test_an_event_with_a_chosen_delay_is_as_old_as_its_earliest_copy(
+def test_delayed_event_has_the_age_of_its_earliest_copy(
     pair: Pair, changes: str, is_released: bool
 ):
     pair.write(1)
@@ -211,7 +211,7 @@ def test_an_event_that_is_gone_or_settled_has_changed(pair: Pair):
     assert pair.repair(found, policy=CAREFUL).repaired == {RELEASED: Repaired(changed=2)}
 
 
-# --- how an operator settles what is not released -------------------------------------------------
+# --- how an operator settles events that are not released -----------------------------------------
 
 
 def statement_of_the_docs() -> str:
@@ -221,7 +221,7 @@ def statement_of_the_docs() -> str:
 
 
 @pytest.mark.parametrize("status", ["PROCESSED", "FAILED"])
-def test_what_is_not_released_is_settled_by_the_statement_of_the_docs(pair: Pair, status: str):
+def test_statement_of_the_docs_settles_events_not_released(pair: Pair, status: str):
     pair.write(2)
     strand(pair.orders, 10)
     event_id = pair.sent()[0]["event_id"]
@@ -259,8 +259,8 @@ def strand_attempts(pair: Pair, group: str) -> list[ListedRow]:
     ]
 
 
-def test_an_attempt_of_any_age_is_released_and_has_its_effect_once(pair: Pair):
-    """No purge removes an open row, so that its group knows the event for as long as it is open."""
+def test_attempt_of_any_age_is_released_with_one_effect(pair: Pair):
+    """No purge removes an open row, so its group has the event while the row is open."""
     pair.write(1)
     pair.work()
     found = strand_attempts(pair, "stock")
@@ -272,7 +272,7 @@ def test_an_attempt_of_any_age_is_released_and_has_its_effect_once(pair: Pair):
     assert pair.stock.effects("stock") == ["k0"]
 
 
-def test_an_attempt_of_an_event_that_was_taken_back_is_compensated_after_its_effect(
+def test_attempt_of_an_event_taken_back_is_compensated_later(
     make_service: Callable[..., Service],
 ):
     pair = Pair(make_service)
@@ -288,7 +288,7 @@ def test_an_attempt_of_an_event_that_was_taken_back_is_compensated_after_its_eff
     pair.refuse = True
     drain(pair.stock.app.build_consumer("mail"))
     pair.refuse = False
-    # Its lease is not over for the workers: the rollback comes while the attempt is open.
+    # Workers see a running lease: the rollback arrives while the attempt is open.
     pair.stock.execute(
         "UPDATE shield_inbox SET due_at = now() + interval '1 day' WHERE consumer_group = 'stock'"
     )

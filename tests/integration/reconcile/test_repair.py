@@ -1,4 +1,4 @@
-"""A repair mends what a run has found: once, on the record, and nothing that has moved since."""
+"""A repair repairs the findings of a run: once, audited, and nothing that changed since."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pair(make_service: Callable[..., Service]) -> Pair:
 # --- published again ------------------------------------------------------------------------------
 
 
-def test_an_absent_event_is_published_again_and_has_its_effect_once(pair: Pair):
+def test_absent_event_is_published_again_with_one_effect(pair: Pair):
     pair.write(5)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -71,7 +71,7 @@ def test_a_second_repair_changes_nothing(pair: Pair):
     assert len(pair.audits(pair.orders)) == 1
 
 
-def test_what_is_published_again_by_then_has_changed(pair: Pair):
+def test_event_already_published_again_counts_as_changed(pair: Pair):
     pair.write(2)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -99,7 +99,7 @@ def test_a_requeued_event_blocks_no_other(pair: Pair):
     assert sorted(pair.stock.effects("stock")) == ["k0", "k0", "k1", "k1", "k2", "k2"]
 
 
-def test_an_event_that_is_gone_from_the_outbox_has_changed(pair: Pair):
+def test_event_gone_from_the_outbox_counts_as_changed(pair: Pair):
     pair.write(2)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -109,7 +109,7 @@ def test_an_event_that_is_gone_from_the_outbox_has_changed(pair: Pair):
     assert pair.repair(found).repaired == {ABSENT: Repaired(changed=2)}
 
 
-def test_rows_that_may_be_purged_elsewhere_are_left_to_an_operator(pair: Pair):
+def test_rows_possibly_purged_elsewhere_are_left_to_an_operator(pair: Pair):
     pair.write(2)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -131,7 +131,7 @@ def test_a_missing_rollback_is_published_again(pair: Pair):
     missing = [
         listed(Verdict.MISSING_DOWNSTREAM, sent=rollback, group="orders") for rollback in rollbacks
     ]
-    # What a service of the file may have purged, all groups would get.
+    # All groups would receive events that a service of the file may have purged.
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     old = Policy(services=BOTH, young_since={"stock": tomorrow})
 
@@ -144,7 +144,7 @@ def test_a_missing_rollback_is_published_again(pair: Pair):
     assert pair.repair(missing).repaired == {MISSING: Repaired(needless=len(rollbacks))}
 
 
-# --- rollbacks that are owed ----------------------------------------------------------------------
+# --- missing rollbacks ----------------------------------------------------------------------------
 
 
 def test_a_missing_rollback_is_written_as_by_the_consumer(pair: Pair):
@@ -171,7 +171,7 @@ def test_a_missing_rollback_is_written_as_by_the_consumer(pair: Pair):
     assert pair.orders.inbox() == {"PROCESSED": 1}
 
 
-def test_two_repairs_never_raise_two_rollbacks_not_even_after_a_purge(pair: Pair):
+def test_two_repairs_raise_one_rollback_even_after_a_purge(pair: Pair):
     found = owed(pair, 2, "stock")
     pair.repair(found)
     first = pair.stock.rows("SELECT event_id FROM shield_outbox ORDER BY 1")
@@ -186,7 +186,7 @@ def test_two_repairs_never_raise_two_rollbacks_not_even_after_a_purge(pair: Pair
     assert len(pair.orders.effects("compensated")) == 2
 
 
-def test_one_rollback_speaks_for_all_groups_of_a_service(pair: Pair):
+def test_one_rollback_covers_all_groups_of_a_service(pair: Pair):
     found = owed(pair, 2, "stock", "mail")
 
     report = pair.repair(found)
@@ -195,7 +195,7 @@ def test_one_rollback_speaks_for_all_groups_of_a_service(pair: Pair):
     assert pair.stock.outbox() == {"INIT": 2}
 
 
-def test_a_rollback_that_is_there_is_not_raised(pair: Pair):
+def test_existing_rollback_is_not_raised(pair: Pair):
     pair.refuse = True
     pair.write(2)
     pair.work()
@@ -209,7 +209,7 @@ def test_a_rollback_that_is_there_is_not_raised(pair: Pair):
     assert pair.stock.rows("SELECT event_id, status FROM shield_outbox ORDER BY 1") == before
 
 
-def test_the_id_of_a_missing_rollback_is_a_uuid7_of_its_events_time(pair: Pair):
+def test_id_of_a_missing_rollback_has_the_time_of_its_event(pair: Pair):
     pair.write(1)
     (sent,) = pair.sent()
 
@@ -225,7 +225,7 @@ def test_the_id_of_a_missing_rollback_is_a_uuid7_of_its_events_time(pair: Pair):
 
 
 def strand(pair: Pair, table: str, lease_until: str) -> None:
-    """Leave rows as a process does that died at work."""
+    """Leave rows as a process does that died while it processed them."""
     service = pair.orders if table == "shield_outbox" else pair.stock
     service.execute(
         f"UPDATE {table} SET status = 'PROCESSING', settled_at = NULL, attempts = 1, "
@@ -234,7 +234,7 @@ def strand(pair: Pair, table: str, lease_until: str) -> None:
 
 
 @pytest.mark.parametrize("lease_until", ["now() - interval '1 hour'", "NULL"])
-def test_an_event_that_a_dead_relay_left_is_released_in_its_place(pair: Pair, lease_until: str):
+def test_event_of_a_dead_relay_is_released_at_its_position(pair: Pair, lease_until: str):
     pair.write(3)
     strand(pair, "shield_outbox", lease_until)
     pair.orders.execute("UPDATE shield_outbox SET waiting = true, holds_key = true WHERE key='k1'")
@@ -304,7 +304,7 @@ def test_a_live_lease_keeps_its_rows(pair: Pair):
 # --- replayed -------------------------------------------------------------------------------------
 
 
-def test_what_failed_and_what_is_dead_is_replayed(pair: Pair):
+def test_failed_and_dead_rows_are_replayed(pair: Pair):
     pair.write(1)
     pair.orders.execute(
         "UPDATE shield_outbox SET status = 'FAILED', settled_at = now(), last_error = 'x', "
@@ -338,11 +338,11 @@ def test_a_dead_compensation_runs_again(pair: Pair):
     assert pair.orders.effects("compensated") == ["k0"]
 
 
-# --- two at once, and the record ------------------------------------------------------------------
+# --- two concurrent repairs, and the audit log ----------------------------------------------------
 
 
 @pytest.mark.parametrize("batch", [3, 500])
-def test_of_two_repairs_at_once_each_row_is_done_by_one(pair: Pair, batch: int):
+def test_two_concurrent_repairs_do_each_row_once(pair: Pair, batch: int):
     pair.write(20)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -366,12 +366,12 @@ def test_of_two_repairs_at_once_each_row_is_done_by_one(pair: Pair, batch: int):
     assert len(pair.stock.effects("stock")) == 20
 
 
-def test_of_two_repairs_at_once_one_raises_the_rollback(pair: Pair):
+def test_two_concurrent_repairs_raise_one_rollback(pair: Pair):
     stock, mail = owed(pair, 1, "stock"), owed(pair, 0, "mail")
     looked, reports = threading.Barrier(2), []
 
     def wait_for_the_other(connection, cursor, statement, *rest) -> None:
-        # Both have looked, and found none.
+        # Both repairs have searched for a rollback, and found none.
         if statement.startswith("INSERT INTO shield_outbox"):
             looked.wait(timeout=10)
 
@@ -421,7 +421,7 @@ def test_an_attempt_locked_by_its_worker_is_not_waited_for(pair: Pair):
     assert report.repaired == {IN_THE_INBOX: Repaired(done=1, changed=1)}
 
 
-def test_a_repair_locks_only_the_rows_that_it_is_about(pair: Pair):
+def test_repair_locks_only_its_own_rows(pair: Pair):
     pair.write(20)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -442,7 +442,7 @@ def test_a_repair_locks_only_the_rows_that_it_is_about(pair: Pair):
     assert free == [written - repaired]
 
 
-def test_only_the_events_asked_about_are_said_to_be_received(pair: Pair):
+def test_only_queried_events_are_reported_as_received(pair: Pair):
     pair.write(3)
     pair.work()
     store = SqlRepairStore(pair.stock.engine, tables(), source="stock")
@@ -455,7 +455,7 @@ def test_only_the_events_asked_about_are_said_to_be_received(pair: Pair):
     assert store.received(asked) == set()
 
 
-def test_a_repair_is_on_the_record_of_the_service_whose_rows_it_moved(pair: Pair):
+def test_repair_is_audited_in_the_service_whose_rows_it_moved(pair: Pair):
     pair.write(3)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -474,7 +474,7 @@ def test_a_repair_is_on_the_record_of_the_service_whose_rows_it_moved(pair: Pair
     assert pair.audits(pair.stock) == []
 
 
-def test_the_record_names_groups_and_holds_no_payload_and_no_error(pair: Pair):
+def test_audit_names_groups_and_has_no_payload_and_no_error(pair: Pair):
     found = owed(pair, 1, "stock")
     pair.repair(found)
 
@@ -484,7 +484,7 @@ def test_the_record_names_groups_and_holds_no_payload_and_no_error(pair: Pair):
     assert "hunter2" not in detail
 
 
-def test_a_dry_run_says_what_would_be_done_and_writes_nothing(pair: Pair):
+def test_dry_run_reports_the_repairs_and_writes_nothing(pair: Pair):
     pair.write(3)
     pair.work()
     pair.lose_inbox_rows("stock")

@@ -34,7 +34,7 @@ HOUR = timedelta(hours=1)
 
 
 class Operator:
-    """An operator with a configuration of both services, and with runs to look at."""
+    """An operator with a configuration of both services, and with runs to inspect."""
 
     def __init__(self, pair: Pair, folder: Path) -> None:
         self.pair = pair
@@ -60,7 +60,7 @@ class Operator:
         )
 
     def judged(self, **noted: Any) -> str:
-        """Return what a run stores that has seen the databases as they are."""
+        """Return the basis that a run of the present databases stores."""
         request = request_of(read_configuration(self.config, self.variables), Path("unused"))
         with opened(request) as databases:
             judged = basis.basis_of(request, databases.histories())
@@ -74,7 +74,7 @@ class Operator:
         outcome: str = "MISMATCHES",
         judged: str | None = None,
     ) -> Path:
-        """Leave behind what a run does that has found these rows."""
+        """Store a run that has found these rows, with its folder."""
         folder = OutputFolder(path=self.folder / run_id)
         known = self.judged() if judged is None else judged
         self.runs.begin(run_id, mode="full", who="night@host", folder=str(folder.path), basis=known)
@@ -169,7 +169,7 @@ def test_the_rows_are_shown_before_the_prompt(operator: Operator, missing: list[
 
 
 @pytest.mark.parametrize("options", [["--dry-run"], ["--yes"]])
-def test_the_table_names_the_file_and_the_services_that_were_repaired(
+def test_table_names_the_file_and_the_repaired_services(
     operator: Operator, missing: list[ListedRow], options: list[str]
 ):
     operator.ran("r1", missing)
@@ -180,9 +180,7 @@ def test_the_table_names_the_file_and_the_services_that_were_repaired(
     assert "to group stock of stock  3 " in shown
 
 
-def test_a_file_that_is_named_in_front_of_the_command_is_not_exchanged_for_another(
-    operator: Operator, missing: list[ListedRow]
-):
+def test_file_named_before_the_command_is_used(operator: Operator, missing: list[ListedRow]):
     operator.ran("r1", missing)
     other = operator.folder / "payments.toml"
     variables = operator.variables | {"SHIELDTX_RECONCILE_CONFIG": str(operator.config)}
@@ -206,7 +204,7 @@ def test_a_dry_run_writes_nothing_and_needs_no_prompt(operator: Operator, missin
     assert operator.pair.received("stock") == []
 
 
-def test_events_out_of_order_are_handed_over_by_their_own_flag_and_counted(operator: Operator):
+def test_events_out_of_order_need_their_flag_and_are_counted(operator: Operator):
     pair = operator.pair
     pair.write(6)
     pair.work()
@@ -231,7 +229,7 @@ def test_events_out_of_order_are_handed_over_by_their_own_flag_and_counted(opera
     assert len(pair.stock.effects("stock")) == 6
 
 
-def test_what_cannot_be_repaired_is_shown_with_its_number_and_why(
+def test_unrepairable_rows_are_shown_with_number_and_reason(
     operator: Operator, missing: list[ListedRow]
 ):
     differing = [listed(Verdict.PAYLOAD_DIFFERS, sent=sent) for sent in operator.pair.sent()]
@@ -246,9 +244,7 @@ def test_what_cannot_be_repaired_is_shown_with_its_number_and_why(
     assert "not repaired: 3 PAYLOAD_DIFFERS" in table
 
 
-def test_only_the_verdicts_that_are_named_are_repaired(
-    operator: Operator, missing: list[ListedRow]
-):
+def test_only_the_named_verdicts_are_repaired(operator: Operator, missing: list[ListedRow]):
     operator.pair.write(1)
     operator.pair.orders.execute(
         "UPDATE shield_outbox SET status = 'FAILED', settled_at = now(), last_error = 'x', "
@@ -264,9 +260,7 @@ def test_only_the_verdicts_that_are_named_are_repaired(
     assert operator.pair.orders.outbox() == {"PROCESSED": 3, "INIT": 1}
 
 
-def test_rows_that_are_in_flight_are_no_ones_to_repair(
-    operator: Operator, missing: list[ListedRow]
-):
+def test_rows_in_flight_are_not_repaired(operator: Operator, missing: list[ListedRow]):
     in_flight = [replace(row, verdict=Verdict.IN_FLIGHT) for row in missing]
     operator.ran("r1", in_flight)
 
@@ -282,7 +276,7 @@ def test_rows_that_are_in_flight_are_no_ones_to_repair(
     }
 
 
-def test_rows_that_the_receiving_service_may_have_purged_need_an_operator(
+def test_rows_possibly_purged_by_the_receiver_need_an_operator(
     operator: Operator, missing: list[ListedRow]
 ):
     long_ago = [replace(row, published_at=datetime.now(UTC) - 9.5 * HOUR) for row in missing]
@@ -296,11 +290,11 @@ def test_rows_that_the_receiving_service_may_have_purged_need_an_operator(
     operator.configure(orders="PT10H", stock="PT11H")
     operator.ran("r2", long_ago)
     (tried,) = operator.answers("repair", "last", "--dry-run")["repaired"]
-    # In the outbox they have another time.
+    # The outbox has other times for these rows.
     assert (tried["done"], tried["changed_since"]) == (0, 3)
 
 
-def test_what_a_service_has_purged_counts_whatever_the_file_says(
+def test_recorded_purge_counts_over_the_retention_of_the_file(
     operator: Operator, missing: list[ListedRow]
 ):
     long_ago = [replace(row, published_at=datetime.now(UTC) - 50 * HOUR) for row in missing]
@@ -316,7 +310,7 @@ def test_what_a_service_has_purged_counts_whatever_the_file_says(
     assert "purged" in left["reason"]
 
 
-def test_rows_that_any_service_may_have_purged_are_not_published_again(
+def test_rows_possibly_purged_anywhere_are_not_published_again(
     operator: Operator, missing: list[ListedRow]
 ):
     fresh = operator.pair.absent()
@@ -334,7 +328,7 @@ def test_rows_that_any_service_may_have_purged_are_not_published_again(
     assert "purged" in left["reason"]
 
 
-def test_a_run_that_left_nothing_to_repair_by_says_so(operator: Operator, missing: list[ListedRow]):
+def test_run_without_findings_cannot_be_repaired(operator: Operator, missing: list[ListedRow]):
     assert "no run 'last'" in operator.says("repair", "last").stderr
     operator.runs.begin("r0", mode="full", who="night@host")
     assert "r0 is still running" in operator.says("repair", "r0").stderr
@@ -346,7 +340,7 @@ def test_a_run_that_left_nothing_to_repair_by_says_so(operator: Operator, missin
     assert "run r0 broke off (ERROR)" in result.stderr
 
 
-def test_runs_of_another_file_with_the_same_name_are_not_repaired_by(
+def test_runs_of_another_file_of_the_same_name_are_refused(
     operator: Operator, missing: list[ListedRow]
 ):
     operator.ran("r1", missing, judged=judged_by("orders", "stock"))
@@ -361,7 +355,7 @@ def test_runs_of_another_file_with_the_same_name_are_not_repaired_by(
 
 
 def judged_by(*names: str) -> str:
-    """Return the basis of a run over services that are configured as those of the operator."""
+    """Return the basis of a run over services with the configuration of the operator."""
     services = tuple(ServiceDatabase(name=name, url="postgresql://db/d") for name in names)
     request = ReconcileRequest(services=services, folder=Path("unused"))
     return basis.to_json(basis.basis_of(request, {}))
@@ -390,10 +384,8 @@ def was_in_order(operator: Operator, *, until: datetime, groups: tuple[str, ...]
 
 
 @pytest.mark.parametrize("verdict", ["MISSING_DOWNSTREAM", "ABSENT_FROM_TOPIC"])
-def test_what_an_earlier_run_found_in_order_is_not_delivered_unless_effects_were_lost(
-    operator: Operator, verdict: str
-):
-    """The inbox was emptied, or moved without its rows: the effects are there."""
+def test_event_found_in_order_before_needs_the_restored_option(operator: Operator, verdict: str):
+    """The inbox was emptied, or moved without its rows: the effects exist."""
     pair = operator.pair
     pair.write(3)
     pair.work()
@@ -418,7 +410,7 @@ def test_what_an_earlier_run_found_in_order_is_not_delivered_unless_effects_were
     [(timedelta(days=1), ("mail",)), (-HOUR, ("stock", "mail"))],
     ids=["the group is new since", "the events are younger"],
 )
-def test_what_no_run_has_found_in_order_is_delivered(
+def test_event_that_no_run_found_in_order_is_delivered(
     operator: Operator, missing: list[ListedRow], until: timedelta, groups: tuple[str, ...]
 ):
     was_in_order(operator, until=datetime.now(UTC) + until, groups=groups)
@@ -429,7 +421,7 @@ def test_what_no_run_has_found_in_order_is_delivered(
     assert done["done"] == 3
 
 
-def test_a_restored_service_has_to_be_one_of_the_file(operator: Operator, missing: list[ListedRow]):
+def test_restored_service_must_be_in_the_file(operator: Operator, missing: list[ListedRow]):
     operator.ran("r1", missing)
     result = operator.says("repair", "last", "--yes", "--restored", "stok")
     assert result.exit_code == 3
@@ -437,7 +429,7 @@ def test_a_restored_service_has_to_be_one_of_the_file(operator: Operator, missin
     assert "only orders, stock" in result.stderr
 
 
-def test_a_folder_that_a_later_run_has_taken_is_not_repaired_by(
+def test_folder_reused_by_a_later_run_is_refused(
     operator: Operator, missing: list[ListedRow], tmp_path: Path
 ):
     first, second = operator.ran("r1", missing), operator.ran("r2", missing)
@@ -454,10 +446,10 @@ def test_a_folder_that_a_later_run_has_taken_is_not_repaired_by(
     assert operator.answers("repair", "r1", "--yes", "--folder", str(copy))["run"] == "r1"
 
 
-def test_rows_of_another_run_beside_the_findings_of_this_one_are_not_repaired_by(
+def test_rows_of_another_run_in_the_folder_are_refused(
     operator: Operator, missing: list[ListedRow]
 ):
-    """As where two runs have written to one folder at the same time."""
+    """As where two runs have written to one folder concurrently."""
     folder = operator.ran("r1", missing)
     write_parquet(folder / "rows", missing, run_id="r2")
 
@@ -477,15 +469,15 @@ class NeverPurged:
         self.pair.work()
 
     def run(self, rows: list[ListedRow] | None = None, **noted: Any) -> None:
-        """Leave behind a run that has seen the databases as they are."""
+        """Store a run of the present databases."""
         self.operator.ran("r1", rows or [], judged=self.operator.judged(**noted))
 
     def empty(self) -> None:
-        """Delete the rows of the inbox, and leave the effects."""
+        """Delete the rows of the inbox, and keep the effects."""
         self.pair.stock.execute("DELETE FROM shield_inbox")
 
     def refused(self, *options: str) -> str:
-        """Return why the repair hands nothing over."""
+        """Return why the repair hands no event over."""
         data = self.operator.answers("repair", "last", "--yes", *options)
         assert data["repaired"] == data["handed_over"] == []
         (left,) = data["not_repairable"]
@@ -502,9 +494,7 @@ RESTORED = "repair with `--restored stock`"
 
 
 @pytest.mark.parametrize("is_noted", [True, False], ids=["seen by the run", "since the run"])
-def test_what_an_emptied_inbox_lacks_is_handed_over_only_by_the_name_of_its_service(
-    emptied: NeverPurged, is_noted: bool
-):
+def test_events_of_an_emptied_inbox_need_the_restored_option(emptied: NeverPurged, is_noted: bool):
     rows = emptied.pair.missing("stock")
     if is_noted:
         emptied.empty()
@@ -527,7 +517,7 @@ def test_what_an_emptied_inbox_lacks_is_handed_over_only_by_the_name_of_its_serv
     assert data["handed_over"] == [{"service": "stock", "group": "stock", "rows": 3}]
 
 
-def test_what_was_sent_since_an_inbox_is_whole_is_handed_over(emptied: NeverPurged):
+def test_event_sent_since_an_inbox_is_complete_is_handed_over(emptied: NeverPurged):
     rows = emptied.pair.missing("stock")
     emptied.empty()
     yesterday = datetime.now(UTC) - timedelta(days=1)
@@ -537,8 +527,8 @@ def test_what_was_sent_since_an_inbox_is_whole_is_handed_over(emptied: NeverPurg
     assert data["handed_over"] == [{"service": "stock", "group": "stock", "rows": 3}]
 
 
-def test_an_inbox_of_which_no_run_knows_is_known_from_its_oldest_row_on(emptied: NeverPurged):
-    """As where the database that held the runs was lost, or an earlier release made them."""
+def test_inbox_without_runs_is_complete_since_its_oldest_row(emptied: NeverPurged):
+    """As where the database with the runs was lost, or an earlier release made the runs."""
     rows = emptied.pair.missing("stock")
     emptied.empty()
     emptied.run(rows, incomplete_inboxes=None)
@@ -555,8 +545,8 @@ def test_an_inbox_of_which_no_run_knows_is_known_from_its_oldest_row_on(emptied:
     assert data["handed_over"] == [{"service": "stock", "group": "stock", "rows": 3}]
 
 
-def test_a_copy_is_sent_to_a_service_that_receives_no_events_of_the_kind(emptied: NeverPurged):
-    """The inbox of orders is empty: it receives rollbacks alone."""
+def test_copy_is_sent_despite_an_empty_inbox_without_such_events(emptied: NeverPurged):
+    """The inbox of orders is empty: it receives only rollbacks."""
     emptied.operator.ran(
         "r1",
         emptied.pair.absent(),
@@ -569,7 +559,7 @@ def test_a_copy_is_sent_to_a_service_that_receives_no_events_of_the_kind(emptied
     assert done["done"] == 3
 
 
-def test_an_older_run_is_repaired_by_what_later_runs_know(emptied: NeverPurged):
+def test_older_run_is_repaired_with_the_facts_of_later_runs(emptied: NeverPurged):
     rows = emptied.pair.missing("stock")
     emptied.operator.ran("r0", rows, judged=emptied.operator.judged())
     tomorrow = datetime.now(UTC) + timedelta(days=1)
@@ -581,7 +571,7 @@ def test_an_older_run_is_repaired_by_what_later_runs_know(emptied: NeverPurged):
 
 
 def refusing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this account read nothing in a folder; for root, no mode does that."""
+    """Make a folder unreadable for this account; a file mode does not stop root."""
     for name in ("open", "iterdir", "stat"):
         real = getattr(Path, name)
 
@@ -607,7 +597,7 @@ def test_a_folder_that_this_account_may_not_enter_is_an_error(
 
 
 @pytest.mark.parametrize("text", ['{"run_id": "r1"', "", "[]", b"\xff"])
-def test_findings_that_are_not_whole_are_an_error(
+def test_incomplete_findings_are_an_error(
     operator: Operator, missing: list[ListedRow], text: str | bytes
 ):
     findings = operator.ran("r1", missing) / "summary.json"
@@ -634,7 +624,7 @@ def test_a_defect_ends_with_status_3_and_its_traceback(
 
 
 @pytest.mark.parametrize("command", [["repair", "last", "--yes"], ["runs"]])
-def test_a_database_that_cannot_be_used_is_named_without_its_password(operator: Operator, command):
+def test_unusable_database_is_named_without_its_password(operator: Operator, command):
     wrong = operator.pair.orders.engine.url.set(password="hunter2", port=1)
     operator.variables["ORDERS_URL"] = wrong.render_as_string(hide_password=False)
 
@@ -669,9 +659,7 @@ def test_runs_are_listed_the_latest_first(operator: Operator, missing: list[List
     assert "r1" not in table
 
 
-def test_a_folder_without_the_rows_that_the_run_counted_is_refused(
-    operator: Operator, missing: list[ListedRow]
-):
+def test_folder_without_the_counted_rows_is_refused(operator: Operator, missing: list[ListedRow]):
     folder = operator.ran("r1", missing)
     for file in (folder / "rows").rglob("*.parquet"):
         file.unlink()

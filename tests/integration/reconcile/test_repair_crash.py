@@ -1,4 +1,4 @@
-"""A repair that is killed anywhere, and run again, ends as if nothing had happened."""
+"""A repair that is killed at any point and run again ends as an uninterrupted repair."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_absent_events_are_published_again_once(pair: Pair, tmp_path: Path, plac
 def test_missing_rollbacks_are_written_once(pair: Pair, tmp_path: Path, place: str):
     found = owed(pair, ROWS, "stock")
     write_parquet(tmp_path, found)
-    # Of these, each row is a statement of its own.
+    # Each of these rows is written by a statement of its own.
     nth = BATCH + 2 if place == "before the write" else 2
 
     repair_and_die(pair, tmp_path, place, nth)

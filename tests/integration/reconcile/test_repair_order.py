@@ -1,4 +1,4 @@
-"""The order of a key's events where a group lacks some that a repair does not give it."""
+"""The order of a key's events if a repair does not deliver all events that a group lacks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def four(pair: Pair) -> Pair:
 
 
 def missing(pair: Pair, *numbers: int, group: str = "stock") -> list[ListedRow]:
-    """Return what a run says of some events that a group lacks."""
+    """Return the rows that a run lists for some events that a group lacks."""
     found = pair.missing(group)
     return [found[number] for number in numbers]
 
@@ -65,14 +65,12 @@ def lose_of(pair: Pair, *numbers: int, group: str = "stock") -> None:
     lose(pair, group, *(pair.sent()[number]["event_id"] for number in numbers))
 
 
-# --- earlier events that a repair is not asked for -----------------------------------------------
+# --- earlier events that are not in the request of a repair --------------------------------------
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_an_event_is_not_handed_over_before_what_the_group_lacks_of_its_key(
-    four: Pair, dry_run: bool
-):
-    """As the run of a window lists the later one alone."""
+def test_event_waits_for_earlier_events_the_group_lacks(four: Pair, dry_run: bool):
+    """As if the run of a window lists only the later event."""
     lose_of(four, 0, 1, 3)
 
     report = four.repair(missing(four, 1, 3), policy=PLAIN, dry_run=dry_run)
@@ -84,7 +82,7 @@ def test_an_event_is_not_handed_over_before_what_the_group_lacks_of_its_key(
     assert report.repaired == {HANDED_OVER: Repaired(done=1, out_of_order=1)}
 
 
-def test_both_are_handed_over_together(four: Pair):
+def test_earlier_and_later_event_are_handed_over_together(four: Pair):
     lose_of(four, 0, 1, 3)
 
     report = four.repair(missing(four, 3, 0, 1), policy=PLAIN, batch=1, looked_up=1, compared=1)
@@ -102,7 +100,7 @@ def purged(pair: Pair) -> Policy:
 
 
 def taken_back(pair: Pair) -> Policy:
-    """Let orders receive a rollback of it, by whichever service."""
+    """Let orders receive a rollback of the event, from another service."""
     columns = (
         "event_id, source, event_type, topic, payload, operation, event_time, received_at, due_at, "
         "status, attempts, settled_at"
@@ -127,13 +125,13 @@ def failed(pair: Pair) -> Policy:
 
 
 def of_a_former_name(pair: Pair) -> Policy:
-    """Orders wrote it under its former name, as after a change of SHIELDTX_SOURCE."""
+    """Orders wrote the event under its former name, as after a change of SHIELDTX_SOURCE."""
     pair.orders.execute("UPDATE shield_outbox SET source = 'shop' WHERE seq = 1")
     return PLAIN
 
 
 @pytest.mark.parametrize("change", [purged, taken_back, of_another_type, failed, of_a_former_name])
-def test_what_the_group_is_not_to_get_is_in_nobodys_way(
+def test_event_not_meant_for_the_group_blocks_no_other(
     four: Pair, change: Callable[[Pair], Policy]
 ):
     lose_of(four, 0, 3)
@@ -147,10 +145,10 @@ def test_what_the_group_is_not_to_get_is_in_nobodys_way(
 
 @pytest.mark.parametrize("dry_run", [True, False])
 @pytest.mark.parametrize("out_of_order", [True, False])
-def test_a_copy_does_not_come_before_what_its_group_lacks_of_the_key(
+def test_copy_waits_for_earlier_events_its_group_lacks(
     four: Pair, dry_run: bool, out_of_order: bool
 ):
-    """The broker has lost the later event; the earlier one, which the group lost, it still has."""
+    """The broker lost the later event, and still has the earlier event, which the group lost."""
     policy = replace(ABSENT_ALONE, out_of_order=out_of_order)
     lose_of(four, 0, 1, 3)
 
@@ -165,7 +163,7 @@ def test_a_copy_does_not_come_before_what_its_group_lacks_of_the_key(
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_what_a_group_has_of_a_former_name_is_in_nobodys_way(four: Pair, dry_run: bool):
+def test_event_of_a_former_name_blocks_no_other(four: Pair, dry_run: bool):
     """Each name has an order of its own, as for relays."""
     of_a_former_name(four)
     four.stock.execute(
@@ -181,7 +179,7 @@ def test_what_a_group_has_of_a_former_name_is_in_nobodys_way(four: Pair, dry_run
 
 
 @pytest.mark.parametrize("group", ["stock", "mail"])
-def test_what_a_group_lacks_is_in_no_other_groups_way(four: Pair, group: str):
+def test_event_that_one_group_lacks_blocks_no_other_group(four: Pair, group: str):
     lose_of(four, 3)
     lose_of(four, 0, group=group)
 
@@ -191,8 +189,8 @@ def test_what_a_group_lacks_is_in_no_other_groups_way(four: Pair, group: str):
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_what_another_group_has_discarded_is_lacked_all_the_same(pair: Pair, dry_run: bool):
-    """Stock lacks both events of a key; mail has discarded the first one, which it parked."""
+def test_event_that_another_group_discarded_still_blocks(pair: Pair, dry_run: bool):
+    """Stock lacks both events of a key; mail parked and discarded the first."""
     refusal = "CHECK (consumer_group <> 'mail' OR key <> 'k0') NOT VALID"
     pair.stock.execute(f"ALTER TABLE shield_inbox ADD CONSTRAINT picky {refusal}")
     write_one_by_one(pair, 2)
@@ -214,7 +212,7 @@ def test_what_another_group_has_discarded_is_lacked_all_the_same(pair: Pair, dry
     assert report.repaired == {}
 
 
-# --- earlier events that are not handed over after all -------------------------------------------
+# --- earlier events that are not handed over in the end ------------------------------------------
 
 
 def conflicting(pair: Pair) -> str:
@@ -241,7 +239,7 @@ SIZES = [{}, {"batch": 1, "looked_up": 1, "compared": 1}]
 @pytest.mark.parametrize(
     ("refused", "dry_run"), [(conflicting, True), (conflicting, False), (not_storable, False)]
 )
-def test_later_events_wait_for_what_the_group_cannot_receive(
+def test_later_events_wait_for_events_the_group_cannot_receive(
     pair: Pair,
     refused: Callable[[Pair], str],
     dry_run: bool,
@@ -275,7 +273,7 @@ def in_line_again(pair: Pair, *numbers: int) -> None:
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("is_listed", [True, False])
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_an_event_waits_for_an_earlier_one_that_is_in_line_again(
+def test_event_waits_for_an_earlier_event_that_is_queued_again(
     four: Pair, is_listed: bool, dry_run: bool, sizes: dict[str, int]
 ):
     lose_of(four, 0, 1, 3)
@@ -317,7 +315,7 @@ def test_an_event_waits_for_an_earlier_one_that_moves_meanwhile(
     assert report.repaired[HANDED_OVER].done == 1
 
 
-def test_what_failed_since_the_run_is_in_nobodys_way(four: Pair):
+def test_event_that_failed_since_the_run_blocks_no_other(four: Pair):
     lose_of(four, 0, 3)
     listed_ = missing(four, 0, 3)
     four.orders.execute(
@@ -331,7 +329,7 @@ def test_what_failed_since_the_run_is_in_nobodys_way(four: Pair):
 
 
 @pytest.mark.parametrize("is_earlier", [True, False])
-def test_a_copy_waits_for_an_earlier_event_that_is_in_line(four: Pair, is_earlier: bool):
+def test_copy_waits_for_an_earlier_event_that_is_queued(four: Pair, is_earlier: bool):
     lose_of(four, 0, 3)
     in_line_again(four, 0 if is_earlier else 3)
 
@@ -344,7 +342,7 @@ def test_a_copy_waits_for_an_earlier_event_that_is_in_line(four: Pair, is_earlie
 
 
 def write_delayed(pair: Pair, *delays: float | None) -> None:
-    """Write events of one key, and let all that are due be sent and received in that order."""
+    """Write events of one key, and let all due events be sent and received in that order."""
     for number, delay in zip(count(), delays):
         with pair.orders.transaction() as session:
             placed = Event(type="orders.placed", key="k", payload={"n": number})
@@ -363,7 +361,7 @@ def write_delayed(pair: Pair, *delays: float | None) -> None:
 
 
 def effects(pair: Pair) -> list[int]:
-    """Return the numbers of the events that stock has handled, in the order in which it did."""
+    """Return the numbers of the events that stock has handled, in the order of handling."""
     query = (
         "SELECT (i.payload::json ->> 'n')::int FROM effects e "
         "JOIN shield_inbox i ON i.event_id::text = e.event_id AND i.consumer_group = e.what "
@@ -399,7 +397,7 @@ def test_delayed_events_are_handed_over_when_they_were_due(pair: Pair, sizes: di
     ],
 )
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_later_due_time_makes_an_event_a_later_one(
+def test_event_with_a_later_due_time_counts_as_later(
     pair: Pair, delays: Sequence[float | None], lost: int, is_late: bool, dry_run: bool
 ):
     write_delayed(pair, *delays)
@@ -416,7 +414,7 @@ def test_a_later_due_time_makes_an_event_a_later_one(
 
 
 @pytest.mark.parametrize(("listed", "is_late"), [(0, True), (1, False)])
-def test_a_delayed_event_waits_for_what_the_group_lacks_before_it(
+def test_delayed_event_waits_for_earlier_due_events_of_the_group(
     pair: Pair, listed: int, is_late: bool
 ):
     write_delayed(pair, 900, 600)

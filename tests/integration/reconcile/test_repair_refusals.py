@@ -1,4 +1,4 @@
-"""What a repair leaves to an operator though it could send it: real databases and workers."""
+"""Events that a repair could send and leaves to an operator: real databases and workers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_event_that_was_taken_back_is_not_delivered(
 ):
     pair.refuse_all(2)
     pair.stock.execute("DELETE FROM shield_inbox WHERE consumer_group = 'mail'")
-    if not compensated:  # as if the rollbacks were still on their way
+    if not compensated:  # as if the rollbacks had not arrived yet
         pair.orders.execute("DELETE FROM shield_inbox")
 
     report = pair.repair(pair.missing("mail"), policy=policy)
@@ -77,8 +77,8 @@ def test_an_event_that_was_taken_back_is_not_delivered(
 
 
 @pytest.mark.parametrize("status", ["INIT", "DEAD"])
-def test_a_rollback_that_is_still_to_be_done_takes_back(pair: Pair, status: str):
-    """As that of a service which is in no configuration."""
+def test_pending_rollback_prevents_the_delivery(pair: Pair, status: str):
+    """As the rollback of a service that is in no configuration."""
     pair.refuse_all(1)
     settled = "now()" if status == "DEAD" else "NULL"
     pair.orders.execute(
@@ -106,7 +106,7 @@ def test_a_failed_event_that_was_taken_back_is_not_replayed(pair: Pair):
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_an_old_failed_event_that_may_have_arrived_is_not_replayed(pair: Pair, dry_run: bool):
+def test_old_unconfirmed_failed_event_is_not_replayed(pair: Pair, dry_run: bool):
     """A group may have applied it, and purged its row."""
     write_one_by_one(pair, 3)
     pair.orders.execute(
@@ -126,10 +126,8 @@ def test_an_old_failed_event_that_may_have_arrived_is_not_replayed(pair: Pair, d
 
 @pytest.mark.parametrize("name", ["orders", "orders.placed"], ids=["topic", "type"])
 @pytest.mark.parametrize("unconfirmed", [True, False])
-def test_a_failed_event_that_strangers_may_have_is_not_replayed(
-    pair: Pair, unconfirmed: bool, name: str
-):
-    """Nobody knows what a service that takes no part has forgotten."""
+def test_failed_event_of_a_shared_topic_is_not_replayed(pair: Pair, unconfirmed: bool, name: str):
+    """What a service outside the configuration has purged is unknown."""
     pair.write(1)
     pair.orders.execute(
         "UPDATE shield_outbox SET status = 'FAILED', last_error = 'timeout', settled_at = now(), "
@@ -172,7 +170,7 @@ def write_at_once(pair: Pair, number: int) -> None:
     pair.orders.execute("UPDATE shield_outbox SET created_at = now()")
 
 
-def test_an_event_is_not_delivered_behind_later_ones_of_its_key_unless_allowed(pair: Pair):
+def test_delivery_after_later_events_of_a_key_needs_permission(pair: Pair):
     write_one_by_one(pair, 5)
     pair.work()
     lose_first(pair, 3, "stock")
@@ -194,7 +192,7 @@ def test_an_event_is_not_delivered_behind_later_ones_of_its_key_unless_allowed(p
 
 
 def in_order(pair: Pair, group: str = "stock") -> bool:
-    """Whether an inbox has all events, and those of each key in the order of the outbox."""
+    """Return whether an inbox has all events, and the events of each key in outbox order."""
     received = [(row["key"], row["event_id"]) for row in pair.received(group)]
     written = [(row["key"], row["event_id"]) for row in pair.sent()]
     assert sorted(received) == sorted(written)
@@ -205,10 +203,10 @@ def in_order(pair: Pair, group: str = "stock") -> bool:
 
 
 @pytest.mark.parametrize("write", [write_one_by_one, write_at_once])
-def test_missing_events_of_a_key_come_in_order_however_they_are_listed(
+def test_missing_events_of_a_key_arrive_in_order_of_any_listing(
     pair: Pair, write: Callable[[Pair, int], None]
 ):
-    """The second part of the rows that are looked up holds events before those of the first."""
+    """The second part of the rows has events that are earlier than events of the first part."""
     write(pair, 12)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -238,12 +236,12 @@ def test_the_rest_of_a_key_is_handed_over_after_an_interruption(
     assert in_order(pair)
 
 
-def test_of_one_time_the_outbox_knows_which_event_is_later(pair: Pair):
+def test_outbox_orders_events_of_the_same_time(pair: Pair):
     write_at_once(pair, 6)
     pair.work()
     written = [row["event_id"] for row in pair.sent()]
     lose(pair, "stock", written[0], written[4], written[5])
-    # The other event of k2 may have been later: nothing knows any more.
+    # The other event of k2 may have been later: its order is no longer known.
     pair.orders.execute("DELETE FROM shield_outbox WHERE event_id = :event", event=written[2])
     lost = {written[0], written[4], written[5]}
 
@@ -256,7 +254,7 @@ def test_of_one_time_the_outbox_knows_which_event_is_later(pair: Pair):
     assert pair.received("stock")[-1]["event_id"] == written[4]
 
 
-def test_an_event_that_is_too_late_for_one_group_is_handed_over_to_another(pair: Pair):
+def test_event_too_late_for_one_group_is_handed_over_to_another(pair: Pair):
     write_one_by_one(pair, 4)
     pair.work()
     lose_first(pair, 1, "stock")
@@ -280,7 +278,7 @@ def test_an_event_that_is_too_late_for_one_group_is_handed_over_to_another(pair:
         "tx_kind = 'ROLLBACK'",
     ],
 )
-def test_what_is_of_another_key_topic_source_or_group_overtakes_nothing(pair: Pair, change: str):
+def test_event_of_another_key_topic_or_group_overtakes_nothing(pair: Pair, change: str):
     write_one_by_one(pair, 4)
     pair.work()
     first, *_, last = pair.sent()
@@ -298,7 +296,7 @@ def test_what_is_of_another_key_topic_source_or_group_overtakes_nothing(pair: Pa
     assert pair.repair(missing, policy=CAREFUL).repaired == {HANDED_OVER: Repaired(done=1)}
 
 
-def test_an_event_is_handed_over_before_later_ones_that_are_in_line(pair: Pair):
+def test_event_is_handed_over_before_later_queued_events(pair: Pair):
     write_one_by_one(pair, 4)
     pair.work()
     last = pair.sent()[-1]["event_id"]
@@ -319,8 +317,8 @@ def test_an_event_is_handed_over_before_later_ones_that_are_in_line(pair: Pair):
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_rollback_is_published_again_whatever_the_group_has_received(pair: Pair, dry_run: bool):
-    """Rollbacks are handled by what they take back, in no order with the events of their key."""
+def test_rollback_is_published_again_after_later_events(pair: Pair, dry_run: bool):
+    """A rollback is ordered only after the event that it takes back, not within its key."""
     pair.refuse_all(4)
     first = rows(pair.stock, "SELECT * FROM shield_outbox ORDER BY seq LIMIT 1")[0]
     pair.orders.execute("DELETE FROM shield_inbox WHERE event_id = :event", event=first["event_id"])
@@ -333,11 +331,11 @@ def test_a_rollback_is_published_again_whatever_the_group_has_received(pair: Pai
     assert report.repaired == {(MISSING, RepairAction.PUBLISH_AGAIN): Repaired(done=1)}
 
 
-# --- what an operator has discarded ---------------------------------------------------------------
+# --- events that an operator has discarded --------------------------------------------------------
 
 
 def park(pair: Pair, number: int, group: str = "stock") -> list[ParkedRecord]:
-    """Write events that the database of a group refuses for a while, so that it parks them."""
+    """Write events that a group parks, because its database refuses them for a while."""
     refusal = f"CHECK (consumer_group <> '{group}') NOT VALID"
     pair.stock.execute(f"ALTER TABLE shield_inbox ADD CONSTRAINT picky {refusal}")
     write_one_by_one(pair, number)
@@ -373,7 +371,7 @@ def test_an_event_whose_record_was_discarded_is_not_handed_over(
         assert len(pair.stock.app.stores.dead_letters().parked(limit=9)) == 2, "they stay"
 
 
-def test_a_discard_that_comes_between_two_batches_is_heeded(pair: Pair):
+def test_discard_between_two_batches_prevents_the_delivery(pair: Pair):
     parked = park(pair, 4)
 
     def come_between(text: str) -> None:
@@ -401,7 +399,7 @@ def test_a_discard_that_comes_between_two_batches_is_heeded(pair: Pair):
         ("record_offset = record_offset + 1000", True),
     ],
 )
-def test_a_discard_is_of_one_event_of_one_source_in_one_group(
+def test_discard_covers_one_event_of_one_source_in_one_group(
     pair: Pair, change: str, is_refused: bool
 ):
     discard(pair, *park(pair, 1))
@@ -413,8 +411,8 @@ def test_a_discard_is_of_one_event_of_one_source_in_one_group(
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_an_event_that_one_group_has_discarded_is_not_published_again(pair: Pair, dry_run: bool):
-    """All groups would get the copy."""
+def test_event_that_one_group_discarded_is_not_published_again(pair: Pair, dry_run: bool):
+    """All groups would receive the copy."""
     discard(pair, park(pair, 2, "mail")[0])
     policy = replace(EVERYTHING, out_of_order=True)
 
@@ -426,10 +424,10 @@ def test_an_event_that_one_group_has_discarded_is_not_published_again(pair: Pair
 
 @pytest.mark.parametrize(("service", "group"), [("orders", "orders"), ("stock", "mail")])
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_rollback_that_a_group_has_discarded_is_not_published_again(
+def test_rollback_that_a_group_discarded_is_not_published_again(
     pair: Pair, service: str, group: str, dry_run: bool
 ):
-    """All groups would get the copy: those that compensate events of other services, too."""
+    """All groups would receive the copy, also groups that compensate events of other services."""
     pair.refuse_all(1)
     pair.orders.execute("DELETE FROM shield_inbox")
     (rollback, *_) = rows(pair.stock, "SELECT * FROM shield_outbox ORDER BY seq")
@@ -444,7 +442,7 @@ def test_a_rollback_that_a_group_has_discarded_is_not_published_again(
 
 
 def insert_discard(service: Service, group: str, headers: Sequence[tuple[str, str | None]]) -> None:
-    """Have a group hold a discarded record with these headers."""
+    """Give a group a discarded record with these headers."""
     encoded = [
         [name, value and base64.b64encode(value.encode()).decode()] for name, value in headers
     ]
@@ -458,9 +456,7 @@ def insert_discard(service: Service, group: str, headers: Sequence[tuple[str, st
 
 
 @pytest.mark.parametrize("source", ["orders", "web", None])
-def test_of_the_headers_of_a_discarded_record_the_first_with_a_value_counts(
-    pair: Pair, source: str | None
-):
+def test_first_header_with_a_value_of_a_discarded_record_counts(pair: Pair, source: str | None):
     write_one_by_one(pair, 1)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -473,12 +469,12 @@ def test_of_the_headers_of_a_discarded_record_the_first_with_a_value_counts(
     assert report.refused == ({(MISSING, DISCARDED): 1} if source == "orders" else {})
 
 
-# --- times that no clock has ----------------------------------------------------------------------
+# --- times outside of the range of Python ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("time", ["infinity", "-infinity", "0044-03-15 BC", "99999-01-01"])
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_time_that_python_does_not_know_stops_no_repair(pair: Pair, time: str, dry_run: bool):
+def test_time_outside_of_pythons_range_stops_no_repair(pair: Pair, time: str, dry_run: bool):
     write_one_by_one(pair, 6)
     pair.work()
     lose_first(pair, 3, "stock")
@@ -507,7 +503,7 @@ def test_a_time_that_python_does_not_know_stops_no_repair(pair: Pair, time: str,
 
 
 @pytest.mark.parametrize("time", ["infinity", "-infinity"])
-def test_an_owed_rollback_is_raised_whatever_the_time_of_its_event(pair: Pair, time: str):
+def test_missing_rollback_is_raised_for_any_time_of_its_event(pair: Pair, time: str):
     pair.refuse_all(1)
     pair.stock.execute("DELETE FROM shield_outbox")
     (received,) = pair.received("stock")
@@ -524,7 +520,7 @@ def test_an_owed_rollback_is_raised_whatever_the_time_of_its_event(pair: Pair, t
 
 
 def write_with_clocks(pair: Pair, *seconds: float) -> None:
-    """Write events of one key, by writers whose clocks differ from the first one's by seconds."""
+    """Write events of one key, with clocks that differ from the first by the given seconds."""
     for _ in seconds:
         with pair.orders.transaction() as session:
             pair.orders.app.outbox.add(session, Event(type="orders.placed", key="k"))
@@ -539,9 +535,7 @@ def write_with_clocks(pair: Pair, *seconds: float) -> None:
 
 
 @pytest.mark.parametrize("ahead", [-4, 0, 4, 60])
-def test_a_later_event_whose_writers_clock_is_behind_overtakes_all_the_same(
-    pair: Pair, ahead: float
-):
+def test_later_event_of_a_slow_clock_still_overtakes(pair: Pair, ahead: float):
     write_with_clocks(pair, 0, ahead)
     lose_first(pair, 1, "stock")
 
@@ -551,7 +545,7 @@ def test_a_later_event_whose_writers_clock_is_behind_overtakes_all_the_same(
 
 
 @pytest.mark.parametrize("ahead", [-60, -4, 0, 4, 60])
-def test_an_earlier_event_whose_writers_clock_is_ahead_overtakes_nothing(pair: Pair, ahead: float):
+def test_earlier_event_of_a_fast_clock_overtakes_nothing(pair: Pair, ahead: float):
     write_with_clocks(pair, ahead, 0)
     lose(pair, "stock", pair.sent()[1]["event_id"])
 
@@ -564,8 +558,8 @@ def test_an_earlier_event_whose_writers_clock_is_ahead_overtakes_nothing(pair: P
 # --- absent from the topic -----------------------------------------------------------------------
 
 
-def test_what_is_absent_too_is_handed_over_before_it_is_published_again(pair: Pair):
-    """A relay and consumers are at work while the repair is."""
+def test_absent_events_are_handed_over_before_being_published(pair: Pair):
+    """A relay and consumers run during the repair."""
     named = [ExpectedGroup(name=name, topics=("orders.placed",)) for name in ("stock", "mail")]
     with_groups = replace(EVERYTHING, groups={"stock": named})
     write_one_by_one(pair, 6)
@@ -587,7 +581,7 @@ def test_what_is_absent_too_is_handed_over_before_it_is_published_again(pair: Pa
 
 
 def working_before(statement: str, pair: Pair) -> Callable[[str], None]:
-    """Let all workers work once before a statement, as those would that are quicker."""
+    """Run all workers once before a statement, as quicker workers would."""
     worked: list[str] = []
 
     def look(text: str) -> None:
@@ -599,9 +593,7 @@ def working_before(statement: str, pair: Pair) -> Callable[[str], None]:
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_an_event_is_not_published_behind_later_ones_of_its_key_unless_allowed(
-    pair: Pair, dry_run: bool
-):
+def test_publishing_after_later_events_of_a_key_needs_permission(pair: Pair, dry_run: bool):
     write_one_by_one(pair, 5)
     pair.work()
     lose_first(pair, 3, "mail")
@@ -619,7 +611,7 @@ def test_an_event_is_not_published_behind_later_ones_of_its_key_unless_allowed(
     }
 
 
-def test_an_event_that_all_groups_have_is_published_behind_later_ones(pair: Pair):
+def test_event_all_groups_have_is_published_after_later_ones(pair: Pair):
     write_one_by_one(pair, 6)
     pair.work()
 
@@ -634,9 +626,7 @@ def test_an_event_that_all_groups_have_is_published_behind_later_ones(pair: Pair
     "change",
     ["status = 'PROCESSED'", "status = 'PROCESSING'", "status = 'INIT'", "status = 'FAILED'"],
 )
-def test_a_later_event_that_a_group_has_yet_to_read_may_come_before_the_copy(
-    pair: Pair, change: str
-):
+def test_copy_is_refused_before_a_sent_event_not_read_yet(pair: Pair, change: str):
     write_one_by_one(pair, 4)
     pair.work()
     written = [row["event_id"] for row in pair.sent()]
@@ -651,8 +641,8 @@ def test_a_later_event_that_a_group_has_yet_to_read_may_come_before_the_copy(
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_copies_of_one_key_that_a_group_lacks_are_handed_over_first(pair: Pair, size: int):
-    """A relay that starts its claims behind the first of them sends the second one first."""
+def test_copies_of_one_key_that_a_group_lacks_are_handed_over(pair: Pair, size: int):
+    """A relay that starts its claims after the first of them sends the second one first."""
     write_one_by_one(pair, 6)
     pair.work()
     written = [row["event_id"] for row in pair.sent()]
@@ -683,7 +673,7 @@ def test_copies_of_one_key_that_a_group_lacks_are_handed_over_first(pair: Pair, 
         ({"stock": [ExpectedGroup(name="mail", event_types=("orders.paid",))]}, False),
     ],
 )
-def test_a_group_that_does_not_receive_an_event_is_in_nobodys_way(
+def test_group_that_does_not_receive_an_event_blocks_no_other(
     pair: Pair, groups: dict[str, Sequence[ExpectedGroup]], is_refused: bool
 ):
     write_one_by_one(pair, 4)
@@ -698,7 +688,7 @@ def test_a_group_that_does_not_receive_an_event_is_in_nobodys_way(
     assert report.refused == ({(ABSENT, OVERTAKEN): 1} if is_refused else {})
 
 
-def test_events_are_published_in_the_order_of_the_outbox_over_all_parts(pair: Pair):
+def test_events_of_all_parts_are_published_in_outbox_order(pair: Pair):
     write_one_by_one(pair, 9)
     pair.work()
 
@@ -708,7 +698,7 @@ def test_events_are_published_in_the_order_of_the_outbox_over_all_parts(pair: Pa
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_an_event_that_was_sent_again_is_as_old_as_its_first_copy(pair: Pair, dry_run: bool):
+def test_event_sent_again_has_the_age_of_its_first_copy(pair: Pair, dry_run: bool):
     write_one_by_one(pair, 3)
     pair.work()
     pair.orders.execute("UPDATE shield_outbox SET created_at = now() - interval '9 days'")
@@ -722,7 +712,7 @@ def test_an_event_that_was_sent_again_is_as_old_as_its_first_copy(pair: Pair, dr
     assert report.repaired == {PUBLISHED: Repaired(done=2)}
 
 
-def test_a_rollback_that_was_sent_again_is_as_old_as_its_first_copy(pair: Pair):
+def test_rollback_sent_again_has_the_age_of_its_first_copy(pair: Pair):
     pair.refuse_all(2)
     pair.orders.execute("DELETE FROM shield_inbox")
     pair.stock.execute("UPDATE shield_outbox SET created_at = now() - interval '9 days'")
@@ -739,11 +729,11 @@ def test_a_rollback_that_was_sent_again_is_as_old_as_its_first_copy(pair: Pair):
     assert report.refused == {(MISSING, TOO_OLD): 1}
 
 
-# --- while the repair is at work -----------------------------------------------------------------
+# --- while the repair runs -----------------------------------------------------------------------
 
 
-def test_a_later_event_that_comes_while_others_are_handed_over_is_seen(pair: Pair):
-    """One scan serves all parts; what has come since then is asked for with each."""
+def test_later_event_that_arrives_during_a_hand_over_is_seen(pair: Pair):
+    """One scan serves all parts; later arrivals are queried with each part."""
     write_one_by_one(pair, 6)
     pair.work()
     pair.lose_inbox_rows("stock", "mail")
@@ -759,9 +749,7 @@ def test_a_later_event_that_comes_while_others_are_handed_over_is_seen(pair: Pai
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_what_the_repair_has_stored_overtakes_nothing_where_a_clock_was_set_back(
-    pair: Pair, dry_run: bool
-):
+def test_repaired_events_overtake_nothing_after_a_clock_set_back(pair: Pair, dry_run: bool):
     write_with_clocks(pair, 60, 0, 120, -60)
     pair.lose_inbox_rows("stock")
     sizes = {"batch": 1, "looked_up": 1, "compared": 1}
@@ -773,7 +761,7 @@ def test_what_the_repair_has_stored_overtakes_nothing_where_a_clock_was_set_back
     assert dry_run or in_order(pair)
 
 
-def test_an_event_is_late_although_a_clock_was_set_back_after_it(pair: Pair):
+def test_late_event_is_refused_despite_a_clock_set_back_later(pair: Pair):
     write_with_clocks(pair, 0, 1, 600, -60)
     lose(pair, "stock", pair.sent()[1]["event_id"])
 
@@ -788,7 +776,7 @@ WITH_MAIL = replace(
 
 
 def after_the_first_batch(act: Callable[[], None]) -> Callable[[str], None]:
-    """Do something as soon as the first batch has been stored, but for its audit."""
+    """Act once, after the first batch is stored, and before its audit."""
     done: list[str] = []
 
     def look(text: str) -> None:
@@ -814,9 +802,7 @@ def write_later_one_of_k2(pair: Pair, *groups: str) -> None:
 
 
 @pytest.mark.parametrize("policy", [CAREFUL, OUT_OF_ORDER])
-def test_a_later_event_that_comes_between_two_batches_of_a_hand_over_is_seen(
-    pair: Pair, policy: Policy
-):
+def test_later_event_between_two_batches_of_a_hand_over_is_seen(pair: Pair, policy: Policy):
     write_one_by_one(pair, 3)
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -834,10 +820,10 @@ def test_a_later_event_that_comes_between_two_batches_of_a_hand_over_is_seen(
 
 @pytest.mark.parametrize("groups", [("mail",), ()])
 @pytest.mark.parametrize("out_of_order", [True, False])
-def test_a_later_event_that_comes_between_two_batches_of_copies_is_seen(
+def test_later_event_between_two_batches_of_copies_is_seen(
     pair: Pair, groups: Sequence[str], out_of_order: bool
 ):
-    """It has been applied by the group, or waits in line."""
+    """The group has applied the event, or the event is queued."""
     write_one_by_one(pair, 3)
     pair.work()
     pair.lose_inbox_rows("mail")
@@ -854,7 +840,7 @@ def test_a_later_event_that_comes_between_two_batches_of_copies_is_seen(
         assert report.repaired == {PUBLISHED: Repaired(done=2)}
 
 
-def test_a_discard_that_comes_between_two_batches_of_copies_is_heeded(pair: Pair):
+def test_discard_between_two_batches_of_copies_prevents_the_copy(pair: Pair):
     parked = park(pair, 3)
 
     look = after_the_first_batch(lambda: discard(pair, parked[2]))
@@ -865,7 +851,7 @@ def test_a_discard_that_comes_between_two_batches_of_copies_is_heeded(pair: Pair
     assert report.repaired == {PUBLISHED: Repaired(done=2)}
 
 
-def test_a_copy_is_published_although_later_events_of_other_keys_come(pair: Pair):
+def test_copy_is_published_despite_later_events_of_other_keys(pair: Pair):
     write_one_by_one(pair, 2)
     pair.work()
     pair.lose_inbox_rows("mail")
@@ -877,11 +863,11 @@ def test_a_copy_is_published_although_later_events_of_other_keys_come(pair: Pair
     assert report.repaired == {PUBLISHED: Repaired(done=2)}
 
 
-# --- a dry run counts what the repair does --------------------------------------------------------
+# --- a dry run counts the same rows as the repair -------------------------------------------------
 
 
 def mail_applies_what_stock_gives_up(pair: Pair, number: int) -> None:
-    """Have rollbacks of events in an outbox that one group has applied and another gave up."""
+    """Write events that mail applies and stock gives up, with their rollbacks in the outbox."""
     pair.write(number)
     drain(pair.orders.relay(), pair.stock.app.build_consumer("mail"))
     pair.refuse = True
@@ -890,7 +876,7 @@ def mail_applies_what_stock_gives_up(pair: Pair, number: int) -> None:
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_an_event_whose_owed_rollback_is_raised_is_not_handed_over(pair: Pair, dry_run: bool):
+def test_event_whose_missing_rollback_is_raised_is_not_delivered(pair: Pair, dry_run: bool):
     mail_applies_what_stock_gives_up(pair, 2)
     pair.stock.execute("DELETE FROM shield_outbox")
     pair.lose_inbox_rows("mail")
@@ -908,9 +894,7 @@ def test_an_event_whose_owed_rollback_is_raised_is_not_handed_over(pair: Pair, d
 
 @pytest.mark.parametrize("dry_run", [True, False])
 @pytest.mark.parametrize("batch", [1, 500])
-def test_a_rollback_that_groups_of_two_services_lack_is_published_once(
-    pair: Pair, dry_run: bool, batch: int
-):
+def test_rollback_that_two_services_lack_is_published_once(pair: Pair, dry_run: bool, batch: int):
     mail_applies_what_stock_gives_up(pair, 2)
     drain(pair.stock.relay())
     pair.stock.execute("UPDATE shield_outbox SET created_at = now() - interval '9 days'")
@@ -927,7 +911,7 @@ def test_a_rollback_that_groups_of_two_services_lack_is_published_once(
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_of_two_groups_that_gave_an_event_up_one_rollback_is_counted(pair: Pair, dry_run: bool):
+def test_one_rollback_is_counted_for_two_groups_that_gave_up(pair: Pair, dry_run: bool):
     found = owed(pair, 2, "stock", "mail")
 
     report = pair.repair(found, policy=CAREFUL, dry_run=dry_run, batch=1, looked_up=1)
@@ -936,7 +920,7 @@ def test_of_two_groups_that_gave_an_event_up_one_rollback_is_counted(pair: Pair,
     assert report.repaired == {action: Repaired(done=2, needless=2)}
 
 
-def test_a_rollback_that_comes_between_two_batches_of_replays_is_heeded(pair: Pair):
+def test_rollback_between_two_batches_prevents_the_replay(pair: Pair):
     pair.refuse_all(2)
     pair.orders.execute("DELETE FROM shield_inbox")
     pair.orders.execute(

@@ -45,7 +45,7 @@ def write(pair: Pair, *keys: str) -> None:
 
 
 def fail(pair: Pair, *keys: str) -> None:
-    """As if attempts had no answer, and the last one was refused: nothing was undone."""
+    """Fail events as if attempts had no answer and the last was refused: nothing was undone."""
     pair.orders.execute(
         "UPDATE shield_outbox SET status = 'FAILED', settled_at = now(), last_error = 'refused', "
         "unconfirmed = true WHERE status = 'INIT' AND key = ANY(:keys)",
@@ -64,7 +64,7 @@ def parked(pair: Pair, *groups: str) -> list[ListedRow]:
 
 @pytest.mark.parametrize("dry_run", [True, False])
 @pytest.mark.parametrize("policy", [BY_NAME, OUT_OF_ORDER])
-def test_an_event_that_its_service_has_undone_is_left_to_an_operator(
+def test_event_undone_by_its_service_is_left_to_an_operator(
     pair: Pair, wire: Wire, policy: Policy, dry_run: bool
 ):
     @pair.orders.app.local_rollback("orders.placed")
@@ -90,7 +90,7 @@ def test_an_event_that_its_service_has_undone_is_left_to_an_operator(
 
 @pytest.mark.parametrize("dry_run", [True, False])
 @pytest.mark.parametrize("later", ["PROCESSED", "INIT"])
-def test_an_event_with_later_ones_of_its_key_waits_for_out_of_order(
+def test_event_before_later_ones_of_its_key_needs_out_of_order(
     pair: Pair, later: str, dry_run: bool
 ):
     write(pair, "k0", "k1")
@@ -122,7 +122,7 @@ def test_failed_events_of_a_key_are_replayed_in_their_order(pair: Pair):
     assert arrived == [row["event_id"] for row in pair.sent()]
 
 
-def test_a_later_event_that_is_written_between_two_batches_is_heeded(pair: Pair):
+def test_later_event_written_between_two_batches_is_seen(pair: Pair):
     write(pair, "k0", "k1")
     fail(pair, "k0", "k1")
     found, batches = parked(pair, "stock"), []
@@ -140,7 +140,7 @@ def test_a_later_event_that_is_written_between_two_batches_is_heeded(pair: Pair)
     assert report.repaired == {REPLAYED: Repaired(done=1)}
 
 
-def test_a_missing_event_is_handed_over_before_a_later_one_is_replayed(pair: Pair):
+def test_missing_event_is_handed_over_before_a_later_replay(pair: Pair):
     write(pair, "k")
     pair.work()
     pair.lose_inbox_rows("stock")
@@ -162,8 +162,8 @@ def test_a_missing_event_is_handed_over_before_a_later_one_is_replayed(pair: Pai
 
 
 @pytest.mark.parametrize("unconfirmed", [True, False])
-def test_a_failed_rollback_that_strangers_may_have_is_not_replayed(pair: Pair, unconfirmed: bool):
-    """The topic is for others as the service says that wrote the event."""
+def test_failed_rollback_of_a_shared_topic_is_not_replayed(pair: Pair, unconfirmed: bool):
+    """The service that wrote the event declares that other services read the topic."""
     pair.refuse_all(1)
     pair.orders.execute("DELETE FROM shield_inbox")
     pair.stock.execute(
@@ -180,7 +180,7 @@ def test_a_failed_rollback_that_strangers_may_have_is_not_replayed(pair: Pair, u
     assert report.refused == (refused if unconfirmed else {})
 
 
-def test_advice_on_a_failed_event_that_was_delivered_puts_all_right(pair: Pair, wire: Wire):
+def test_advice_on_a_delivered_failed_event_repairs_it(pair: Pair, wire: Wire):
     """The local rollback was withheld, so that both sides have kept their part."""
     undone = []
     pair.orders.app.local_rollback("orders.placed")(lambda session, event: undone.append(event))
@@ -213,8 +213,8 @@ def test_advice_on_a_failed_event_that_was_delivered_puts_all_right(pair: Pair, 
     assert pair.stock.effects("stock") == ["k"]
 
 
-def test_a_failed_rollback_is_replayed_whatever_its_key_has(pair: Pair):
-    """It undoes one event, and its own failure undoes nothing."""
+def test_failed_rollback_is_replayed_after_any_events_of_its_key(pair: Pair):
+    """A rollback undoes one event, and its own failure undoes nothing."""
     pair.refuse_all(1)
     pair.orders.execute("DELETE FROM shield_inbox")
     pair.orders.execute("DELETE FROM effects")
@@ -229,7 +229,7 @@ def test_a_failed_rollback_is_replayed_whatever_its_key_has(pair: Pair):
     assert pair.orders.effects("compensated") == ["k0"]
 
 
-# --- a dry run counts what the repair does --------------------------------------------------------
+# --- a dry run counts the same rows as the repair -------------------------------------------------
 
 ABSENT = Verdict.ABSENT_FROM_TOPIC
 PUBLISHED = (ABSENT, RepairAction.PUBLISH_AGAIN)
@@ -237,7 +237,7 @@ BOTH_NAMED = Policy(services=BOTH, named=frozenset({PARKED, ABSENT}))
 
 
 def fail_after(pair: Pair, absent_: str, failed: str) -> list[ListedRow]:
-    """Lose one event for a group, and let a later one of the same key or another one fail."""
+    """Lose one event for a group, and let a later event of the same or another key fail."""
     write(pair, absent_, failed, "other")
     pair.work()
     lost, late, _ = pair.sent()
@@ -252,7 +252,7 @@ def fail_after(pair: Pair, absent_: str, failed: str) -> list[ListedRow]:
 
 @pytest.mark.parametrize("dry_run", [True, False])
 @pytest.mark.parametrize("out_of_order", [True, False])
-def test_a_copy_of_an_event_before_a_replayed_one_of_its_key_is_late(
+def test_copy_before_a_replayed_event_of_its_key_is_late(
     pair: Pair, out_of_order: bool, dry_run: bool
 ):
     found = fail_after(pair, "k", "k")
@@ -270,7 +270,7 @@ def test_a_copy_of_an_event_before_a_replayed_one_of_its_key_is_late(
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_copy_is_published_whatever_is_replayed_of_other_keys(pair: Pair, dry_run: bool):
+def test_copy_is_published_despite_replays_of_other_keys(pair: Pair, dry_run: bool):
     found = fail_after(pair, "k", "k1")
 
     report = pair.repair(found, policy=BOTH_NAMED, dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""How a run is stored, whatever becomes of it; Spark takes no part."""
+"""How a run is stored, with any outcome; Spark takes no part."""
 
 from __future__ import annotations
 
@@ -113,9 +113,7 @@ def test_a_database_that_cannot_be_reached_ends_a_stored_run(services, tmp_path:
     assert "in the database of service stock" in stored.problem
 
 
-def test_a_database_that_is_locked_ends_a_run_within_its_time_limit(
-    services, tmp_path: Path
-) -> None:
+def test_locked_database_ends_a_run_within_its_time_limit(services, tmp_path: Path) -> None:
     of = configuration(*services, statement_timeout=timedelta(seconds=1))
     engine: Engine = create_engine(services[1].url)
     with engine.connect() as connection:
@@ -142,7 +140,7 @@ def test_tables_of_another_version_end_a_stored_run(services, tmp_path: Path) ->
     assert only_run(of).outcome == "ERROR"
 
 
-def test_a_good_run_is_stored_with_what_it_met(services, tmp_path: Path) -> None:
+def test_good_run_is_stored_with_its_observations(services, tmp_path: Path) -> None:
     of = configuration(*services)
 
     run(of, good, tmp_path)
@@ -155,7 +153,7 @@ def test_a_good_run_is_stored_with_what_it_met(services, tmp_path: Path) -> None
     assert (stored.mode, stored.good) == ("FULL", True)
 
 
-def test_the_next_run_is_held_against_what_the_last_good_one_met(services, tmp_path: Path) -> None:
+def test_next_run_receives_the_observations_of_the_last_good_run(services, tmp_path: Path) -> None:
     of, asked = configuration(*services), []
 
     def job(request: ReconcileRequest, _: Callable[[], bool]) -> ReconcileResult:
@@ -169,9 +167,7 @@ def test_the_next_run_is_held_against_what_the_last_good_one_met(services, tmp_p
     assert [request.selection.is_everything for request in asked] == [True, False]
 
 
-def test_a_run_that_looked_at_more_than_it_was_asked_to_is_stored_as_one(
-    services, tmp_path: Path
-) -> None:
+def test_run_that_read_everything_is_stored_as_full(services, tmp_path: Path) -> None:
     of = configuration(*services)
     run(of, good, tmp_path)
 
@@ -181,8 +177,8 @@ def test_a_run_that_looked_at_more_than_it_was_asked_to_is_stored_as_one(
         assert [stored.mode for stored in runs.latest(limit=9)] == ["FULL", "FULL"]
 
 
-def test_a_run_knows_up_to_when_the_earlier_ones_have_judged(services, tmp_path: Path) -> None:
-    """A run that is not good has judged as well; a run of a window has left most of it out."""
+def test_run_receives_the_watermarks_of_the_earlier_runs(services, tmp_path: Path) -> None:
+    """A run that is not good also judges; a run of a window leaves most events out."""
     of, asked = configuration(*services), []
 
     def job(request: ReconcileRequest, _: Callable[[], bool]) -> ReconcileResult:
@@ -198,20 +194,18 @@ def test_a_run_knows_up_to_when_the_earlier_ones_have_judged(services, tmp_path:
         latest, idle, _, blind, _ = runs.latest(limit=9)
     assert asked[0].judged_until == ()
     assert until(asked[2]) == blind.watermarks["orders"]
-    # A good run that met no event has judged all that was there.
+    # A good run that met no event has judged everything up to then.
     assert until(asked[4]) == idle.started_at - of.margin
     assert latest.good
 
 
 def until(request: ReconcileRequest) -> datetime | None:
-    """Return up to when earlier runs have judged the events between orders and stock."""
+    """Return the time up to which earlier runs have judged the events between orders and stock."""
     known = {each.services: each.until for each in request.judged_until}
     return known.get(("orders", "stock"))
 
 
-def test_each_run_of_a_stream_that_can_never_be_judged_says_why_it_looks_at_everything(
-    services, tmp_path: Path
-) -> None:
+def test_runs_of_an_unjudgeable_stream_report_why_they_are_full(services, tmp_path: Path) -> None:
     of, told = configuration(*services), []
 
     def job(request: ReconcileRequest, _: Callable[[], bool]) -> ReconcileResult:
@@ -258,15 +252,15 @@ def test_any_number_of_failed_runs_hides_no_earlier_one(
     assert until(asked[0]) == first.watermarks["orders"]
 
 
-def test_a_watermark_that_lies_in_the_future_is_no_start(services, tmp_path: Path) -> None:
-    """The clock of a database was ahead in the night of the last good run, and was set right."""
+def test_watermark_in_the_future_is_ignored(services, tmp_path: Path) -> None:
+    """The clock of a database was ahead in the night of the last good run, and was corrected."""
     of, asked = configuration(*services), []
 
     def job(request: ReconcileRequest, _: Callable[[], bool]) -> ReconcileResult:
         asked.append(request)
         return ending(request, started_at=datetime.now(UTC) + ahead[len(asked) - 1])
 
-    # By as much was the clock of this machine ahead, too.
+    # The clock of this machine was ahead by the same amount.
     ahead = [timedelta(hours=2), timedelta(0), timedelta(0)]
     for _ in ahead:
         run(of, job, tmp_path)
@@ -277,13 +271,13 @@ def test_a_watermark_that_lies_in_the_future_is_no_start(services, tmp_path: Pat
         "the clock of the database of orders was ahead when an earlier run judged it"
     )
     assert not third.selection.is_everything
-    # Up to when the first run has judged, nobody knows.
+    # The time up to which the first run has judged is unknown.
     assert until(second) is None
     assert until(third) == third.selection.moved_since["orders"]
 
 
 @pytest.mark.parametrize("selection", [None, EVERYTHING])
-def test_what_earlier_runs_have_seen_is_handed_to_the_next_one(
+def test_next_run_receives_the_observations_of_earlier_runs(
     services: tuple[ServiceDatabase, ServiceDatabase], tmp_path: Path, selection: Selection | None
 ) -> None:
     asked: list[ReconcileRequest] = []
@@ -299,16 +293,16 @@ def test_what_earlier_runs_have_seen_is_handed_to_the_next_one(
     run(configuration(*services), good, tmp_path)
     with pytest.raises(OSError, match="no room"):
         run(configuration(*services), breaking_off, tmp_path)
-    # The latest run that came to its end says it, whatever was changed since.
+    # The latest completed run decides, whatever was changed since.
     changed = replace(stock, retention=timedelta(days=1))
     run(configuration(orders, changed), job, tmp_path, selection=selection)
-    # The tables of another file are others.
+    # Another file has other tables.
     run(configuration(stock, replace(orders, name="mail")), job, tmp_path, selection=selection)
 
     assert [each.past.received for each in asked] == [(RECEIVED,), ()]
 
 
-def test_what_runs_have_judged_and_a_restored_database_lacks_counts_as_not_judged_once(
+def test_restored_database_counts_once_as_not_judged(
     services: tuple[ServiceDatabase, ServiceDatabase], tmp_path: Path
 ) -> None:
     of, asked = configuration(*services), []
@@ -345,7 +339,7 @@ def test_what_runs_have_judged_and_a_restored_database_lacks_counts_as_not_judge
 
 
 @pytest.mark.parametrize("selection", [None, EVERYTHING], ids=["a further night", "full"])
-def test_a_run_stores_which_inboxes_may_lack_rows_of_effects_until_a_good_one_too(
+def test_run_stores_which_inboxes_may_lack_rows(
     services: tuple[ServiceDatabase, ServiceDatabase], tmp_path: Path, selection: Selection | None
 ) -> None:
     of = configuration(*services)
@@ -366,7 +360,7 @@ def test_a_run_stores_which_inboxes_may_lack_rows_of_effects_until_a_good_one_to
         own = [basis.from_json(stored.basis) for stored in runs.latest(limit=9)]
         (other,) = [basis.from_json(stored.basis) for stored in others.latest(limit=9)]
     latest, second, first, before = (each and each.incomplete_inboxes for each in own)
-    # No run knew of them: the oldest row of one is an hour old, the other one is empty.
+    # No run recorded them: the oldest row of one is an hour old, the other is empty.
     assert before is not None
     assert before["stock"] < began - timedelta(minutes=30) < began < before["orders"]
     assert first is not None
@@ -386,7 +380,7 @@ def noting(asked: list[ReconcileRequest], **changed: Any) -> Job:
     return job
 
 
-def test_runs_of_all_names_in_the_databases_of_all_services_say_what_groups_received(
+def test_runs_of_all_names_show_what_groups_received(
     services: tuple[ServiceDatabase, ServiceDatabase], tmp_path: Path
 ) -> None:
     asked: list[ReconcileRequest] = []
@@ -399,7 +393,7 @@ def test_runs_of_all_names_in_the_databases_of_all_services_say_what_groups_rece
     run(configuration(*services), nothing, tmp_path)
     run(renamed(*reversed(services)), nothing, tmp_path)
 
-    # What a run of one name leaves out is over, as far as no other run has seen it.
+    # A stream that a run of one name leaves out is over, unless another run has seen it.
     assert [each.past.received for each in asked] == [
         (RECEIVED,),
         (PAID, RECEIVED),
@@ -414,7 +408,7 @@ def renamed(*services: ServiceDatabase, **changed: Any) -> Configuration:
     return replace(configuration(*services, **changed), scope="renamed")
 
 
-def test_since_when_a_group_is_a_former_one_the_own_name_says_first(
+def test_own_name_decides_first_since_when_a_group_is_former(
     services: tuple[ServiceDatabase, ServiceDatabase], tmp_path: Path
 ) -> None:
     asked: list[ReconcileRequest] = []
@@ -430,10 +424,10 @@ def test_since_when_a_group_is_a_former_one_the_own_name_says_first(
     assert other == {"mail": late}, "the latest other name that lists the group decides"
 
 
-def test_runs_of_another_name_have_judged_what_they_were_to_judge_as_well(
+def test_watermarks_of_runs_of_another_name_count_too(
     services: tuple[ServiceDatabase, ServiceDatabase], tmp_path: Path
 ) -> None:
-    """A run with other filters has judged less, and one of other databases something else."""
+    """A run with other filters has judged less, and a run of other databases something else."""
     orders, stock = services
     asked: list[ReconcileRequest] = []
     placed = ExpectedGroup(name="reserve", topics=("orders.placed",))
@@ -453,7 +447,7 @@ def other_name(service: ServiceDatabase) -> ServiceDatabase:
     return replace(service, name="mail")
 
 
-def test_stored_runs_that_a_role_may_not_read_are_a_remark(
+def test_stored_runs_that_a_role_may_not_read_cause_a_remark(
     services: tuple[ServiceDatabase, ServiceDatabase], tmp_path: Path
 ) -> None:
     orders, stock = services

@@ -1,4 +1,4 @@
-"""After an error inside of a relay, the events of its batches are sent at once and in order."""
+"""After an error inside a relay, the events of its batches are sent at once and in order."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.support.migrated_databases import migrated_sqlite
 
 EVENTS, BATCH = 12, 4
 PASSES = 20
-"""Far more than it takes, and all within the leases of the claims."""
+"""Far more passes than necessary, and all within the leases of the claims."""
 
 
 class NoThread(RuntimeError):
-    """What a process gets that may start no more threads."""
+    """The error of a process that may start no more threads."""
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def app(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ShieldTx]:
 
 
 def raising_once(call: Callable[..., Any], *, at: int) -> Callable[..., Any]:
-    """Make a call raise when it is made for the `at`-th time."""
+    """Make the call with number `at` raise."""
     calls = 0
 
     def once(*args: Any, **kwargs: Any) -> Any:
@@ -69,7 +69,7 @@ def no_pressure(relay: Relay, at: int) -> None:
 
 
 def no_retry_policy(relay: Relay, at: int) -> None:
-    """Have the broker refuse one record of a batch, when its retry policy cannot be told."""
+    """Let the broker refuse one record of a batch whose retry policy cannot be read."""
     publisher: Any = relay._sender._publisher
     publish, batches = publisher.publish, 0
 
@@ -92,7 +92,7 @@ def no_memory_to_add(relay: Relay, at: int) -> None:
 
 
 def broken_off_behind_submit(relay: Relay, at: int) -> None:
-    """The thread has the batch already when the pass breaks off, and sends it some time."""
+    """The thread has the batch when the pass is interrupted, and sends it some time later."""
     thread: Any = relay._publish_thread
     submit, calls = thread.submit, 0
 
@@ -153,7 +153,7 @@ def test_a_batch_that_may_have_been_sent_is_unconfirmed(
 
 @pytest.mark.parametrize("app", [10 * EVENTS], indirect=True)
 @pytest.mark.parametrize("break_", [no_pressure, no_memory_to_add])
-def test_an_only_batch_that_may_have_been_sent_is_unconfirmed(
+def test_single_batch_that_may_have_been_sent_is_unconfirmed(
     app: ShieldTx, break_: Callable[[Relay, int], None]
 ) -> None:
     relay = app.build_relay()

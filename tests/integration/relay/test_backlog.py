@@ -1,4 +1,4 @@
-"""A relay with a backlog claims ahead, and sends ahead of nothing."""
+"""A relay with a backlog claims ahead, and keeps the order of its sends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write(service: Service, count: int, *, key: str = "k") -> list[str]:
 
 
 def sent(wire: Wire) -> list[str]:
-    """The ids of what was sent, without what was sent again."""
+    """Return the ids of the sent records, each once."""
     return list(dict.fromkeys(_id(record) for record in wire.published))
 
 
@@ -53,7 +53,7 @@ def test_the_next_batch_is_claimed_while_one_is_published(service: Service, wire
 
 
 def pass_that_publishes(relay: Relay, eventually: Callable[..., None], when: str) -> RelayResult:
-    """Make passes until one publishes something, and return that one."""
+    """Run passes until a pass publishes something, and return that pass."""
     passes: list[RelayResult] = []
 
     def it_does() -> bool:
@@ -64,7 +64,7 @@ def pass_that_publishes(relay: Relay, eventually: Callable[..., None], when: str
     return passes[-1]
 
 
-def test_a_pass_that_took_all_that_was_due_asks_for_another_only_behind_a_retry(
+def test_pass_that_sent_all_asks_for_another_only_after_a_retry(
     make_service: Callable[..., Service], wire: Wire, eventually: Callable[..., None]
 ) -> None:
     service = make_service("orders", relay_batch_size=100)
@@ -85,7 +85,7 @@ def test_a_pass_that_took_all_that_was_due_asks_for_another_only_behind_a_retry(
     assert sent(wire) == first + held_back
 
 
-def test_the_pass_that_finds_the_broker_back_asks_for_another_at_once(
+def test_pass_that_reaches_the_broker_again_asks_for_another(
     make_service: Callable[..., Service], wire: Wire, eventually: Callable[..., None]
 ) -> None:
     service = make_service("orders", relay_batch_size=100)
@@ -106,14 +106,14 @@ def test_the_pass_that_finds_the_broker_back_asks_for_another_at_once(
 @pytest.mark.parametrize(
     "outcome", [DeliveryOutcome.UNSENT, DeliveryOutcome.UNCONFIRMED, DeliveryOutcome.REFUSED]
 )
-def test_what_was_claimed_ahead_does_not_overtake_what_was_not_acknowledged(
+def test_events_claimed_ahead_overtake_no_unacknowledged_event(
     service: Service, wire: Wire, outcome: DeliveryOutcome, eventually: Callable[..., None]
 ) -> None:
     ids = write(service, 3 * BATCH)
     relay = service.relay()
     wire.fate = lambda record: answer(outcome) if _id(record) in ids[1:BATCH] else None
     relay.run_once()
-    # Of the second batch nothing was sent, and its attempts do not count.
+    # No record of the second batch was sent, and its attempts do not count.
     assert sent(wire) == ids[:1]
     assert service.rows("SELECT sum(attempts) FROM shield_outbox WHERE event_id = ANY(:ids)",
                         ids=ids[BATCH:]) == [(0,)]  # fmt: skip
@@ -127,9 +127,7 @@ def test_what_was_claimed_ahead_does_not_overtake_what_was_not_acknowledged(
     assert sent(wire) == ids
 
 
-def test_a_rejected_event_blocks_only_its_key_until_it_has_failed(
-    service: Service, wire: Wire
-) -> None:
+def test_rejected_event_blocks_only_its_key_until_it_fails(service: Service, wire: Wire) -> None:
     ids = write(service, 3 * BATCH)
     relay = service.relay()
     wire.fate = lambda record: answer(DeliveryOutcome.REJECTED) if _id(record) == ids[2] else None
@@ -149,9 +147,7 @@ def test_a_relay_that_stops_releases_its_claims(service: Service, wire: Wire) ->
     assert len(wire.published) == len(ids)
 
 
-def test_shards_are_released_to_another_relay_without_claims_in_flight(
-    service: Service, wire: Wire
-) -> None:
+def test_shards_are_released_without_claims_in_flight(service: Service, wire: Wire) -> None:
     for number in range(3 * BATCH):
         write(service, 1, key=f"k{number}")
     relay, other = service.relay("one"), service.app.build_relay("two")
@@ -162,13 +158,12 @@ def test_shards_are_released_to_another_relay_without_claims_in_flight(
     assert len(other.renew().shards) == 4
     drain(relay, other)
     assert len(sent(wire)) == len(wire.published) == 3 * BATCH
-    # What was settled at the renewal is counted all the same.
+    # The rows that were settled at the renewal are counted too.
     assert service.outbox() == {"PROCESSED": 3 * BATCH}
 
 
-def test_what_was_sent_while_the_database_failed_is_settled_later_and_sent_once(
-    service: Service, wire: Wire
-) -> None:
+def test_events_sent_during_a_database_failure_are_sent_once(service: Service, wire: Wire) -> None:
+    """Their rows are settled after the failure."""
     ids = write(service, 3 * BATCH)
     relay = service.relay()
     relay.run_once()
@@ -186,7 +181,7 @@ def test_what_was_sent_while_the_database_failed_is_settled_later_and_sent_once(
     assert sent(wire) == ids
 
 
-def test_a_failing_publisher_leaves_its_batch_unconfirmed_in_order(
+def test_failing_publisher_leaves_its_batch_unconfirmed(
     service: Service, wire: Wire, eventually: Callable[..., None]
 ) -> None:
     ids = write(service, 3 * BATCH)

@@ -1,4 +1,6 @@
-"""A claim on PostgreSQL, and what others do to its rows before it is settled, or while it waits."""
+"""A claim on PostgreSQL, and concurrent changes to its rows before it is settled, or while it
+waits.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ HOUR = timedelta(hours=1)
 
 @dataclass
 class Outbox:
-    """A migrated outbox, and relays' views of it."""
+    """A migrated outbox, and the stores of its relays."""
 
     engine: Engine
 
@@ -38,7 +40,7 @@ class Outbox:
         self.leases = SqlLeaseStore(self.engine, self.tables)
 
     def store_of(self, relay: str) -> SqlRelayStore:
-        """A relay's view of the outbox; it owns every shard that is free."""
+        """Return a relay's store of the outbox; the relay owns every free shard."""
         self.leases.renew(relay=relay, lease=HOUR)
         return SqlRelayStore(self.engine, self.tables)
 
@@ -86,7 +88,7 @@ def test_a_settlement_is_written_whole_or_not_at_all(outbox: Outbox) -> None:
     ids = [new_event_id() for _ in range(3)]
     outbox.write(*ids)
     outbox.store_of("r")
-    # As workers have it, in whose sessions a statement may be a transaction by itself.
+    # As in a worker, in whose sessions a statement may be a transaction of its own.
     engine = outbox.engine.execution_options(**{AUTOCOMMIT_ISOLATION: "AUTOCOMMIT"})
     store = SqlRelayStore(engine, outbox.tables)
     claim = store.claim(relay="r", limit=10)
@@ -107,14 +109,14 @@ def test_a_settlement_is_written_whole_or_not_at_all(outbox: Outbox) -> None:
 
 @pytest.mark.parametrize("acknowledged", [[0], [1], [0, 1]])
 @pytest.mark.parametrize("claims", ["one claim", "two claims"])
-def test_a_table_that_was_rewritten_meanwhile_has_no_neighbour_settled(
+def test_rewritten_table_has_no_other_row_settled(
     outbox: Outbox, acknowledged: list[int], claims: str
 ) -> None:
     gone, low, high, *others = (new_event_id() for _ in range(6))
     outbox.write(gone, new_event_id(), delay=HOUR)
     outbox.write(high, low)
     outbox.write(*others, delay=HOUR)
-    # The claimed versions take the first places of the table, in the order of writing...
+    # The claimed versions are the first rows of the table, in the order of writing...
     outbox.run(
         "DELETE FROM shield_outbox WHERE seq <= 2",
         "VACUUM (INDEX_CLEANUP ON) shield_outbox",
@@ -123,7 +125,7 @@ def test_a_table_that_was_rewritten_meanwhile_has_no_neighbour_settled(
     number = 1 if claims == "two claims" else 2
     made = [store.claim(relay="r", limit=number) for _ in range(2 // number)]
     assert [_sent([claim]) for claim in made] in ([[high, low]], [[high], [low]])
-    # ... and then change places.
+    # ... and then change their positions.
     outbox.run("CLUSTER shield_outbox USING shield_outbox_pkey")
     processed = {(high, low)[place] for place in acknowledged}
     settled: set[UUID] = set()

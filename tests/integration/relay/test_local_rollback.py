@@ -1,4 +1,4 @@
-"""A local rollback that does not come to its end: nothing of it stays, and its event waits."""
+"""A local rollback that does not complete leaves nothing, and its event waits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def service(make_service: Callable[..., Service], wire: Wire) -> Service:
 
 @pytest.fixture
 def relay_with(service: Service) -> Callable[[Undo], Relay]:
-    """Build a relay whose local rollback leaves an effect, and then does what a test wants."""
+    """Build a relay whose local rollback leaves an effect, and then acts as a test chooses."""
 
     def build(undo: Undo) -> Relay:
         @service.app.local_rollback("things.happened")
@@ -103,7 +103,7 @@ FAILURES = {
 
 @pytest.mark.filterwarnings("ignore:transaction already deassociated")
 @pytest.mark.parametrize(("undo", "said"), FAILURES.values(), ids=list(FAILURES))
-def test_a_local_rollback_that_fails_leaves_nothing_and_the_others_go(
+def test_failed_local_rollback_leaves_nothing_others_are_sent(
     service: Service, relay_with: Callable[[Undo], Relay], undo: Undo, said: str
 ) -> None:
     relay = relay_with(undo)
@@ -121,7 +121,7 @@ def test_a_local_rollback_that_fails_leaves_nothing_and_the_others_go(
 
 @pytest.fixture
 def refusing_hook() -> Iterator[None]:
-    """A hook of the application that lets no session commit that has touched `details`."""
+    """A hook of the application that refuses the commit of each session with changed `details`."""
 
     def refuse(session: Session) -> None:
         if session.info.get("touched"):
@@ -133,7 +133,7 @@ def refusing_hook() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("refusing_hook")
-def test_a_hook_that_refuses_the_commit_leaves_nothing_and_the_others_go(
+def test_refused_commit_of_a_local_rollback_leaves_nothing(
     service: Service, relay_with: Callable[[Undo], Relay]
 ) -> None:
     relay = relay_with(lambda session: session.info.update(touched=True))
@@ -159,7 +159,7 @@ def test_a_local_rollback_may_use_savepoints(
     assert service.effects() == ["poison", "more"]
 
 
-def test_a_rollback_that_fails_undoes_nothing_of_the_event_that_it_takes_back(
+def test_failed_rollback_event_undoes_nothing(
     service: Service, relay_with: Callable[[Undo], Relay]
 ) -> None:
     relay = relay_with(lambda _: None)

@@ -1,4 +1,4 @@
-"""Where claims start: late, so that dead rows cost nothing, and yet never past what is open."""
+"""Where claims start: late, so that dead rows cost nothing, and never after an open row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOT_LONG = timedelta(0)
 
 @dataclass
 class Line:
-    """An outbox, one relay's view of it, and writers whose transactions end when a test says so."""
+    """An outbox, one relay's store of it, and writers whose transactions a test ends."""
 
     engine: Engine
     now: float = 1_000.0
@@ -63,7 +63,7 @@ class Line:
         return self.store.claim(relay="r", limit=limit)
 
     def take(self, limit: int = 100) -> list[UUID]:
-        """Claim, and settle all of it as sent."""
+        """Claim, and settle all rows as sent."""
         claim = self.claim(limit)
         ids = [claimed.envelope.id for claimed in claim.events]
         if ids:
@@ -71,7 +71,7 @@ class Line:
         return ids
 
     def let_the_mark_follow(self) -> int:
-        """Have so much go through that the mark moves, and return it."""
+        """Send enough rows that the mark moves, and return the mark."""
         for _ in range(4):
             self.write(*"xyz")
             self.take()
@@ -103,7 +103,7 @@ def line(undisturbed_url: str) -> Iterator[Line]:
     engine.dispose()
 
 
-def test_claims_start_where_earlier_ones_came_to(line: Line) -> None:
+def test_claims_start_where_earlier_ones_ended(line: Line) -> None:
     assert line.mark == 0
     mark = line.let_the_mark_follow()
     [first] = line.write("k")
@@ -112,7 +112,7 @@ def test_claims_start_where_earlier_ones_came_to(line: Line) -> None:
     assert line.take() == [first]
 
 
-def test_a_long_transaction_holds_the_mark_so_that_nothing_overtakes_its_events(
+def test_long_transaction_keeps_the_mark_before_its_events(
     line: Line,
 ) -> None:
     slow, [first] = line.begin("k")
@@ -123,7 +123,7 @@ def test_a_long_transaction_holds_the_mark_so_that_nothing_overtakes_its_events(
     assert line.take() == [first, second]
 
 
-def test_a_reader_with_an_old_snapshot_does_not_hold_the_mark(line: Line) -> None:
+def test_reader_with_an_old_snapshot_does_not_stop_the_mark(line: Line) -> None:
     with line.engine.connect().execution_options(isolation_level="REPEATABLE READ") as reader:
         reader.execute(text("SELECT count(*) FROM shield_outbox"))
         assert line.let_the_mark_follow() > 0
@@ -146,11 +146,11 @@ def test_released_rows_precede_later_rows(line: Line, way: str) -> None:
 
 
 @pytest.mark.parametrize("pile", ["small", "large"])
-def test_what_waited_behind_a_retry_goes_before_what_came_later(
+def test_rows_blocked_by_a_retry_are_sent_before_later_rows(
     line: Line, monkeypatch: pytest.MonkeyPatch, pile: str
 ) -> None:
     if pile == "large":
-        # Rows behind held keys have not left the line yet, and do not come back into it either.
+        # Rows of blocked keys are still in the main queue, so they do not return to it either.
         monkeypatch.setattr(BlockedRows, "run_if_due", lambda *_, **__: False)
     line.let_the_mark_follow()
     [first, second] = line.write("k", "k")
@@ -159,9 +159,9 @@ def test_what_waited_behind_a_retry_goes_before_what_came_later(
     line.store.settle(claim.token, Settlement(retries=[retry]))
     again = line.claim(limit=1)
     assert [c.envelope.id for c in again.events] == [first]
-    # While it is under way again, its key is on hold, and others pass by.
+    # While the row is in progress again, its key is blocked, and claims pass its other rows.
     line.let_the_mark_follow()
-    # A look from the beginning, so that none is due by itself.
+    # A full scan, so that no full scan is due on its own.
     line.write("x")
     line.take()
     line.store.settle(again.token, Settlement(processed=[first]))
@@ -170,16 +170,14 @@ def test_what_waited_behind_a_retry_goes_before_what_came_later(
 
 
 @pytest.mark.parametrize("limit", [1, 100])
-def test_a_shard_that_comes_from_another_relay_is_looked_at_from_the_beginning(
-    line: Line, limit: int
-) -> None:
+def test_shard_of_another_relay_is_scanned_from_the_beginning(line: Line, limit: int) -> None:
     line.let_the_mark_follow()
     line.leases.leave(relay="r")
     line.leases.renew(relay="other", lease=HOUR)
     written = line.write("k", "l", "m")
     line.leases.leave(relay="other")
     for number in range(4):
-        # Nobody is there, so that the relay's mark, if it were taken on trust, would pass by.
+        # No relay owns the shards, so an unchecked mark of this relay would pass the rows.
         line.write(f"n{number}")
     line.leases.renew(relay="r", lease=HOUR)
     assert line.mark > 0
@@ -205,7 +203,7 @@ def test_an_event_requeued_by_an_operator_is_found_soon(line: Line) -> None:
     assert line.take() == [failed]
 
 
-def test_an_event_requeued_by_an_operator_is_found_at_once_by_a_relay_that_has_nothing_to_do(
+def test_event_requeued_by_an_operator_is_found_by_an_idle_relay(
     line: Line,
 ) -> None:
     line.let_the_mark_follow()
@@ -225,7 +223,7 @@ def test_an_event_requeued_by_an_operator_is_found_at_once_by_a_relay_that_has_n
     assert line.take() == [failed]
 
 
-def test_a_claim_that_the_bytes_of_its_rows_have_cut_leaves_no_row_below_the_mark(
+def test_claim_limited_by_bytes_leaves_no_row_below_the_mark(
     line: Line,
 ) -> None:
     line.store = SqlRelayStore(
@@ -254,7 +252,7 @@ def test_a_claim_that_the_bytes_of_its_rows_have_cut_leaves_no_row_below_the_mar
         pytest.param(SETTLING_S / 2, 7, 20, False, False, id="a number may be drawn"),
     ],
 )
-def test_the_mark_follows_when_no_row_can_come_below_it(
+def test_mark_follows_when_no_row_can_appear_below_it(
     waited: float, oldest_running: int, last: int, *, full: bool, follows: bool
 ) -> None:
     now = 100.0
@@ -276,7 +274,7 @@ def test_the_mark_follows_when_no_row_can_come_below_it(
     assert claimed(oldest_running, last, full=full) == (20 if follows else 0)
 
 
-def test_a_look_from_the_beginning_that_takes_long_is_seldom() -> None:
+def test_slow_full_scan_runs_rarely() -> None:
     now = 100.0
     mark = LowWaterMark(lambda: now)
     snapshot = low_water_mark.ClaimSnapshot(
@@ -292,11 +290,11 @@ def test_a_look_from_the_beginning_that_takes_long_is_seldom() -> None:
     assert mark.start() == 0
 
 
-def test_claims_that_find_nothing_do_not_make_looks_from_the_beginning_more_often() -> None:
+def test_empty_claims_do_not_cause_more_full_scans() -> None:
     now = 100.0
     mark = LowWaterMark(lambda: now)
     spent = {False: 0.0, True: 0.0}
-    # As beside a snapshot that is held for long: a look takes 1 s, and every other claim is empty.
+    # As with a long-lived snapshot: a full scan takes 1 s, and every other claim is empty.
     for turn in range(20_000):
         start = mark.start()
         took = 0.01 if start else 1.0
@@ -305,12 +303,12 @@ def test_claims_that_find_nothing_do_not_make_looks_from_the_beginning_more_ofte
             shards=1, has_blocked_keys=False, oldest_running=turn, next_to_run=turn, chosen=0
         )
         mark.record(start, None if turn % 2 else seen, turn, full=False, took=took)
-        if turn > 100:  # there is a mark by now
+        if turn > 100:  # the mark exists by now
             spent[start == 0] += took
     assert 0 < spent[True] < spent[False] / SHARE + 1.0
 
 
-def test_after_a_claim_that_found_nothing_a_quick_look_from_the_beginning_comes_soon() -> None:
+def test_quick_full_scan_follows_an_empty_claim() -> None:
     now = 100.0
     mark = LowWaterMark(lambda: now)
     snapshot = low_water_mark.ClaimSnapshot(
@@ -325,9 +323,7 @@ def test_after_a_claim_that_found_nothing_a_quick_look_from_the_beginning_comes_
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_order_of_things_lets_an_event_overtake_another_of_its_key(
-    line: Line, seed: int
-) -> None:
+def test_no_event_overtakes_another_of_its_key_in_random_plays(line: Line, seed: int) -> None:
     assert Play(line, seed).overtaken() == []
 
 
@@ -337,15 +333,15 @@ def _careless(self: LowWaterMark, start: int, snapshot: Any, last: int, **_: Any
     self._seq = max(self._seq, last)
 
 
-def test_a_careless_mark_is_found_out(line: Line) -> None:
+def test_mark_that_ignores_running_transactions_is_detected(line: Line) -> None:
     with patch.object(LowWaterMark, "record", _careless):
         assert any(Play(line, seed).overtaken() for seed in range(12))
 
 
 class Play:
-    """Writes, claims and settles at random, and keeps what was written and sent of each key.
+    """Writes, claims and settles at random, and records the events written and sent of each key.
 
-    As in an application that locks its rows, a key is written by one transaction at a time.
+    One transaction at a time writes a key, as in an application that locks its rows.
     """
 
     def __init__(self, line: Line, seed: int) -> None:
@@ -356,7 +352,7 @@ class Play:
         self._open: list[tuple[Connection, list[str], list[UUID]]] = []
 
     def overtaken(self) -> list[str]:
-        """Play to the end; return the keys of which an event overtook another, or stayed behind."""
+        """Run all steps, and return the keys of which an event overtook another or was not sent."""
         steps = [self.begin] * 3 + [self.end] * 2 + [self.work] * 4 + [self.wait] * 2
         for _ in range(120):
             self._draw.choice([*steps, self.hand_over])()
@@ -385,7 +381,7 @@ class Play:
         connection.close()
 
     def work(self, *, gently: bool = False) -> bool:
-        """Claim, and the next one ahead, which is sent only if all of the first was."""
+        """Make two claims; the second is sent only if all of the first was."""
         claim, ahead = self._claim(), self._claim()
         if not self._settle(claim, 1.0 if gently else 0.8):
             self._settle(ahead, 0.0)

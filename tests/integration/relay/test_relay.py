@@ -52,7 +52,7 @@ def assert_sent_as_written(service: Service, wire: Wire) -> None:
 
 
 def fail_to_claim(relay: Relay, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a pass whose claim goes wrong in the way of `store`."""
+    """Run a pass whose claim fails as `store` does."""
     with monkeypatch.context() as cut:
         cut.setattr(relay._in_flight, "_store", store)
         with pytest.raises(OperationalError):
@@ -83,7 +83,7 @@ def test_nothing_is_claimed_without_a_lease(service: Service) -> None:
     assert owner.run_once().claimed == 1
 
 
-def test_the_rows_of_a_key_go_out_in_the_order_of_writing(service: Service, wire: Wire) -> None:
+def test_rows_of_a_key_are_sent_in_the_order_of_writing(service: Service, wire: Wire) -> None:
     for _ in range(10):
         write(service, "a", "b", "a")
     relay = service.relay()
@@ -118,7 +118,7 @@ def test_two_relays_share_the_shards_and_their_rows(make_service: Make, wire: Wi
     make_topics(service)
     one, two = service.app.build_relay("one"), service.app.build_relay("two")
     assert len(one.renew().shards) == 8
-    assert two.renew().shards == frozenset()  # nothing is free yet
+    assert two.renew().shards == frozenset()  # no shard is free yet
     assert len(one.renew().surplus) == 4
     assert len(two.renew().shards) == 4
     assert len(one.renew().shards) == 4
@@ -130,7 +130,7 @@ def test_two_relays_share_the_shards_and_their_rows(make_service: Make, wire: Wi
     assert len(wire.published) == 100
 
 
-def test_the_shards_of_a_dead_relay_are_taken_over_when_its_lease_ends(
+def test_shards_of_a_dead_relay_are_taken_over_after_its_lease(
     make_service: Make, wire: Wire, eventually: Callable[..., None]
 ) -> None:
     service = make_service("orders", relay_lease=4.0, relay_send_timeout=0.5)
@@ -170,10 +170,10 @@ def test_a_zombie_writes_nothing_back_after_a_takeover(
     done = zombie.run_once()
     assert (done.claimed, done.lost) == (2, 2)
     assert service.outbox() == {"PROCESSED": 2}
-    assert len(wire.published) == 4  # duplicates on the topic, which inboxes know
+    assert len(wire.published) == 4  # duplicates on the topic, which inboxes detect
 
 
-def test_an_outage_gives_rows_back_without_burning_an_attempt(service: Service, wire: Wire) -> None:
+def test_outage_releases_rows_without_using_an_attempt(service: Service, wire: Wire) -> None:
     write(service, "a", "b")
     relay = service.relay()
     wire.fate = lambda record: answer(DeliveryOutcome.UNSENT, "broker is away")
@@ -183,7 +183,7 @@ def test_an_outage_gives_rows_back_without_burning_an_attempt(service: Service, 
     assert rows == [("INIT", 0, False, "broker is away")] * 2
 
 
-def test_after_an_outage_the_relay_pauses_and_then_tries_a_single_event(
+def test_relay_pauses_after_an_outage_and_then_tries_one_event(
     service: Service, wire: Wire, eventually: Callable[..., None]
 ) -> None:
     write(service, "a", "b", "c")
@@ -197,7 +197,7 @@ def test_after_an_outage_the_relay_pauses_and_then_tries_a_single_event(
     assert [claimed for claimed in passes if claimed] == [1, 2]
 
 
-def test_a_batch_held_for_want_of_time_does_not_end_an_outage(
+def test_batch_deferred_for_lack_of_time_does_not_end_an_outage(
     service: Service, wire: Wire, eventually: Callable[..., None]
 ) -> None:
     write(service, "a", "b", "c")
@@ -231,9 +231,7 @@ def test_a_rejected_event_fails_alone_with_its_local_rollback(service: Service, 
     assert "as the test wants it" in reason
 
 
-def test_an_event_that_a_dead_relay_may_have_sent_is_not_undone_locally(
-    service: Service, wire: Wire
-) -> None:
+def test_event_possibly_sent_by_a_dead_relay_is_not_undone(service: Service, wire: Wire) -> None:
     service.app.local_rollback("things.happened")(effect("undone"))
     write(service, "a")
     wire.fate = _die
@@ -248,9 +246,7 @@ def test_an_event_that_a_dead_relay_may_have_sent_is_not_undone_locally(
     assert "may have been delivered" in reason
 
 
-def test_events_behind_a_rejected_one_of_their_key_are_no_outage(
-    service: Service, wire: Wire
-) -> None:
+def test_events_after_a_rejected_one_of_a_key_cause_no_outage(service: Service, wire: Wire) -> None:
     write(service, "a", "a", "b")
     first = service.rows("SELECT event_id FROM shield_outbox ORDER BY seq LIMIT 1")[0][0]
 
@@ -290,7 +286,7 @@ def test_a_local_rollback_that_raises_leaves_the_event_waiting(
     assert "the undo is broken" in reason
 
 
-def test_the_local_rollback_is_withheld_when_an_earlier_send_may_have_arrived(
+def test_local_rollback_is_withheld_after_an_unconfirmed_send(
     service: Service, wire: Wire, eventually: Callable[..., None]
 ) -> None:
     service.app.local_rollback("things.happened")(effect("undone"))
@@ -314,7 +310,7 @@ def test_refusals_use_up_the_attempts_and_then_fail(service: Service, wire: Wire
     assert service.rows("SELECT status, attempts FROM shield_outbox") == [("FAILED", 3)]
 
 
-def test_refusals_are_one_line_of_the_log_a_batch_however_many(
+def test_refusals_of_a_batch_are_one_log_line(
     service: Service, wire: Wire, own_log: pytest.LogCaptureFixture
 ) -> None:
     write(service, "a", "b", "c", type="things.waited")
@@ -330,9 +326,7 @@ def test_refusals_are_one_line_of_the_log_a_batch_however_many(
     assert str(refused["reason"]).count("nobody may write b'") == 1
 
 
-def test_a_waiting_row_holds_back_the_later_rows_of_its_key_and_no_others(
-    service: Service, wire: Wire
-) -> None:
+def test_waiting_row_blocks_only_the_later_rows_of_its_key(service: Service, wire: Wire) -> None:
     write(service, "poison", type="things.waited")
     relay = service.relay()
     wire.fate = _poison(DeliveryOutcome.REFUSED)
@@ -348,9 +342,7 @@ def test_a_waiting_row_holds_back_the_later_rows_of_its_key_and_no_others(
     assert types == [b"things.waited", b"things.happened"]
 
 
-def test_two_waiting_rows_of_a_key_keep_their_order_whichever_is_due_first(
-    service: Service, wire: Wire
-) -> None:
+def test_two_waiting_rows_of_a_key_keep_their_order(service: Service, wire: Wire) -> None:
     write(service, "poison", "poison", type="things.waited")
     relay = service.relay()
     wire.fate = _poison(DeliveryOutcome.REFUSED)
@@ -376,9 +368,7 @@ def test_a_delayed_event_waits_and_blocks_no_other(service: Service, wire: Wire)
     assert service.outbox() == {"PROCESSED": 2}
 
 
-def test_a_failed_settlement_is_written_before_anything_else_is_claimed(
-    service: Service, wire: Wire
-) -> None:
+def test_failed_settlement_is_written_before_the_next_claim(service: Service, wire: Wire) -> None:
     write(service, "a")
     relay = service.relay()
     wire.before_publish = lambda: service.execute("ALTER TABLE shield_outbox RENAME TO away")
@@ -398,7 +388,7 @@ def test_a_cut_database_connection_loses_nothing(service: Service, wire: Wire) -
     wire.before_publish = lambda: _terminate_backends(service)
     with pytest.raises(OperationalError):
         relay.run_once()
-    # What had been sent by then is written down by the next pass, with nothing sent again.
+    # The next pass settles the rows that were already sent, and sends nothing again.
     assert relay.run_once().published == 2
     assert len(wire.published) == 2
     assert service.outbox() == {"PROCESSED": 2}
@@ -427,7 +417,7 @@ def test_a_claim_survives_the_termination_of_its_own_backend(service: Service) -
     assert relay.run_once().published == 1
 
 
-def test_nothing_overtakes_an_event_whose_claim_had_its_answer_lost(
+def test_event_of_a_claim_with_a_lost_answer_is_not_overtaken(
     service: Service, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     relay = service.relay()
@@ -456,7 +446,7 @@ def test_an_abandoned_claim_that_arrives_late_leases_nothing(
     assert_sent_as_written(service, wire)
 
 
-def test_a_renewal_that_a_change_of_name_overtakes_leaves_no_relay_behind(service: Service) -> None:
+def test_renewal_overtaken_by_a_rename_leaves_no_second_relay(service: Service) -> None:
     relay = service.relay("one")
     renew = relay._leases.renew
 
@@ -472,12 +462,12 @@ def test_a_renewal_that_a_change_of_name_overtakes_leaves_no_relay_behind(servic
     assert service.rows("SELECT relay FROM shield_relay") == [("one+1",)]
 
 
-def test_a_late_claim_keeps_nothing_of_what_an_overtaken_renewal_took(
+def test_late_claim_keeps_no_rows_after_an_overtaken_renewal(
     service: Service, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     relay = service.app.build_relay("one")
     renew = relay._leases.renew
-    # The first renewal is the one that is overtaken, so that it finds free shards.
+    # The first renewal is the overtaken one, so that it finds free shards.
     relay._renew_at = math.inf
     write(service, "a")
     late = _DelaysClaims(relay._in_flight._store)
@@ -534,7 +524,7 @@ def test_closing_a_relay_frees_its_shards_at_once(service: Service) -> None:
 
 
 def test_a_claim_writes_no_index_entry(service: Service) -> None:
-    # Few enough to leave room on their page: there every claim is a heap-only update.
+    # Few enough to leave space on their page: there every claim is a heap-only update.
     write(service, *(f"key-{n}" for n in range(8)))
     service.relay("one")._in_flight._store.claim(relay="one", limit=50)
     service.execute("SELECT pg_stat_force_next_flush()")
@@ -552,7 +542,7 @@ def test_a_record_that_cannot_be_encoded_fails_alone(service: Service, wire: Wir
 
 
 class _DelaysClaims:
-    """An outbox store whose claim is on its way when its caller has given it up."""
+    """An outbox store whose claim executes only after its caller has abandoned it."""
 
     def __init__(self, store: RelayStore) -> None:
         self._store = store
@@ -568,7 +558,7 @@ class _DelaysClaims:
 
 
 class _LosesAnswers:
-    """An outbox store whose connection breaks when a claim has been committed."""
+    """An outbox store whose connection breaks after a claim has been committed."""
 
     def __init__(self, store: RelayStore) -> None:
         self._store = store
@@ -626,7 +616,7 @@ def test_a_relay_that_cannot_free_its_shards_ends_its_thread(
     write(service, "a", "b", "c")
     before = threads_named("shieldtx-publish")
     relay = service.relay()
-    # Of a backlog the next batch is claimed beside the one that is published.
+    # With a backlog, the next batch is claimed while the first is published.
     relay.run_once()
     (thread,) = threads_named("shieldtx-publish") - before
     service.execute("DROP TABLE shield_shard")

@@ -1,4 +1,4 @@
-"""A relay that is stopped within a transaction keeps its shards no longer than its lease."""
+"""A relay that is stopped within a transaction owns its shards at most for its lease."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HANDLER_LEASE = timedelta(minutes=10)
 
 @pytest.fixture(params=["its own engine", "the application's engine"])
 def app(request: pytest.FixtureRequest, migrated_url: str) -> Iterator[ShieldTx]:
-    """A service with a slow handler, whose relays' lease is short."""
+    """A service with a slow handler, whose relays have a short lease."""
     given = create_engine(migrated_url) if request.param != "its own engine" else None
     settings = Settings(
         source="shop",
@@ -45,7 +45,7 @@ def app(request: pytest.FixtureRequest, migrated_url: str) -> Iterator[ShieldTx]
         given.dispose()
 
 
-def test_a_relay_that_is_stopped_as_it_moves_blocked_rows_is_taken_over(app: ShieldTx) -> None:
+def test_relay_stopped_while_moving_blocked_rows_is_taken_over(app: ShieldTx) -> None:
     stopped = app.build_relay("stopped")
     shards = stopped.renew().shards
     step = stopped._in_flight._store._blocked._step("stopped")
@@ -66,12 +66,12 @@ def test_a_relay_that_is_stopped_as_it_renews_is_taken_over(app: ShieldTx) -> No
         transaction.__exit__(None, None, None)
 
 
-def test_a_relay_that_is_stopped_as_it_reads_a_large_claim_is_taken_over(app: ShieldTx) -> None:
+def test_relay_stopped_while_reading_a_claim_is_taken_over(app: ShieldTx) -> None:
     stopped = app.build_relay("stopped")
     shards = stopped.renew().shards
     connection = stopped._in_flight._store._engine.connect()
     connection.begin()
-    # More than the buffers of both sides take, of which this side reads nothing.
+    # More than the buffers of both sides take; this side reads nothing of it.
     connection.connection.driver_connection.pgconn.send_query(
         b"SELECT shard, repeat('x', 20000000) FROM shield_shard FOR SHARE"
     )
@@ -80,7 +80,7 @@ def test_a_relay_that_is_stopped_as_it_reads_a_large_claim_is_taken_over(app: Sh
     connection.close()
 
 
-def test_a_failure_without_a_local_rollback_has_the_limit_of_the_relay(
+def test_failure_without_local_rollback_has_the_relays_limit(
     app: ShieldTx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = []
@@ -101,7 +101,7 @@ def _is_taken_over(app: ShieldTx, shards: frozenset[int]) -> None:
     other = app.build_relay("other")
 
     def takes_over() -> bool:
-        # On a busy machine its own transaction may be silent for longer than the limit, too.
+        # On a busy machine, its own transaction may exceed the limit too.
         with suppress(OperationalError, InternalError):
             return other.renew().shards == shards
         return False
@@ -109,7 +109,7 @@ def _is_taken_over(app: ShieldTx, shards: frozenset[int]) -> None:
     wait(takes_over, "another relay has the shards", within=30)
 
 
-def test_a_local_rollback_may_think_for_longer_than_a_lease(
+def test_local_rollback_may_take_longer_than_a_lease(
     make_service: Callable[..., Service], wire: Wire
 ) -> None:
     service, seen = make_service("orders"), []

@@ -1,4 +1,4 @@
-"""A relay whose broker asks for pauses: it sends less, loses nothing, and comes back to speed."""
+"""A relay whose broker asks for pauses: it sends less, loses nothing, and returns to full speed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def published(broker: MemoryBroker) -> list[int]:
     return sorted(int(record.value or b"") for record in broker.records(f"{TOPIC}.commit"))
 
 
-def test_a_throttled_relay_releases_its_claims_and_claims_nothing(
+def test_throttled_relay_releases_its_claims_and_makes_no_more(
     orders: Service, broker: MemoryBroker
 ) -> None:
     relay = orders.relay()
@@ -56,9 +56,10 @@ def test_a_throttled_relay_releases_its_claims_and_claims_nothing(
     ]
 
 
-def test_a_throttled_relay_publishes_all_in_smaller_batches_and_burns_no_attempt(
+def test_throttled_relay_publishes_all_in_smaller_batches(
     orders: Service, broker: MemoryBroker, eventually: Callable[..., None]
 ) -> None:
+    """Throttling uses no attempts."""
     relay = orders.relay()
     broker.throttle(above=4, pause=0.05)
     sizes: list[int] = []
@@ -75,7 +76,7 @@ def test_a_throttled_relay_publishes_all_in_smaller_batches_and_burns_no_attempt
     assert sizes.index(20) < sizes.index(4), "batches became smaller"
 
 
-def test_when_the_throttle_is_lifted_the_batches_are_full_again(
+def test_batches_are_full_again_after_the_throttle_is_lifted(
     orders: Service, broker: MemoryBroker
 ) -> None:
     relay = orders.relay()

@@ -32,7 +32,7 @@ LEVELS = ("repeatable read", "serializable")
 
 @pytest.fixture
 def admin(migrated_url: str) -> Iterator[Engine]:
-    """The tests' own way into the database."""
+    """An engine of the tests on the database."""
     engine = create_engine(migrated_url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     yield engine
     engine.dispose()
@@ -40,7 +40,7 @@ def admin(migrated_url: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def role(admin: Engine) -> Iterator[str]:
-    """A role of a test's own."""
+    """A role for one test."""
     name = f"role_{uuid.uuid4().hex}"
     run(admin, f"CREATE ROLE {name} SUPERUSER LOGIN PASSWORD '{FIRST_PASSWORD}'")
     yield name
@@ -49,7 +49,7 @@ def role(admin: Engine) -> Iterator[str]:
 
 @contextmanager
 def opened(url: str, **given: Any) -> Iterator[ShieldTx]:
-    """An application of its own connections, or of the `engine` that is given."""
+    """An application with its own connections, or with the given `engine`."""
     engine = given.pop("engine", None)
     settings = Settings(
         source="shop", database_url=url, shards=4, relay_wakeup=False, half_immunity=60, **given
@@ -88,20 +88,20 @@ def test_a_server_that_became_read_only_is_left(
         with pytest.raises(DBAPIError, match="read-only transaction"):
             relay.renew()
         run(admin, f"ALTER ROLE {role} RESET default_transaction_read_only")
-        # What a session began with, it keeps: only a new one reaches the new primary.
+        # A session keeps its settings: only a new session reaches the new primary.
         relay.renew()
         assert len(relay.shards) == 4
         relay.close()
 
 
-def test_sessions_that_the_server_has_ended_are_replaced_unnoticed(
+def test_sessions_ended_by_the_server_are_replaced(
     migrated_url: str, admin: Engine, role: str
 ) -> None:
     with opened(of_role(migrated_url, role)) as app:
         with app.engine.connect(), app.engine.connect():
             pass
         run(admin, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename='{role}'")
-        time.sleep(0.6)  # as long as a connection rests before it is tried
+        time.sleep(0.6)  # longer than a connection rests before it is checked
         assert shown(app.engine, "TimeZone") == "UTC"
 
 
@@ -124,7 +124,7 @@ def test_a_server_that_vanishes_is_noticed_within_a_minute(migrated_url: str) ->
 
 @pytest.mark.parametrize("level", ["AUTOCOMMIT", "SERIALIZABLE"])
 @pytest.mark.parametrize("how", ["option", "view"])
-def test_a_level_that_would_prevail_over_the_one_needed_is_refused(
+def test_isolation_level_that_would_override_is_refused(
     migrated_url: str, how: str, level: str
 ) -> None:
     if how == "option":
@@ -141,7 +141,7 @@ def test_a_level_that_would_prevail_over_the_one_needed_is_refused(
 
 
 @pytest.mark.parametrize("level", ["AUTOCOMMIT", "SERIALIZABLE", "READ COMMITTED"])
-def test_the_level_of_an_engine_itself_is_no_obstacle(migrated_url: str, level: str) -> None:
+def test_isolation_level_of_an_engine_itself_is_accepted(migrated_url: str, level: str) -> None:
     engine = create_engine(migrated_url, isolation_level=level)
     with opened(migrated_url, engine=engine) as app:
         assert shown(app.engine, "transaction_isolation") == "read committed"
@@ -152,7 +152,7 @@ def test_the_level_of_an_engine_itself_is_no_obstacle(migrated_url: str, level: 
 
 @pytest.mark.parametrize("own", [True, False], ids=["own engine", "engine passed in"])
 @pytest.mark.parametrize("zone", ["America/New_York", "Europe/Berlin"])
-def test_times_at_the_ends_of_the_calendar_hold_up_no_other_event(
+def test_times_at_the_ends_of_the_calendar_block_no_other_event(
     migrated_url: str, admin: Engine, zone: str, own: bool
 ) -> None:
     run(admin, f"ALTER DATABASE {admin.url.database} SET timezone = '{zone}'")
@@ -177,7 +177,7 @@ def test_times_at_the_ends_of_the_calendar_hold_up_no_other_event(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_own_connections_are_read_committed_whatever_the_server_says(
+def test_own_connections_are_read_committed_for_any_default(
     migrated_url: str, admin: Engine, level: str
 ) -> None:
     run(admin, f"ALTER DATABASE {admin.url.database} SET default_transaction_isolation='{level}'")
@@ -222,7 +222,7 @@ def test_forked_processes_have_connections_of_their_own(
 ) -> None:
     engine = None if own else create_engine(migrated_url)
     with opened(migrated_url, engine=engine) as app:
-        # As a server does that loads the application before it forks (gunicorn --preload).
+        # As a server that loads the application before it forks (gunicorn --preload).
         app.schema.check()
         assert app.engine.pool.checkedin() == 1
         forks = multiprocessing.get_context("fork")
@@ -252,7 +252,7 @@ def test_a_spawned_process_opens_its_own(migrated_url: str, admin: Engine) -> No
     assert written(admin) == 30
 
 
-def test_a_fork_that_python_does_not_know_of_leaves_the_parents_connection_alone(
+def test_fork_outside_python_leaves_the_parents_connection(
     migrated_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(migrated_url) as app:

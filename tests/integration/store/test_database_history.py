@@ -1,4 +1,4 @@
-"""By what a database is known again, asked of real ones."""
+"""The facts by which a database is recognised again, queried from real databases."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def receive(engine: Engine, event_id: UUID, *, age: int = 0) -> UUID:
     return event_id
 
 
-def test_it_is_the_same_as_long_as_nothing_is_written(history: SqlDatabaseHistory) -> None:
+def test_history_is_unchanged_without_writes(history: SqlDatabaseHistory) -> None:
     once = history.now()
 
     assert once == history.now()
@@ -76,7 +76,7 @@ def test_it_is_the_same_as_long_as_nothing_is_written(history: SqlDatabaseHistor
     assert history.lacks(once) == ()
 
 
-def test_databases_of_one_server_share_its_name_and_are_not_the_same(
+def test_databases_of_one_server_share_its_id_but_differ(
     history: SqlDatabaseHistory, databases: MigratedDatabases
 ) -> None:
     with databases.database(4, SCHEMA) as url:
@@ -89,9 +89,7 @@ def test_databases_of_one_server_share_its_name_and_are_not_the_same(
     assert found.objects != mine.objects
 
 
-def test_the_newest_rows_are_missed_when_they_are_gone(
-    engine: Engine, history: SqlDatabaseHistory
-) -> None:
+def test_newest_rows_are_reported_as_lost(engine: Engine, history: SqlDatabaseHistory) -> None:
     write(engine, new_event_id())
     sent, received = write(engine, new_event_id()), receive(engine, new_event_id())
     before = history.now()
@@ -107,12 +105,12 @@ def test_the_newest_rows_are_missed_when_they_are_gone(
     assert lost(history, before) == {"outbox", "inbox"}
 
 
-def test_a_row_with_an_older_id_is_missed_by_its_settlement(
+def test_lost_row_with_an_older_id_is_found_by_its_settlement(
     engine: Engine, history: SqlDatabaseHistory
 ) -> None:
     late = new_event_id()
     receive(engine, new_event_id())
-    # As of an event that was delayed, or is redelivered long after it was written.
+    # As for an event that was delayed, or is redelivered long after it was written.
     receive(engine, late)
     before = history.now()
     assert before.newest[1] != late
@@ -124,13 +122,13 @@ def test_a_row_with_an_older_id_is_missed_by_its_settlement(
 
 
 @pytest.mark.parametrize("age", [0, 0.5, 30, 600, 10_000, 100_000])
-def test_the_last_settlement_is_found_however_long_ago_it_was(
+def test_last_settlement_is_found_at_any_age(
     engine: Engine, history: SqlDatabaseHistory, age: float
 ) -> None:
     write(engine, new_event_id(), age=age + 200_000)
     last = write(engine, new_event_id(), age=age)
     write(engine, new_event_id(), age=age + 100_000)
-    # Set by hand, to a time that has not come.
+    # Set manually, to a time in the future.
     write(engine, new_event_id(), age=-10_000)
 
     found, _ = history.now().latest_settled
@@ -140,7 +138,7 @@ def test_the_last_settlement_is_found_however_long_ago_it_was(
 
 
 @pytest.mark.parametrize("columns", [{}, {"waiting": True}, {"waiting": True, "holds_key": True}])
-def test_an_open_row_with_an_older_id_is_missed_by_its_number(
+def test_lost_open_row_with_an_older_id_is_found_by_its_number(
     engine: Engine, history: SqlDatabaseHistory, columns: dict[str, bool]
 ) -> None:
     late = new_event_id()
@@ -148,7 +146,7 @@ def test_an_open_row_with_an_older_id_is_missed_by_its_number(
     write(engine, late, OutboxStatus.INIT, **columns)
     before = history.now()
     with engine.begin() as connection:
-        # Settled since, it is there.
+        # A row that was settled since is not lost.
         settled = {"status": "PROCESSED", "settled_at": datetime.now(UTC), "waiting": False}
         connection.execute(update(OUTBOX).where(OUTBOX.c.event_id == late).values(settled))
     assert history.lacks(before) == ()
@@ -159,20 +157,20 @@ def test_an_open_row_with_an_older_id_is_missed_by_its_number(
     assert history.lacks(before) == (LostRow(table="outbox", what="what was its latest open row"),)
 
 
-def test_a_row_that_was_settled_again_is_not_what_it_was(
+def test_row_that_was_settled_again_counts_as_lost(
     engine: Engine, history: SqlDatabaseHistory
 ) -> None:
     sent = write(engine, new_event_id())
     before = history.now()
     with engine.begin() as connection:
-        # As it is when a copy is put back in which it was open, and the relay sends it again.
+        # As after the restore of a copy with the open row, which the relay sends again.
         later = {"settled_at": datetime.now(UTC)}
         connection.execute(update(OUTBOX).where(OUTBOX.c.event_id == sent).values(later))
 
     assert history.lacks(before) == (LostRow(table="outbox", what="what was its last settlement"),)
 
 
-def test_no_history_is_a_scan_of_a_large_table(engine: Engine, history: SqlDatabaseHistory) -> None:
+def test_history_does_not_scan_a_large_table(engine: Engine, history: SqlDatabaseHistory) -> None:
     now = datetime.now(UTC)
     age = iter(range(20_000))
     with engine.begin() as connection:
@@ -202,7 +200,7 @@ def test_no_history_is_a_scan_of_a_large_table(engine: Engine, history: SqlDatab
     assert not [line for line in plans if "Seq Scan" in line]
 
 
-def test_ids_that_say_nothing_of_time_are_no_newest_rows(
+def test_ids_without_a_time_are_not_newest_rows(
     engine: Engine, history: SqlDatabaseHistory
 ) -> None:
     sent = write(engine, new_event_id())
@@ -211,7 +209,7 @@ def test_ids_that_say_nothing_of_time_are_no_newest_rows(
     assert history.now().newest == (sent, None)
 
 
-def test_an_account_that_may_not_ask_for_the_server_is_told_the_rest(
+def test_account_without_rights_on_the_server_id_gets_the_rest(
     engine: Engine, history: SqlDatabaseHistory
 ) -> None:
     role = f"reader_{uuid4().hex}"
@@ -231,7 +229,7 @@ def test_an_account_that_may_not_ask_for_the_server_is_told_the_rest(
 
 
 def test_a_recovery_to_a_point_in_time_begins_another_timeline() -> None:
-    # Nothing is to be had from the archive: what the server has itself is replayed to its end.
+    # The archive returns nothing: the server replays its own WAL completely.
     with EmbeddedPostgres(fsync=False, settings={"restore_command": "false"}) as server:
         engine = create_engine(server.url("postgres"))
         Schema(engine).upgrade()
@@ -244,7 +242,7 @@ def test_a_recovery_to_a_point_in_time_begins_another_timeline() -> None:
         signal.touch()
         shutil.chown(signal, data.stat().st_uid, data.stat().st_gid)
         server.start()
-        # It takes connections before it has come to the end of what it replays.
+        # The server accepts connections before the replay completes.
         wait(lambda: history.now().timeline != "", "the recovery ends")
         after = history.now()
         engine.dispose()
@@ -276,7 +274,7 @@ def deleted(engine: Engine, *event_ids: UUID) -> None:
             connection.execute(delete(table).where(table.c.event_id.in_(event_ids)))
 
 
-def test_a_row_that_no_purge_has_removed_shows_a_copy_of_before(
+def test_lost_row_that_no_purge_removed_shows_a_restored_copy(
     engine: Engine, history: SqlDatabaseHistory
 ) -> None:
     kept = write(engine, new_event_id(), age=90)
@@ -291,7 +289,7 @@ def test_a_row_that_no_purge_has_removed_shows_a_copy_of_before(
     assert history.remains_of(before, retention=A_WEEK) == Remains(copied_before=settled.settled_at)
     assert history.remains_of(before, retention=None).copied_before
     assert history.last_settled(before=settled.settled_at) == settled_at(engine, kept)
-    # It is received, or written, anew: as where offsets were set back after the restore.
+    # The row is received or written again, as after a restore with a reset of the offsets.
     write(engine, lost, age=1)
     assert history.remains_of(before, retention=A_WEEK).copied_before
 
@@ -317,7 +315,7 @@ def test_an_inbox_lacks_a_row_that_no_purge_has_removed(
 
 
 @pytest.mark.parametrize("time", ["infinity", "-infinity", "20000-01-01"])
-def test_a_time_that_no_row_is_settled_at_says_nothing_of_an_inbox(
+def test_impossible_settlement_time_is_ignored_for_an_inbox(
     engine: Engine, history: SqlDatabaseHistory, time: str
 ) -> None:
     event_id = receive(engine, new_event_id())
@@ -344,9 +342,7 @@ def settled_at(engine: Engine, event_id: UUID) -> datetime:
         return found.one()
 
 
-def test_an_open_row_that_is_gone_shows_a_copy_of_before(
-    engine: Engine, history: SqlDatabaseHistory
-) -> None:
+def test_lost_open_row_shows_a_restored_copy(engine: Engine, history: SqlDatabaseHistory) -> None:
     write(engine, new_event_id(), age=60)
     lost = write(engine, new_event_id(), OutboxStatus.INIT, age=30)
     before = history.now()

@@ -1,4 +1,4 @@
-"""An operator finds what failed for good, and replays it, on the record."""
+"""An operator finds permanent failures and replays them, with an audit."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ class Service:
         relay.close()
 
     def failed(self, key: str | None = None) -> UUID:
-        """Write an event that the broker rejects for ever."""
+        """Write an event that the broker always rejects."""
         event_id = self.write(key)
         self.broker.fail_next(DeliveryOutcome.REJECTED)
         self.relay()
         return event_id
 
     def dead(self, event_id: UUID, group: str = "orders") -> Envelope:
-        """Receive a rollback of an event, whose compensation fails for good."""
+        """Receive a rollback of an event, whose compensation fails permanently."""
         rollback = Envelope(
             id=new_event_id(),
             type="orders.placed",
@@ -130,7 +130,7 @@ def postgres_service(migrated_url: str) -> Iterator[Service]:
     service.app.engine.dispose()
 
 
-def test_an_operator_can_replay_exactly_what_the_lifecycles_allow() -> None:
+def test_operator_can_replay_exactly_the_allowed_states() -> None:
     by_hand = {
         transition.source: transition.target
         for lifecycle in (OUTBOX, INBOX)
@@ -140,7 +140,7 @@ def test_an_operator_can_replay_exactly_what_the_lifecycles_allow() -> None:
     assert by_hand == REPLAY
 
 
-def test_failed_events_and_dead_compensations_are_listed_the_latest_first(
+def test_failed_events_and_dead_compensations_are_listed(
     service: Service,
 ) -> None:
     failed = service.failed()
@@ -157,7 +157,7 @@ def test_failed_events_and_dead_compensations_are_listed_the_latest_first(
     assert dead_letter.reason == "ValueError: no such order"
 
 
-def test_the_list_can_be_cut_and_narrowed_to_a_group_or_a_topic(service: Service) -> None:
+def test_list_can_be_limited_and_filtered_by_group_or_topic(service: Service) -> None:
     service.failed()
     rollback = service.dead(service.write())
 
@@ -168,7 +168,7 @@ def test_the_list_can_be_cut_and_narrowed_to_a_group_or_a_topic(service: Service
     assert service.letters.latest(limit=9, group="mail") == []
 
 
-def test_an_event_is_found_with_its_payload_whatever_became_of_it(service: Service) -> None:
+def test_event_is_found_with_its_payload_in_any_state(service: Service) -> None:
     event_id = service.write("k1")
 
     letter = service.find_one(event_id)
@@ -200,7 +200,7 @@ def test_a_replayed_compensation_runs_again(service: Service) -> None:
     assert service.rows("SELECT status, attempts FROM shield_inbox") == [("PROCESSED", 1)]
 
 
-def test_a_replay_is_on_the_record(service: Service) -> None:
+def test_replay_is_audited(service: Service) -> None:
     event_id = service.failed()
 
     service.letters.replay([service.find_one(event_id)], who="ann@desk")
@@ -258,7 +258,7 @@ def test_several_are_replayed_together_or_not_at_all(service: Service) -> None:
     assert [who for who, *_ in service.audits()] == ["ann@desk"]
 
 
-def test_of_two_operators_one_replays(postgres_service: Service) -> None:
+def test_one_of_two_concurrent_operators_replays(postgres_service: Service) -> None:
     service = postgres_service
     letter = service.find_one(service.failed())
     both_asked = threading.Barrier(2)
@@ -288,7 +288,7 @@ def test_of_two_operators_one_replays(postgres_service: Service) -> None:
     assert {who, *refused} == {"ann", "bob"}
 
 
-def test_the_same_rollback_can_be_dead_in_two_groups_and_is_replayed_in_one(
+def test_rollback_dead_in_two_groups_is_replayed_in_one(
     postgres_service: Service,
 ) -> None:
     service = postgres_service
@@ -308,7 +308,7 @@ def test_the_same_rollback_can_be_dead_in_two_groups_and_is_replayed_in_one(
     ]
 
 
-def test_parked_records_are_listed_and_found_as_they_came(service: Service) -> None:
+def test_parked_records_are_listed_and_found_unchanged(service: Service) -> None:
     record = ReceivedRecord(
         topic="orders.placed.rollback",
         partition=2,
@@ -331,7 +331,7 @@ def test_parked_records_are_listed_and_found_as_they_came(service: Service) -> N
     assert service.letters.parked(limit=10, topics=[record.topic]) == [parked]
 
 
-def test_parked_records_are_found_by_partition_and_listed_up_to_a_limit(service: Service) -> None:
+def test_parked_records_are_found_by_partition_up_to_a_limit(service: Service) -> None:
     records = [RECORD._replace(partition=partition) for partition in range(3)]
     service.inbox.receive("orders", [], [Parked(record=r, reason="no event") for r in records])
 
@@ -342,13 +342,13 @@ def test_parked_records_are_found_by_partition_and_listed_up_to_a_limit(service:
 
 
 def wait_for_the_next_millisecond() -> None:
-    """SQLite's clock tells no shorter times apart."""
+    """The resolution of SQLite's clock: shorter intervals are not distinguished."""
     began = time.time_ns() // 1_000_000
     while time.time_ns() // 1_000_000 == began:
         continue
 
 
-def test_records_of_a_recreated_topic_are_parked_beside_those_of_the_former(
+def test_records_of_a_recreated_topic_are_parked_separately(
     service: Service,
 ) -> None:
     def park(value: bytes | None) -> None:

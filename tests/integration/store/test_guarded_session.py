@@ -1,4 +1,4 @@
-"""Transactions that shieldtx alone may end: cut connections, settings and open savepoints."""
+"""Transactions that only shieldtx may end: cut connections, settings and open savepoints."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def engine(database_url: str) -> Iterator[Engine]:
 
 
 def act(engine: Engine, work: Callable[[Session], object]) -> None:
-    """Do what a handler does, and prepare the session for the next one."""
+    """Act as a handler, and prepare the session for the next handler."""
     with guarded_session(engine, "handler") as (session, _), commits_refused(session):
         work(session)
         end_turn(session)
 
 
-def test_a_connection_that_is_cut_behind_a_setting_is_told_of_as_such(engine: Engine) -> None:
+def test_connection_cut_after_a_setting_raises_the_loss(engine: Engine) -> None:
     """SQLAlchemy cannot detach a lost connection, and its error would hide the loss."""
 
     def set_and_be_cut(session: Session) -> None:
@@ -40,7 +40,7 @@ def test_a_connection_that_is_cut_behind_a_setting_is_told_of_as_such(engine: En
     assert failed.value.connection_invalidated
 
 
-def test_a_connection_with_settings_of_a_handler_is_not_used_again(engine: Engine) -> None:
+def test_connection_with_settings_of_a_handler_is_not_reused(engine: Engine) -> None:
     act(engine, lambda session: session.execute(text("SET application_name = 'mine'")))
     with engine.connect() as connection:
         assert connection.scalar(text("SHOW application_name")) != "mine"
@@ -59,7 +59,7 @@ def test_savepoints_that_are_left_open_are_released(engine: Engine, has_begun: b
         assert not connection.in_nested_transaction()
 
 
-def test_a_savepoint_of_the_session_that_its_connection_has_ended_ends_the_turn_with_an_error(
+def test_savepoint_ended_by_its_connection_raises_at_the_end(
     engine: Engine,
 ) -> None:
     def leave_open(session: Session) -> None:

@@ -26,7 +26,7 @@ def plain(migrated_url: str) -> Iterator[Engine]:
 
 
 def limits(connection: Connection) -> list[str]:
-    """For how long the client may send nothing, and take nothing."""
+    """Return the limits for a client that sends nothing, and for a client that reads nothing."""
     return [setting(connection, name) for name in (IDLE_LIMIT, "tcp_user_timeout")]
 
 
@@ -63,7 +63,7 @@ def test_a_limit_ends_with_its_transaction(migrated_url: str) -> None:
 
 
 @pytest.mark.parametrize("make", [pooled, view])
-def test_what_a_lost_connection_was_given_is_never_said_to_be_committed(
+def test_statements_on_a_lost_connection_are_not_committed(
     migrated_url: str, plain: Engine, make: Callable[[str, timedelta], Engine]
 ) -> None:
     with plain.begin() as other:

@@ -1,4 +1,4 @@
-"""Hints from writers to relays: quick, few, off the pool, and never in anybody's way."""
+"""Hints from writers to relays: quick, few, outside the pool, and never blocking."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support import child_process
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
-    """An engine with a single connection, which the hints must leave alone."""
+    """An engine with a single connection, which the hints must leave free."""
     engine = create_engine(database_url, pool_size=1, max_overflow=0, pool_timeout=2)
     yield engine
     engine.dispose()
@@ -73,7 +73,7 @@ def driver(engine: Engine) -> Iterator[psycopg.Connection]:
 
 
 def backends(engine: Engine, command: str) -> list[int]:
-    """The server processes whose last statement began with this command."""
+    """Return the server processes whose last statement began with this command."""
     with driver(engine) as connection:
         rows = connection.execute(
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE %s",
@@ -90,7 +90,7 @@ def hint_until(notifier: Notifier, condition: Callable[[], bool], eventually: Ev
     eventually(hinted, "a hint arrives")
 
 
-def test_a_hint_wakes_the_listener_in_no_time(notifier, ear, eventually):
+def test_hint_wakes_the_listener_at_once(notifier, ear, eventually):
     delays = []
     hint_until(notifier, lambda: ear.woken > 1, eventually)
     for _ in range(20):
@@ -142,7 +142,7 @@ def test_hints_of_one_schema_do_not_wake_the_relays_of_another(engine, eventuall
 
 
 @pytest.mark.parametrize("side", ["LISTEN", "NOTIFY"])
-def test_a_lost_connection_heals_and_hints_go_on(notifier, ear, engine, eventually, side):
+def test_lost_connection_is_replaced_and_hints_continue(notifier, ear, engine, eventually, side):
     hint_until(notifier, lambda: ear.woken > 1, eventually)
     lost = backends(engine, side)
     assert len(lost) == 1
@@ -188,7 +188,7 @@ def test_closing_ends_threads_and_connections(engine, eventually):
     assert not backends(engine, "NOTIFY")
 
 
-def test_a_notifier_closed_in_the_middle_of_a_hint_ends_all_the_same(engine):
+def test_notifier_closed_during_a_hint_ends(engine):
     notifier = Notifier(engine, None)
 
     class ClosedMeanwhile(threading.Event):
@@ -204,7 +204,7 @@ def test_a_notifier_closed_in_the_middle_of_a_hint_ends_all_the_same(engine):
 
 
 @pytest.mark.parametrize("twophase", [False, True])
-def test_a_committed_event_wakes_the_relay_and_a_rolled_back_one_does_not(
+def test_only_a_committed_event_wakes_the_relay(
     database_url, engine, eventually, open_until_the_end, twophase
 ):
     shield = ShieldTx(Settings(source="shop", database_url=database_url, shards=4), engine=engine)
@@ -250,7 +250,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
-def test_after_a_fork_each_process_sends_hints_over_a_connection_of_its_own(engine, database_url):
+def test_forked_processes_send_hints_over_their_own_connections(engine, database_url):
     with ExitStack() as stack:
         connection = stack.enter_context(driver(engine))
         connection.execute('LISTEN "shieldtx_default"')

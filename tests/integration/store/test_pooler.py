@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode between shieldtx and PostgreSQL: the real one."""
+"""A real PgBouncer in transaction mode between shieldtx and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def application(url: str, broker: MemoryBroker | None = None, **given: Any) -> S
     return app
 
 
-def test_writers_relays_and_consumers_work_through_it(migrated_url: str, pooler: int) -> None:
+def test_writers_relays_and_consumers_work_through_the_pooler(
+    migrated_url: str, pooler: int
+) -> None:
     url = through(migrated_url, pooler)
     broker = MemoryBroker()
     app = application(url, broker)
@@ -101,24 +103,24 @@ def test_a_transaction_whose_client_is_silent_is_limited(migrated_url: str, pool
         assert setting(connection, "transaction_isolation") == "read committed"
     with limited_view(app.engine, idle=timedelta(seconds=7)).begin() as connection:
         assert setting(connection, IDLE_LIMIT) == "7s"
-    # The session goes to other clients.
+    # Other clients get the session.
     assert one(migrated_url, f"SHOW {IDLE_LIMIT}") == "0"
     app.close()
 
 
-def test_a_relay_behind_it_has_no_hints(migrated_url: str, pooler: int) -> None:
+def test_relay_through_the_pooler_has_no_hints(migrated_url: str, pooler: int) -> None:
     app = application(through(migrated_url, pooler))
     assert app.connections.listener(lambda: None) is None
 
 
-def test_a_writer_behind_it_wakes_a_relay_that_is_not(migrated_url: str, pooler: int) -> None:
+def test_writer_through_the_pooler_wakes_a_direct_relay(migrated_url: str, pooler: int) -> None:
     writer = application(through(migrated_url, pooler))
     woken = threading.Event()
     relay = application(migrated_url, database_pooler="none")
     listener = relay.connections.listener(woken.set)
     assert listener is not None
     listener.start()
-    assert woken.wait(20)  # it listens
+    assert woken.wait(20)  # the listener listens
     woken.clear()
     with Session(writer.engine) as session, session.begin():
         writer.outbox.add(session, Event(type=PLACED))
@@ -128,7 +130,7 @@ def test_a_writer_behind_it_wakes_a_relay_that_is_not(migrated_url: str, pooler:
     relay.close()
 
 
-def test_without_the_setting_the_error_names_it(migrated_url: str, pooler: int) -> None:
+def test_error_without_the_pooler_setting_names_the_setting(migrated_url: str, pooler: int) -> None:
     app = application(through(migrated_url, pooler), database_pooler="none")
     with pytest.raises(OperationalError) as caught:
         app.schema.check()

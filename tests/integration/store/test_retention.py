@@ -1,4 +1,4 @@
-"""The purge: what is at rest and old goes, in small steps; everything else stays."""
+"""The purge removes old settled rows in small steps, and keeps everything else."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def fill_outbox(shop: Shop, *rows: dict[str, Any]) -> list[UUID]:
     own = {"shard": 0, "waiting": False, "holds_key": False, "unconfirmed": False}
     own["created_at"] = datetime.now(UTC)
     given = [r | own for r in rows]
-    if shop.on_postgres:  # which counts by itself
+    if shop.on_postgres:  # its sequence numbers the rows
         given = [{k: v for k, v in r.items() if k != "seq"} for r in given]
     with shop.engine.begin() as connection:
         connection.execute(insert(shop.tables.outbox), given)
@@ -92,7 +92,7 @@ def retention_of(shop: Shop, **options: Any) -> RetentionService:
     ],
     ids=["outbox", "inbox"],
 )
-def test_what_goes_is_in_a_final_state_and_older_than_its_retention(
+def test_purged_rows_are_final_and_older_than_their_retention(
     shop: Shop, fill, table, lifecycle, statuses
 ):
     kept, gone = set(), set()
@@ -115,12 +115,12 @@ def test_rows_that_wait_for_an_operator_are_never_purged(shop: Shop):
 
 
 def settled(event_id: UUID, **more: Any) -> dict[str, Any]:
-    """A row at rest that is too young to be purged."""
+    """Return a settled row that is too young for the purge."""
     return row(event_id, "PROCESSED", YOUNG) | more
 
 
 def rollback_of(event_id: UUID, status: str = "PROCESSED", **more: Any) -> dict[str, Any]:
-    """An old rollback of an event: at rest, or open."""
+    """Return an old rollback of an event: settled, or open."""
     at_rest = OLD if status in {"PROCESSED", "DEAD"} else None
     named = {"tx_kind": "ROLLBACK", "causation_id": event_id, "causation_source": "shop"}
     return row(id_made(LONG_AGO), status, at_rest) | named | more
@@ -153,7 +153,7 @@ def rollback_of(event_id: UUID, status: str = "PROCESSED", **more: Any) -> dict[
         "event-gone",
     ],
 )
-def test_the_note_of_a_compensation_stays_while_another_may_come(shop: Shop, beside, is_kept):
+def test_mark_of_a_compensation_stays_while_another_may_follow(shop: Shop, beside, is_kept):
     event = id_made(LONG_AGO)
     [note] = fill_inbox(shop, rollback_of(event, compensated_id=event))
     beside(shop, event)
@@ -239,7 +239,7 @@ def test_the_trace_has_a_retention_and_a_size_of_its_own(shop: Shop):
     assert left(shop, "trace") == set(young[6:])
 
 
-def test_a_pass_has_a_number_of_batches_and_says_that_there_is_more(shop: Shop):
+def test_pass_has_a_number_of_batches_and_reports_more(shop: Shop):
     fill_outbox(shop, *(row(id_made(LONG_AGO), "PROCESSED", OLD) for _ in range(25)))
     keeper = retention_of(shop, batch_size=5, batches_per_pass=2)
     passes = [keeper.run_once() for _ in range(3)]
@@ -248,7 +248,7 @@ def test_a_pass_has_a_number_of_batches_and_says_that_there_is_more(shop: Shop):
     assert keeper.run_once().more is False
 
 
-def test_the_purge_rests_between_its_batches_as_long_as_they_are_hard(shop: Shop):
+def test_purge_rests_between_batches_by_their_duration(shop: Shop):
     fill_outbox(shop, *(row(id_made(LONG_AGO), "PROCESSED", OLD) for _ in range(12)))
     store = SqlRetentionStore(shop.engine, shop.tables)
     now, rests = [0.0], []
@@ -269,29 +269,29 @@ def test_the_purge_rests_between_its_batches_as_long_as_they_are_hard(shop: Shop
     assert rests[:3] == [5 * REST, 5 * REST, 2 * REST]
 
 
-def test_a_batch_looks_at_no_more_rows_than_its_limit(shop: Shop):
+def test_batch_reads_at_most_its_limit_of_rows(shop: Shop):
     kept = fill_outbox(shop, *(row(id_made(2 * LONG_AGO), "FAILED", OLD) for _ in range(30)))
     fill_outbox(shop, *(row(id_made(LONG_AGO), "PROCESSED", OLD) for _ in range(10)))
     store = SqlRetentionStore(shop.engine, shop.tables)
     batches = [store.purge_outbox(older_than=DAY, limit=10) for _ in range(4)]
-    # It passes over what has to stay, step by step, and remembers how far it was.
+    # The walk passes the rows that stay, batch by batch, and remembers its position.
     assert [(b.removed, b.more) for b in batches] == [(0, True)] * 3 + [(10, True)]
     assert left(shop, "outbox") == set(kept)
 
 
-def test_the_walk_starts_again_when_it_has_come_to_the_end(shop: Shop):
+def test_walk_restarts_at_the_end_of_the_table(shop: Shop):
     keeper = retention_of(shop)
     assert keeper.run_once().removed == 0
     fill_outbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
     assert keeper.run_once().removed == 1
 
 
-def test_a_pass_over_nothing_but_kept_rows_does_not_ask_for_another_at_once(shop: Shop):
+def test_pass_over_kept_rows_only_asks_for_no_other_pass(shop: Shop):
     fill_outbox(shop, *(row(id_made(LONG_AGO), "FAILED", OLD) for _ in range(20)))
     assert retention_of(shop, batch_size=5, batches_per_pass=2).run_once().more is False
 
 
-def test_ids_of_other_producers_say_nothing_of_their_age_and_are_purged_too(shop: Shop):
+def test_rows_with_ids_of_other_producers_are_purged_too(shop: Shop):
     foreign = [UUID(int=uuid4().int | (0xF << 124)), UUID("ffffffff-ffff-4fff-bfff-ffffffffffff")]
     old = [row(event_id, "PROCESSED", OLD) for event_id in foreign]
     kept = fill_inbox(shop, row(UUID(int=uuid4().int | (0xF << 124)), "PROCESSED", YOUNG))
@@ -300,7 +300,7 @@ def test_ids_of_other_producers_say_nothing_of_their_age_and_are_purged_too(shop
     assert left(shop, "inbox") == set(kept)
 
 
-def test_every_group_forgets_its_own_row(shop: Shop):
+def test_purge_removes_the_row_of_one_group_only(shop: Shop):
     received = row(id_made(LONG_AGO), "PROCESSED", OLD)
     fill_inbox(shop, received, group="stock")
     fill_inbox(shop, received | {"settled_at": datetime.now(UTC)}, group="mail")
@@ -322,7 +322,7 @@ def test_a_locked_row_is_skipped_and_purged_later(postgres_shop: Shop):
     assert keeper.run_once().removed == 1
 
 
-def test_two_relays_purge_at_the_same_time_without_waiting_or_error(postgres_shop: Shop):
+def test_two_relays_purge_concurrently_without_wait_or_error(postgres_shop: Shop):
     shop = postgres_shop
     rows = [row(id_made(LONG_AGO), "PROCESSED", OLD) for _ in range(400)]
     fill_outbox(shop, *rows)
@@ -376,25 +376,25 @@ def test_the_purge_walks_along_the_primary_key(postgres_shop: Shop, table: str):
 
 
 def notes(shop: Shop) -> dict[str, datetime]:
-    """Up to which time the purge says that it has removed rows, by table."""
+    """Return the recorded time up to which the purge has removed rows, by table."""
     every = select(shop.tables.purged)
     with shop.engine.connect() as connection:
         return {note.purged_table: note.purged_until for note in connection.execute(every)}
 
 
-def test_a_purge_notes_up_to_which_time_it_has_removed_rows(shop: Shop):
+def test_purge_records_the_time_up_to_which_it_removed_rows(shop: Shop):
     fill_outbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
     began = datetime.now(UTC)
     retention_of(shop).run_once()
     noted = notes(shop)
     assert noted.keys() == {"outbox"}, "nothing was removed from the inbox"
-    # It may be ahead by a minute.
+    # The recorded time may be ahead by a minute.
     assert began - DAY <= noted["outbox"] <= datetime.now(UTC) - DAY + NOTED_AHEAD
     repairs = SqlRepairStore(shop.engine, shop.tables, source="shop")
     assert repairs.purged_until() == noted["outbox"]
 
 
-def test_a_purge_that_removes_nothing_from_outbox_and_inbox_notes_nothing(shop: Shop):
+def test_purge_without_outbox_or_inbox_rows_records_nothing(shop: Shop):
     fill_outbox(
         shop, row(id_made(LONG_AGO), "FAILED", OLD), row(new_event_id(), "PROCESSED", YOUNG)
     )
@@ -406,7 +406,7 @@ def test_a_purge_that_removes_nothing_from_outbox_and_inbox_notes_nothing(shop: 
     assert SqlRepairStore(shop.engine, shop.tables, source="shop").purged_until() is None
 
 
-def test_each_table_has_a_note_and_the_later_one_counts(shop: Shop):
+def test_each_table_has_a_purge_record_and_the_later_counts(shop: Shop):
     fill_outbox(shop, row(id_made(LONG_AGO), "PROCESSED", LONG_AGO))
     fill_inbox(shop, row(id_made(LONG_AGO), "PROCESSED", LONG_AGO))
     store = SqlRetentionStore(shop.engine, shop.tables)
@@ -419,7 +419,7 @@ def test_each_table_has_a_note_and_the_later_one_counts(shop: Shop):
     assert SqlRepairStore(shop.engine, shop.tables, source="shop").purged_until() == noted["outbox"]
 
 
-def test_a_purge_that_keeps_rows_for_longer_leaves_the_note_as_it_is(shop: Shop):
+def test_purge_with_a_longer_retention_keeps_its_record(shop: Shop):
     def purged(older_than: timedelta, age: timedelta) -> datetime:
         fill_inbox(shop, row(id_made(2 * LONG_AGO), "PROCESSED", age))
         store = SqlRetentionStore(shop.engine, shop.tables)
@@ -431,7 +431,7 @@ def test_a_purge_that_keeps_rows_for_longer_leaves_the_note_as_it_is(shop: Shop)
     assert purged(DAY / 2, OLD) >= before + DAY / 2 - NOTED_AHEAD
 
 
-def test_batches_of_the_same_minute_write_the_note_once_and_wait_for_nobody(postgres_shop: Shop):
+def test_batches_of_one_minute_write_the_purge_record_once(postgres_shop: Shop):
     shop = postgres_shop
     fill_outbox(shop, *(row(id_made(LONG_AGO), "PROCESSED", OLD) for _ in range(20)))
     store = SqlRetentionStore(shop.engine, shop.tables)
@@ -443,7 +443,7 @@ def test_batches_of_the_same_minute_write_the_note_once_and_wait_for_nobody(post
         assert other.execute(select(shop.tables.purged)).all() == noted
 
 
-def test_rows_stay_where_their_purge_cannot_be_noted(postgres_shop: Shop):
+def test_rows_stay_if_their_purge_cannot_be_recorded(postgres_shop: Shop):
     shop = postgres_shop
     kept = fill_outbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
     rename = "ALTER TABLE {} RENAME TO {}"

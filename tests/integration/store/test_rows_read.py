@@ -1,4 +1,4 @@
-"""However full the tables are, a statement reads the rows that it is about, and few others."""
+"""A statement reads its own rows and few others, for tables of any size."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.support.rows_read import rows_read
 from tests.support.service import QUICK, SHARDS, Service, drain, effect, make_topics
 
 MANY, SETTLED = 3_000, 40_000
-"""Rows of each status that no step of the test is about: of PROCESSED as many as `SETTLED`."""
+"""The numbers of foreign rows for each status: `SETTLED` for PROCESSED, `MANY` for the others."""
 FEW = 100
-"""No statement reads more rows than that: each is about less than ten events."""
+"""The most rows that a statement may read: each concerns less than ten events."""
 IN_A_YEAR = datetime(2199, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 PLACED, PAID = "orders.placed", "orders.paid"
@@ -51,7 +51,7 @@ OTHERS: list[tuple[Table, dict[str, Any]]] = [
 
 
 def _fill(service: Service, table: Table, row: dict[str, Any]) -> None:
-    """Write many rows like this one, of keys and ids of their own."""
+    """Write many rows like this one, with keys and ids of their own."""
     number = column("n", Integer)
     rows_of_it = SETTLED if row["status"] == "PROCESSED" else MANY
     own: dict[str, Any] = {
@@ -72,7 +72,7 @@ def _fill(service: Service, table: Table, row: dict[str, Any]) -> None:
 
 @pytest.fixture
 def orders(make_service: Callable[..., Service]) -> Service:
-    """A service among many rows of others, which handles its own events and takes some back."""
+    """A service among many foreign rows, which handles its own events and takes some back."""
     service = make_service("orders", half_check_timeout=5.0, barrier_patience=0.3)
     app = service.app
     app.declare(PLACED, retry=QUICK)
@@ -154,7 +154,7 @@ STEPS = (
 )
 
 
-def test_a_statement_reads_few_rows_besides_those_that_it_is_about(orders: Service) -> None:
+def test_statement_reads_few_rows_in_addition_to_its_own(orders: Service) -> None:
     workers = orders.relay(), orders.app.build_consumer("orders")
     with rows_read(orders.engine) as read:
         for step in STEPS:
@@ -162,7 +162,7 @@ def test_a_statement_reads_few_rows_besides_those_that_it_is_about(orders: Servi
     shield = [each for each in read if "shield_" in each.statement]
     too_many = sorted({each for each in shield if each.rows > FEW}, reverse=True)
     assert not too_many, "\n\n".join(f"{each.rows} rows: {each.statement}" for each in too_many)
-    # The count works: some of them find their rows.
+    # Proof that the count works: some statements find their rows.
     assert len(shield) > 50
     assert sum(each.rows > 0 for each in shield) > 20
 

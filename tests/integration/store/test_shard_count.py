@@ -1,4 +1,4 @@
-"""The number of shards is a property of the tables: whoever expects another one is refused."""
+"""The number of shards belongs to the tables: a process with another number is refused."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_writer_with_another_number_is_refused(
 
 
 @pytest.mark.parametrize("write", WAYS)
-def test_a_writer_without_the_setting_goes_by_the_tables(
+def test_writer_without_the_setting_uses_the_tables_number(
     orders: Service, write: Callable[[ShieldTx], Any]
 ) -> None:
     write(another_process(orders, None))
@@ -94,7 +94,7 @@ def test_a_writer_without_the_setting_goes_by_the_tables(
     assert orders.rows("SELECT count(*), max(shard) < 8 FROM shield_outbox") == [(1, True)]
 
 
-def test_all_that_is_written_without_the_setting_is_sent(orders: Service) -> None:
+def test_events_written_without_the_setting_are_sent(orders: Service) -> None:
     app = another_process(orders, None)
     with Session(orders.engine) as session, session.begin():
         app.outbox.add_all(session, map(placed, range(50)))
@@ -104,11 +104,11 @@ def test_all_that_is_written_without_the_setting_is_sent(orders: Service) -> Non
     assert orders.outbox() == {"PROCESSED": 50}
 
 
-def test_the_number_is_read_once(orders: Service) -> None:
+def test_number_of_shards_is_read_once(orders: Service) -> None:
     app = another_process(orders, None)
     for _ in range(2):
         add_on_a_session(app)
-        # Nothing is left of it but what the process has read.
+        # From here on, only the number that the process has read exists.
         orders.execute(
             "ALTER TABLE shield_outbox DROP CONSTRAINT IF EXISTS shield_outbox_shard_check"
         )
@@ -123,7 +123,7 @@ def test_a_relay_with_another_number_is_refused(orders: Service) -> None:
     assert another_process(orders, None).build_relay().renew().shards == frozenset(range(8))
 
 
-def test_a_relay_misses_a_shard_without_a_lease_row(orders: Service) -> None:
+def test_relay_refuses_a_shard_without_a_lease_row(orders: Service) -> None:
     orders.execute("DELETE FROM shield_shard WHERE shard = 3")
 
     with pytest.raises(ConfigurationError, match="made for 8 shards, but shield_shard has 7 rows"):
@@ -156,7 +156,7 @@ def test_tables_that_were_recreated_under_a_writer_are_noticed(orders: Service) 
     assert orders.rows("SELECT shard FROM shield_outbox") == [(0,)]
 
 
-def test_tables_that_were_recreated_under_half_messages_are_noticed(orders: Service) -> None:
+def test_recreated_tables_of_half_messages_are_detected(orders: Service) -> None:
     app = another_process(orders, None)
     prepare_a_half_message(app)
     orders.app.schema.downgrade("base")
@@ -181,7 +181,7 @@ def test_reading_the_number_leaves_the_callers_transaction_alone(orders: Service
     app = another_process(orders, None)
     with Session(orders.engine) as session, session.begin():
         app.outbox.add(session, placed())
-        # Only a transaction without any statement before it may do this.
+        # Only a transaction without an earlier statement may do this.
         session.execute(text("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE"))
         assert session.scalar(select(1)) == 1
 

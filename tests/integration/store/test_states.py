@@ -1,7 +1,7 @@
-"""Every statement that moves a row, tried on a row in every state: it moves along an arrow or not.
+"""Every statement that moves a row, run on a row in every state: it moves along an arrow or not.
 
-A row is made as inviting as can be: due, in a shard of the relay, with the token of whoever asks.
-Only its status can then keep it where it is.
+All other conditions of the statement are met: the row is due, in a shard of the relay, with the
+token of the caller. Only its status can then keep it unchanged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ O, I = OutboxStatus, InboxStatus  # noqa: E741  as short as the tables below nee
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row in the database, and what a test knows of it."""
+    """A row in the database, and its known values."""
 
     shop: Shop
     table: Table
@@ -68,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Mover:
-    """A statement that moves rows, by the way in which the product runs it."""
+    """A statement that moves rows, run in the way of the product."""
 
     target: OutboxStatus | InboxStatus
     sources: set[Any]
@@ -132,7 +132,7 @@ def replay_outbox(row: Row) -> None:
 
 
 def discard(row: Row) -> None:
-    """An operator who has seen the row as it is."""
+    """An operator who has seen the row in its present state."""
     [letter] = SqlDeadLetters(row.shop.engine, row.shop.tables).find(row.envelope.id)
     discards = SqlDiscards(row.shop.engine, row.shop.tables)
     discards.discard([letter], who="ann", reason="a test")
@@ -159,7 +159,7 @@ def park(row: Row) -> None:
 
 
 def decide(outcome: LocalOutcome) -> Callable[[Row], object]:
-    """An operator who has seen the row as it is."""
+    """An operator who has seen the row in its present state."""
 
     def act(row: Row) -> None:
         admin = SqlHalfMessageAdmin(row.shop.engine, row.shop.tables)
@@ -172,7 +172,7 @@ def decide(outcome: LocalOutcome) -> Callable[[Row], object]:
 
 
 def repair(action: RepairAction) -> Callable[[Row], object]:
-    """A repair that has seen the row as it is: only its status can keep it where it is."""
+    """A repair that has seen the row as it is: only its status can keep it unchanged."""
 
     def act(row: Row) -> None:
         now = row.read()
@@ -197,12 +197,12 @@ def start_attempt(row: Row) -> None:
 
 def take_effect(row: Row) -> None:
     with suppress(LeaseLost), inbox(row).effect(row.attempt):
-        """Nothing but the status."""
+        """Change only the status."""
 
 
 def take_effect_together(row: Row) -> None:
     with suppress(LeaseLost), inbox(row).effects([row.attempt]):
-        """Nothing but the status."""
+        """Change only the status."""
 
 
 def release(row: Row) -> None:
@@ -357,7 +357,7 @@ def put(shop: Shop, table: Table, status: str, kind: TxKind, **columns: Any) -> 
 
 
 def settlements(status: Any) -> list[dict[str, Any]]:
-    """How a row of this state may be marked: as it should be, and as it never should."""
+    """Return the `settled_at` values of a row in this state: the legal one, the impossible one."""
     settled = status in {*OUTBOX.settled, *INBOX.settled}
     return [{"settled_at": NOW}, {"settled_at": None}] if settled else [{"settled_at": None}]
 
@@ -373,7 +373,7 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("place", "mover", "status"), list(cases()))
-def test_a_statement_moves_a_row_along_an_arrow_of_its_lifecycle_or_not_at_all(
+def test_statement_moves_a_row_along_an_arrow_or_not_at_all(
     postgres_shop: Shop, place: str, mover: Mover, status: Any
 ):
     table = getattr(postgres_shop.tables, place)
@@ -453,7 +453,7 @@ def test_a_leased_row_is_not_claimed_by_another_worker(postgres_shop: Shop, plac
 
 
 @pytest.mark.parametrize("status", list(InboxStatus))
-def test_an_event_that_comes_again_leaves_its_row_as_it_is(postgres_shop: Shop, status):
+def test_redelivered_event_leaves_its_row_unchanged(postgres_shop: Shop, status):
     row = put(postgres_shop, postgres_shop.tables.inbox, status, TxKind.COMMIT)
     before = row.read()
     record = ReceivedRecord(topic="orders.commit", partition=0, offset=0, key=None, value=b"{}")
@@ -472,7 +472,7 @@ def test_an_event_that_comes_again_leaves_its_row_as_it_is(postgres_shop: Shop, 
 
 
 @pytest.mark.parametrize("place", ["outbox", "inbox"])
-def test_the_database_knows_no_other_states(postgres_shop: Shop, place: str):
+def test_database_refuses_other_states(postgres_shop: Shop, place: str):
     table = getattr(postgres_shop.tables, place)
     for status in OutboxStatus if place == "outbox" else InboxStatus:
         put(postgres_shop, table, status, TxKind.COMMIT)

@@ -1,4 +1,4 @@
-"""The overview counts right, says what its counts are worth, and stays cheap on big tables."""
+"""The overview counts correctly, shows its precision, and stays cheap on big tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture(params=["postgresql", "sqlite"])
 def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ShieldTx]:
-    """A migrated service whose database nobody works on."""
+    """A migrated service whose database has no workers."""
     url = f"sqlite:///{tmp_path}/service.db"
     if request.param == "postgresql":
         url = request.getfixturevalue("migrated_url")
@@ -100,11 +100,11 @@ def settle(app: ShieldTx, table: str, status: str, count: int, *, error: str | N
 
 
 def rows(overview: ServiceStatus) -> dict[str, int]:
-    """What is in the outbox, by state."""
+    """Return the numbers of rows in the outbox, by state."""
     return {state: count.rows for state, count in overview.outbox.states.items() if count.rows}
 
 
-def test_of_an_empty_service_every_state_is_listed_with_no_rows(app: ShieldTx) -> None:
+def test_empty_service_lists_every_state_without_rows(app: ShieldTx) -> None:
     overview = app.stores.status().read()
 
     assert set(overview.outbox.states) == set(OutboxStatus)
@@ -139,7 +139,7 @@ def test_events_are_counted_by_state_and_by_topic(app: ShieldTx) -> None:
     assert {topic.kind for topic in overview.topics} == {TxKind.COMMIT}
 
 
-def test_the_age_is_that_of_the_oldest_event_that_could_go(app: ShieldTx) -> None:
+def test_age_is_that_of_the_oldest_event_ready_to_be_sent(app: ShieldTx) -> None:
     write(app, 1, delay=10 * MINUTE)
     assert app.stores.status().read().outbox.oldest is None
 
@@ -156,7 +156,7 @@ def test_the_age_is_that_of_the_oldest_event_that_could_go(app: ShieldTx) -> Non
     assert (overview.outbox.delayed, overview.outbox.retrying) == (Count(rows=1), Count())
 
 
-def test_an_event_that_waits_for_its_next_attempt_is_old_since_it_was_written(
+def test_age_of_a_retried_event_counts_from_its_writing(
     app: ShieldTx,
 ) -> None:
     write(app, 1)
@@ -169,7 +169,7 @@ def test_an_event_that_waits_for_its_next_attempt_is_old_since_it_was_written(
     assert overview.outbox.oldest is not None
 
 
-def test_what_groups_received_is_counted_by_group_with_their_parked_records(
+def test_received_events_and_parked_records_count_by_group(
     app: ShieldTx,
 ) -> None:
     receive(app, 3, group="stock")
@@ -190,7 +190,7 @@ def test_what_groups_received_is_counted_by_group_with_their_parked_records(
     assert overview.inbox.states == stock.backlog.states
 
 
-def test_relays_are_listed_with_their_shards_while_they_live(postgres_app: ShieldTx) -> None:
+def test_live_relays_are_listed_with_their_shards(postgres_app: ShieldTx) -> None:
     app = postgres_app
     leases = SqlLeaseStore(app.engine, app.tables)
     leases.renew(relay="one", lease=MINUTE)
@@ -203,7 +203,7 @@ def test_relays_are_listed_with_their_shards_while_they_live(postgres_app: Shiel
     assert (overview.shards, overview.shards_held) == (4, 4)
 
 
-def test_counting_stops_at_the_limit_and_says_so(postgres_app: ShieldTx) -> None:
+def test_counting_stops_at_the_limit_and_reports_it(postgres_app: ShieldTx) -> None:
     app = postgres_app
     write(app, 6)
     write(app, 2, "orders.paid")
@@ -213,11 +213,11 @@ def test_counting_stops_at_the_limit_and_says_so(postgres_app: ShieldTx) -> None
     assert overview.outbox.states["INIT"] == Count(rows=3, precision=Precision.AT_LEAST)
     assert overview.outbox.states["FAILED"] == Count()
     assert overview.outbox.oldest is not None
-    # Found by a look at each shard, although the limit was reached before them.
+    # Found by a query per shard, although the limit was reached before them.
     assert {topic.topic for topic in overview.topics} == {"orders.placed", "orders.paid"}
 
 
-def test_a_pile_of_blocked_rows_hides_no_older_ones_of_other_shards(
+def test_many_blocked_rows_hide_no_older_ones_of_other_shards(
     postgres_app: ShieldTx,
 ) -> None:
     app = postgres_app
@@ -250,7 +250,7 @@ def test_a_group_with_a_long_backlog_hides_no_other_group(postgres_app: ShieldTx
     assert stock.backlog.states["INIT"].rows == 1
 
 
-def test_beyond_the_limit_the_statistics_of_the_database_are_used(postgres_app: ShieldTx) -> None:
+def test_counts_over_the_limit_use_the_database_statistics(postgres_app: ShieldTx) -> None:
     app = postgres_app
     write(app, 40)
     settle(app, "shield_outbox", "PROCESSED", 30, error=None)
@@ -345,7 +345,7 @@ def test_no_statement_reads_a_big_table_whole(postgres_app: ShieldTx) -> None:
 
 
 def pages_read(app: ShieldTx, statement: str, parameters: Any) -> int:
-    """How many pages of 8 KiB a statement touches."""
+    """Return how many pages of 8 KiB a statement touches."""
     with app.engine.connect() as connection:
         plan = connection.exec_driver_sql(
             f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters
@@ -354,7 +354,7 @@ def pages_read(app: ShieldTx, statement: str, parameters: Any) -> int:
     return int(top["Shared Hit Blocks"]) + int(top["Shared Read Blocks"])
 
 
-def test_dead_rollbacks_are_counted_whatever_refusals_came_later(migrated_url: str) -> None:
+def test_dead_rollbacks_are_counted_despite_later_refusals(migrated_url: str) -> None:
     for app in opened(migrated_url):
         receive(app, 5, group="stock")
         settle(app, "shield_inbox", "DEAD", 5, error="the bank is away")
@@ -370,7 +370,7 @@ def test_dead_rollbacks_are_counted_whatever_refusals_came_later(migrated_url: s
         assert group.backlog.states["DEAD"] == Count(rows=5)
 
 
-def test_unresolved_messages_are_counted_whatever_failed_later(app: ShieldTx) -> None:
+def test_unresolved_messages_are_counted_despite_later_failures(app: ShieldTx) -> None:
     write(app, 30)
     settle(app, "shield_outbox", "UNRESOLVED", 3, error="nobody can tell")
     settle(app, "shield_outbox", "FAILED", 25, error="topic is gone")
@@ -381,7 +381,7 @@ def test_unresolved_messages_are_counted_whatever_failed_later(app: ShieldTx) ->
     assert overview.outbox.states["FAILED"] == Count(rows=10, precision=Precision.AT_LEAST)
 
 
-def test_parked_records_of_a_group_are_counted_beside_a_flood_of_another(app: ShieldTx) -> None:
+def test_parked_records_are_counted_despite_many_of_another(app: ShieldTx) -> None:
     store = SqlInboxStore(app.engine, app.tables)
     for group, records in (("billing", 30), ("stock", 2)):
         store.receive(group, [], [Parked(record=a_record(n), reason="?") for n in range(records)])

@@ -33,7 +33,7 @@ THRICE = RetryPolicy(
 
 
 class Shop:
-    """orders, stock and, behind it, shipping; each with a database of its own."""
+    """Orders, stock and, downstream of stock, shipping; each with a database of its own."""
 
     def __init__(self, make: Callable[..., Service], *, trace: bool = True) -> None:
         run = uuid.uuid4().hex[:10]
@@ -214,7 +214,7 @@ def test_a_failed_event_is_traced_to_its_compensation(
     assert steps_of(back.hops[0])[0] == ("WRITTEN", None)
     assert back.hops[0].steps[0].after is not None
     assert steps_of(back.hops[1]) == [("RECEIVED", None), ("STARTED", 1), ("COMPENSATED", 1)]
-    # From any of its parts, the whole is found.
+    # Each event of the tree leads to the whole tree.
     readers = {n: s.app.stores.trace() for n, s in shop.services.items()}
     assert first_cause(back.identity.event_id, readers) == event_id
 
@@ -270,7 +270,7 @@ def test_one_database_shows_its_facts_and_names_the_unknown(
     assert theirs.hops[0].caused[0].unknown == ["who received it: not in the inbox of stock"]
 
 
-def test_without_its_setting_nothing_is_traced_and_the_tables_tell_what_they_know(
+def test_trace_without_its_setting_comes_from_the_tables(
     make: Callable[..., Service], eventually: Callable[..., None]
 ) -> None:
     shop = Shop(make, trace=False)
@@ -284,7 +284,7 @@ def test_without_its_setting_nothing_is_traced_and_the_tables_tell_what_they_kno
     life = shop.trace(event_id)
     out, into = life.hops
     assert steps_of(out) == [("WRITTEN", None), ("PROCESSED", 1)]
-    # The inbox of who received it knows where the record lies.
+    # The inbox of the receiver has the offset of the record.
     assert out.steps[1].offset == into.steps[0].offset is not None
     assert steps_of(into) == [("RECEIVED", None), ("MAX_RECONSUMED", 3)]
     assert into.steps[1].reason == "ValueError: no such shelf"
@@ -292,7 +292,7 @@ def test_without_its_setting_nothing_is_traced_and_the_tables_tell_what_they_kno
     assert steps_of(into.caused[0].hops[1]) == [("RECEIVED", None), ("COMPENSATED", 1)]
 
 
-def test_a_trace_that_cannot_be_written_keeps_no_event_from_its_effect(
+def test_unwritable_trace_prevents_no_effect(
     shop: Shop, eventually: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     for service in shop.services.values():
@@ -363,7 +363,7 @@ def test_the_command_shows_the_whole_tree_and_no_payload(
     for output in (as_text.output, as_json.output):
         assert SECRET not in output
 
-    # From the rollback: by itself, and the whole with it marked.
+    # From the rollback: first its own subtree, then the whole tree with the rollback marked.
     below = run(shop, tmp_path, back["event_id"]).stdout.splitlines()
     assert below[0].startswith("ROLLBACK orders.placed")
     assert f"takes back {event_id} of orders" in below[1]
@@ -372,7 +372,7 @@ def test_the_command_shows_the_whole_tree_and_no_payload(
     assert "key k1, asked for" in whole
 
 
-def test_a_service_that_cannot_be_asked_is_named_and_the_others_tell_what_they_know(
+def test_unreachable_service_is_named_next_to_the_others_facts(
     shop: Shop, eventually: Callable[..., None], tmp_path: Path
 ) -> None:
     shop.start()

@@ -1,7 +1,7 @@
 """Checks an installed wheel: run by .ci/run with the wheel's interpreter, outside of the checkout.
 
-Migrates two databases, relays and consumes a few events over a real Kafka, and reconciles, by the
-installed `shieldtx` alone. Ends with a traceback and exit status 1 where anything goes wrong.
+Migrates two databases, relays and consumes a few events over a real Kafka, and reconciles, with the
+installed `shieldtx` alone. Exits with a traceback and status 1 on any failure.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def reserve(session, event):
 
 
 def main() -> None:
-    """Run all checks in the working directory, which should be an empty one."""
+    """Run all checks in the working directory, which should be empty."""
     installed = Path(shieldtx.__file__).resolve()
     assert installed.is_relative_to(Path(sys.prefix).resolve()), f"{installed} is not the wheel's"
     Path("shop.py").write_text(SHOP)
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def check(orders: dict[str, str], stock: dict[str, str], driver: Path) -> None:
-    """Take some events from the outbox of one service to the inbox of the other, and compare."""
+    """Relay some events from the outbox of one service to the inbox of the other, and compare."""
     for service in (orders, stock):
         assert run(service, "db", "upgrade")["revision"]
         assert run(service, "db", "check")["fits"]
@@ -103,7 +103,7 @@ def write_events(orders: dict[str, str]) -> None:
 
 
 def run(environment: dict[str, str], *arguments: str) -> Any:
-    """Run the installed command with --json and return what it answers."""
+    """Run the installed command with --json and return its parsed output."""
     print(f"$ shieldtx {' '.join(arguments[:2])}", flush=True)
     done = subprocess.run(
         [COMMAND, *arguments, "--json"],

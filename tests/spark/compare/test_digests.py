@@ -1,4 +1,4 @@
-"""Digests of real outboxes and inboxes, made in their databases and compared in Spark."""
+"""Tests of the digests of real outboxes and inboxes: made in their databases, compared in Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark.sources.row_filters import NOTHING
 from spark.sources.server_checks import Servers
 
 EVENTS = range(1, 41)
-"""The event `number` is the only one in the bucket of this number."""
+"""Numbers of events; the event `number` is the only one in the bucket of this number."""
 
 
 def id_of(number):
@@ -45,7 +45,7 @@ def compared(monkeypatch, spark, orders, stock):
 
 @pytest.fixture
 def in_order(orders, stock):
-    """Forty events that were published and done."""
+    """Write forty events that were published and processed."""
     for number in EVENTS:
         orders.write(event_id=id_of(number))
         stock.receive(id_of(number), group="reserve", source="orders")
@@ -59,9 +59,7 @@ def test_what_is_in_order_is_counted_and_not_read(in_order, compared):
 
 
 @pytest.mark.parametrize("number", [EVENTS[0], 15, 16, 17, EVENTS[-1]])
-def test_of_the_buckets_of_a_group_only_those_differ_that_do(
-    in_order, compared, orders, stock, number
-):
+def test_only_changed_buckets_of_a_group_differ(in_order, compared, orders, stock, number):
     with stock.engine.begin() as connection:
         inbox = stock.tables.inbox
         connection.execute(
@@ -71,7 +69,7 @@ def test_of_the_buckets_of_a_group_only_those_differ_that_do(
     assert (found.clean, found.differing) == (len(EVENTS) - 1, [number])
 
 
-def test_buckets_differ_that_one_side_alone_has(in_order, compared, orders, stock):
+def test_buckets_on_one_side_alone_differ(in_order, compared, orders, stock):
     orders.write(event_id=UUID(int=(20 << 120) + 1))
     stock.receive(UUID(int=(33 << 120) + 1), group="reserve", source="orders")
     with stock.engine.begin() as connection:
@@ -81,7 +79,7 @@ def test_buckets_differ_that_one_side_alone_has(in_order, compared, orders, stoc
     assert (found.clean, found.differing) == (len(EVENTS) - 3, [3, 20, 33])
 
 
-def test_odd_rows_are_told_by_their_ids_and_are_in_no_digest(in_order, compared, orders, stock):
+def test_odd_rows_are_listed_by_id_and_in_no_digest(in_order, compared, orders, stock):
     parked = orders.write(OutboxStatus.FAILED, event_id=UUID(int=(20 << 120) + 1))
     dead = [
         stock.receive(UUID(int=(22 << 120) + n), InboxStatus.DEAD, group="reserve", source="orders")
@@ -96,8 +94,8 @@ def test_odd_rows_are_told_by_their_ids_and_are_in_no_digest(in_order, compared,
     assert all(f"'{one}'" in read for one in dead)
 
 
-def test_what_its_group_may_have_had_before_is_in_no_digest(in_order, compared, orders, stock):
-    """Two days after it was written, which is when a group that keeps a day may have had it."""
+def test_event_that_its_group_may_have_purged_is_in_no_digest(in_order, compared, orders, stock):
+    """The event is two days old, so a group with a retention of one day may have purged it."""
     event = orders.write(event_id=UUID(int=(20 << 120) + 1), age=2 * 24 * 60)
     written_at = orders.now() - timedelta(days=2)
     stock.receive(event, group="reserve", source="orders", event_time=written_at)
@@ -115,7 +113,7 @@ def test_a_type_without_a_route_has_nothing_that_differs(in_order, compared, ord
 
 
 @pytest.mark.parametrize("status", [InboxStatus.PROCESSED, InboxStatus.DEAD])
-def test_what_came_from_somebody_else_is_told_of_and_compared_with_nothing(
+def test_events_of_other_sources_are_reported_and_not_compared(
     in_order, compared, orders, stock, status
 ):
     stock.receive(UUID(int=(5 << 120) + 1), status, group="reserve", source="legacy")

@@ -1,4 +1,4 @@
-"""Which rows a run reads, and how often."""
+"""Tests of which rows a run reads, and how often."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark.compare.read_plan import PlannedReads, plan_of, planned_reads
 from spark.sources.jdbc import Databases
 from tests.spark.planting import TOPIC
 
-# A read that is still to be made, in a plan: one that Spark has kept is called a scan there.
+# A read in a plan that Spark still has to execute; a read that Spark has cached is called a scan.
 READ = re.compile(r"^[ :+-]*(Relation|\*\(\d+\) Scan) ", re.MULTILINE)
 MOVED = re.compile(r"\b[io]\.settled_at >=")
 APPLIED = re.compile(r"\bi\.event_id AS causation_id\b")
@@ -23,7 +23,7 @@ _ASKED: list[str] = []
 
 
 class Counting(Databases):
-    """Notes whom it asks for what former groups have applied."""
+    """Records the services that are asked for the events that former groups have applied."""
 
     def frame(self, service, query, **of):
         if APPLIED.search(query):
@@ -32,7 +32,7 @@ class Counting(Databases):
 
 
 def assert_kept(planned: PlannedReads, what: re.Pattern[str]) -> None:
-    """Fail where Spark would read some rows once more for the pairs."""
+    """Fail where Spark would read some rows again for the pairs."""
     text = planned.pairs._jdf.queryExecution().withCachedData().toString()
     _, *parts = READ.split(text)
     reads = list(zip(parts[::2], parts[1::2], strict=True))
@@ -41,9 +41,7 @@ def assert_kept(planned: PlannedReads, what: re.Pattern[str]) -> None:
     assert "Relation" not in found
 
 
-def test_what_a_later_run_has_read_is_not_read_again_for_the_sake_of_what_is_looked_up(
-    spark, compiled, orders, stock
-):
+def test_lookups_do_not_repeat_the_reads_of_a_later_run(spark, compiled, orders, stock):
     event = orders.write(age=300)
     stock.receive(event, group="reserve", source="orders", age=90)
     group = ExpectedGroup(name="reserve", topics=(TOPIC,))
@@ -59,7 +57,7 @@ def test_what_a_later_run_has_read_is_not_read_again_for_the_sake_of_what_is_loo
     assert [row.event_id for row in planned.pairs.collect()] == [str(event)]
 
 
-def test_what_former_groups_have_applied_is_read_once_by_a_later_run(spark, compiled, services):
+def test_later_run_reads_events_of_former_groups_once(spark, compiled, services):
     orders, stock, mail = services
     _ASKED.clear()
     event = orders.write(age=300)

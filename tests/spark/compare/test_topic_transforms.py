@@ -1,4 +1,4 @@
-"""Events beside their records, on tiny frames."""
+"""Tests of events compared with their records, on tiny frames."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def before(minutes):
 
 
 def written(spark, *rows):
-    """Outbox rows: written an hour ago and settled at once, unless they say otherwise."""
+    """Return outbox rows: by default written an hour ago and settled at once."""
     filled = []
     for row in rows:
         created = row.get("created_at", before(60))
@@ -66,7 +66,7 @@ SETTLED = {OutboxStatus.PROCESSED, OutboxStatus.FAILED, OutboxStatus.DISCARDED}
 
 
 def sent(spark, *rows):
-    """Records, in the order of their offsets: sent an hour ago unless they say otherwise."""
+    """Return records in the order of their offsets: by default sent an hour ago."""
     filled = []
     for offset, row in enumerate(rows):
         at = row.get("sent_at", before(60))
@@ -93,7 +93,7 @@ def frame(spark, schema, rows):
 
 
 def horizons(spark, *since, topic="t", as_many=EVERYTHING):
-    """Since when each partition of a topic is complete, and since when there are as many."""
+    """Return since when each partition of a topic is complete, and since when there are as many."""
     told = [when for when in since if when is not None]
     whole = max(told) if len(told) == len(since) else None
     places = [*enumerate(since), (WHOLE, whole)]
@@ -119,14 +119,14 @@ def judge(spark, outbox, records, since=None, *, window=None, selection=ALL):
 
 
 def verdicts(spark, outbox, records, *arguments, **changes):
-    """By event."""
+    """Return verdicts by event."""
     rows = judge(spark, outbox, records, *arguments, **changes).collect()
     found = {row.event_id: row.verdict for row in rows}
     assert len(found) == len(rows)
     return found
 
 
-def test_spark_and_plain_python_agree_on_every_combination_of_facts(spark):
+def test_spark_and_python_agree_on_all_combinations_of_facts(spark):
     every = list(product(*(VOCABULARY[fact] for fact in TOPICS.facts)))
     types = ["string" if fact is Fact.UPSTREAM else "boolean" for fact in TOPICS.facts]
     schema = ", ".join(f"{f.value} {t}" for f, t in zip(TOPICS.facts, types, strict=True))
@@ -215,13 +215,13 @@ def test_events_of_topics_that_were_not_read_are_not_judged(spark):
         (before(1), "ABSENT_FROM_TOPIC"),
     ],
 )
-def test_what_was_written_before_the_topic_was_complete_is_not_missed(spark, created, verdict):
+def test_event_older_than_the_complete_topic_is_not_missed(spark, created, verdict):
     outbox = written(spark, {"event_id": "e", "created_at": created, "published_at": created})
     found = verdicts(spark, outbox, sent(spark), horizons(spark, before(60)))
     assert found == {"e": verdict}
 
 
-def test_of_several_partitions_that_of_the_key_counts(spark):
+def test_horizon_is_that_of_the_partition_of_the_key(spark):
     keys = {partition_of(key.encode(), 2): key for key in map(str, range(20))}
     found = verdicts(
         spark,
@@ -258,16 +258,16 @@ def test_a_delayed_event_is_missed_where_it_was_sent(spark, published, verdict):
 @pytest.mark.parametrize(
     ("created", "verdict"),
     [
-        # It may have gone to one of the two that were there, which have lost their beginnings.
+        # The event may be on one of the two older partitions, which have lost their beginnings.
         (before(400), "BEFORE_TOPIC"),
         (before(200), "ABSENT_FROM_TOPIC"),
         (before(30), "ABSENT_FROM_TOPIC"),
     ],
 )
-def test_a_partition_that_was_added_lacks_nothing_of_before(spark, created, verdict):
+def test_added_partition_lacks_no_earlier_records(spark, created, verdict):
     key = next(key for key in map(str, range(50)) if partition_of(key.encode(), 3) == 2)
     row = {"event_id": "e", "key": key, "created_at": created, "published_at": created}
-    # The third is whole, since it was added: by its first record, 230 minutes ago at the latest.
+    # The third partition is complete since it was added: 230 minutes ago, by its first record.
     since = horizons(spark, before(100), before(90), EVERYTHING, as_many=before(230))
     assert verdicts(spark, written(spark, row), sent(spark), since) == {"e": verdict}
 
@@ -285,7 +285,7 @@ def test_a_partition_without_records_may_just_have_been_added(spark):
 @pytest.mark.parametrize(
     ("written_at", "sent_at", "verdict", "is_ambiguous"),
     [
-        # It cannot be of a delayed event whose row was purged: that would be settled later.
+        # Not a delayed event whose row was purged: that row would have been settled later.
         (before(600).isoformat(), before(29), "TOO_OLD", True),
         (before(31).isoformat(), before(30), "TOO_OLD", True),
         (before(600).isoformat(), before(31), "TOO_OLD", False),
@@ -294,7 +294,7 @@ def test_a_partition_without_records_may_just_have_been_added(spark):
         ("yesterday", before(29), "RECORD_WITHOUT_ROW", False),
     ],
 )
-def test_a_record_of_lately_without_a_row_is_ambiguous_if_it_says_to_be_old(
+def test_recent_record_of_an_old_event_without_row_is_ambiguous(
     spark, written_at, sent_at, verdict, is_ambiguous
 ):
     records = sent(spark, {"event_id": "e", "written_at": written_at, "sent_at": sent_at})
@@ -303,8 +303,8 @@ def test_a_record_of_lately_without_a_row_is_ambiguous_if_it_says_to_be_old(
     assert (row.verdict, row.ambiguous) == (verdict, is_ambiguous)
 
 
-def test_what_would_be_missed_but_for_an_empty_last_partition_is_ambiguous(spark):
-    """The last one has lost its beginning and is empty: since when it is there, nothing shows."""
+def test_missing_record_is_ambiguous_if_last_partition_is_empty(spark):
+    """The last partition has lost its beginning and is empty: nothing shows when it was added."""
     first, last = (
         next(key for key in map(str, range(50)) if partition_of(key.encode(), 2) == number)
         for number in (0, 1)
@@ -367,7 +367,7 @@ def test_without_a_watermark_only_final_ends_are_judged(spark):
     assert found == {"there": "ON_TOPIC", "lost": "IN_FLIGHT", "ghost": "IN_FLIGHT"}
 
 
-def test_a_record_whose_row_may_have_been_purged_is_no_ghost(spark):
+def test_record_whose_row_may_have_been_purged_is_not_a_ghost(spark):
     found = verdicts(
         spark,
         written(spark),
@@ -415,7 +415,7 @@ def test_a_record_whose_row_was_not_selected_is_not_judged(spark):
     moved = Selection(moved_since={"orders": before(30)})
     found = verdicts(spark, written(spark), records, selection=moved)
     assert found == {"in": "RECORD_WITHOUT_ROW", "after": "RECORD_WITHOUT_ROW"}
-    # Written before, and sent since.
+    # Written before the horizon, and sent since.
     late = sent(
         spark,
         {"event_id": "e", "written_at": before(31).isoformat(), "sent_at": before(29)},
@@ -423,7 +423,7 @@ def test_a_record_whose_row_was_not_selected_is_not_judged(spark):
     )
     found = verdicts(spark, written(spark), late, selection=moved)
     assert found == {"e": "RECORD_WITHOUT_ROW"}
-    # Its row has moved since; that of another one is there for the order of events alone.
+    # The row of "before" has moved since. The other row is there for the order of events alone.
     rows = written(spark, {"event_id": "before", "published_at": before(30)}, {"event_id": "old"})
     assert verdicts(spark, rows, records, selection=moved)["before"] == "ON_TOPIC"
     assert "old" not in verdicts(spark, rows, records, selection=moved)
@@ -440,7 +440,7 @@ APART = (
 )
 
 
-def test_an_event_that_was_settled_before_a_later_one_was_written_comes_first(spark):
+def test_event_settled_before_a_later_one_is_written_comes_first(spark):
     outbox = written(spark, *APART)
     right = sent(spark, {"event_id": "first"}, {"event_id": "second"})
     wrong = sent(spark, {"event_id": "second"}, {"event_id": "first"})
@@ -448,7 +448,7 @@ def test_an_event_that_was_settled_before_a_later_one_was_written_comes_first(sp
     assert in_order(spark, outbox, wrong) == {"first"}
 
 
-def test_each_event_that_was_overtaken_is_told(spark):
+def test_each_overtaken_event_is_reported(spark):
     rows = [{"event_id": f"e{n}", "created_at": before(60 - n)} for n in range(4)]
     records = sent(spark, *({"event_id": f"e{n}"} for n in (0, 3, 1, 2)))
     assert in_order(spark, written(spark, *rows), records) == {"e1", "e2"}
@@ -462,20 +462,20 @@ def test_repeated_records_change_no_order(spark):
 @pytest.mark.parametrize(
     "late",
     [
-        # Its transaction committed late, it was delayed, retried or replayed: all of that is why an
-        # earlier row may settle after a later one was written.
+        # The transaction committed late, or the event was delayed, retried or replayed. In all
+        # these cases an earlier row may settle after a later one was written.
         {"published_at": before(50)},
         {"published_at": before(55)},
         {"published_at": before(55) - timedelta(seconds=10)},
-        # Nobody has acknowledged it.
+        # No broker has acknowledged the event.
         {"upstream_status": "FAILED"},
         {"upstream_status": "INIT"},
-        # Another key, or none.
+        # Another key, or no key.
         {"key": None},
         {"topic": "u"},
     ],
 )
-def test_whatever_may_rightly_go_later_is_not_accused(spark, late):
+def test_events_that_may_be_sent_later_are_not_inversions(spark, late):
     first, second = APART
     outbox = written(spark, {**first, **late}, second)
     about = {name: late[name] for name in ("key", "topic") if name in late}
@@ -498,7 +498,7 @@ def test_partitions_are_not_compared_with_each_other(spark):
     assert in_order(spark, outbox, moved, two) == set()
 
 
-def test_a_first_record_that_may_have_been_deleted_is_no_second_place(spark):
+def test_possibly_deleted_first_record_is_not_an_inversion(spark):
     outbox = written(spark, *APART)
     records = sent(spark, {"event_id": "second"}, {"event_id": "first"})
     assert in_order(spark, outbox, records, horizons(spark, before(74))) == set()
@@ -511,7 +511,7 @@ def test_an_inversion_after_the_watermark_may_be_half_seen(spark):
     assert in_order(spark, outbox, young) == set()
 
 
-def test_a_judged_row_tells_what_is_known(spark):
+def test_judged_row_has_all_known_columns(spark):
     rows = judge(
         spark,
         written(spark, {"event_id": "row", "causation_id": "cause", "upstream_attempts": 3}),

@@ -1,4 +1,4 @@
-"""What Spark does with rows, on tiny frames."""
+"""Tests of Spark's transformations of rows, on tiny frames."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def received(spark, *rows, stream=FORTH):
 
 
 def rollbacks(spark, *rows):
-    """Return rollbacks that stock has written of events of orders."""
+    """Return rollbacks that stock has written for events of orders."""
     defaults = {
         "upstream": "orders",
         "downstream": "stock",
@@ -170,7 +170,7 @@ def compare(spark, outbox, inbox, **given):
     return found
 
 
-def test_spark_and_plain_python_agree_on_every_combination_of_facts(spark):
+def test_spark_and_python_agree_on_all_combinations_of_facts(spark):
     schema = StructType(
         [
             StructField(fact, BooleanType() if set(VOCABULARY[fact]) >= {True, False} else TEXT)
@@ -219,7 +219,7 @@ def test_every_expected_group_is_judged_on_its_own(spark):
     assert found == {("e", "mail"): "MATCHED", ("e", "reserve"): "MISSING_DOWNSTREAM"}
 
 
-def test_a_group_is_only_missed_at_topics_and_types_that_it_should_receive(spark):
+def test_group_lacks_only_its_expected_topics_and_types(spark):
     found = compare(
         spark,
         sent(
@@ -234,7 +234,7 @@ def test_a_group_is_only_missed_at_topics_and_types_that_it_should_receive(spark
     assert found == {("placed", "reserve"): "MISSING_DOWNSTREAM"}
 
 
-def test_what_a_group_received_without_being_expected_to_still_finds_its_event(spark):
+def test_unexpectedly_received_row_is_paired_with_its_event(spark):
     found = compare(
         spark,
         sent(spark, {"event_id": "e"}, {"event_id": "unwanted"}),
@@ -305,7 +305,7 @@ def test_a_row_that_may_have_been_purged_is_not_missed(spark):
             {"event_id": "old", "published_at": before(90)},
             {"event_id": "young", "published_at": before(50)},
             {"event_id": "delayed", "created_at": before(90), "published_at": before(50)},
-            # The group may have purged what the first record brought.
+            # The group may have purged the effect of the first record.
             {
                 "event_id": "sent twice",
                 "created_at": before(90),
@@ -332,7 +332,7 @@ def test_a_row_that_may_have_been_purged_is_not_missed(spark):
     }
 
 
-def test_what_was_given_up_is_answered_by_a_rollback_of_that_event(spark):
+def test_given_up_event_is_matched_by_a_rollback_of_that_event(spark):
     gave_up = {"downstream_status": "MAX_RECONSUMED"}
     found = compare(
         spark,
@@ -349,7 +349,7 @@ def test_what_was_given_up_is_answered_by_a_rollback_of_that_event(spark):
     }
 
 
-def test_a_rollback_that_nothing_called_for_takes_back_an_effect_that_stays(spark):
+def test_uncalled_rollback_of_a_remaining_effect_is_a_mismatch(spark):
     young = {"answered_at": before(-1)}
     found = compare(
         spark,
@@ -402,7 +402,7 @@ def test_payloads_and_envelopes_are_compared_by_their_digests(spark):
     ("attempts", "limit", "verdict"),
     [(3, 3, "REFUSED"), (1, 3, "REFUSED"), (4, 3, "ATTEMPTS_DIFFER"), (99, None, "REFUSED")],
 )
-def test_attempts_are_held_against_the_limit_of_the_group(spark, attempts, limit, verdict):
+def test_attempts_are_compared_with_the_limit_of_the_group(spark, attempts, limit, verdict):
     row = {"event_id": "e", "downstream_status": "MAX_RECONSUMED", "attempts": attempts}
     found = compare(
         spark,
@@ -423,7 +423,7 @@ def test_attempts_are_held_against_the_limit_of_the_group(spark, attempts, limit
         ({"causation_id": "f", "answered_at": before(24)}, "MATCHED"),
     ],
 )
-def test_an_effect_after_its_groups_own_compensation_is_a_mismatch(spark, compensated, verdict):
+def test_effect_after_its_groups_own_compensation_is_a_mismatch(spark, compensated, verdict):
     found = compare(
         spark,
         sent(spark, {"event_id": "e"}),
@@ -433,8 +433,8 @@ def test_an_effect_after_its_groups_own_compensation_is_a_mismatch(spark, compen
     assert found == {("e", "reserve"): verdict}
 
 
-def test_an_effect_that_its_group_has_compensated_is_not_despite_a_rollback(spark):
-    """Nothing called for the rollback, and nothing is left of the effect."""
+def test_effect_compensated_by_its_group_is_not_despite_rollback(spark):
+    """Nothing called for the rollback, and the effect is compensated."""
     undone = {"downstream": "stock", "causation_id": "e", "answered_at": before(22)}
     found = compare(
         spark,
@@ -468,7 +468,7 @@ OF_ORDERS = {"causation_source": "orders", "causation_id": "e"}
         ({"downstream_status": "INIT"}, "STUCK"),
     ],
 )
-def test_a_group_that_compensates_an_event_of_another_service_is_judged(spark, arrival, verdict):
+def test_group_that_compensates_events_of_others_is_judged(spark, arrival, verdict):
     rows = [] if arrival is None else [{"event_id": "r"} | OF_ORDERS | arrival]
     found = compare(
         spark,
@@ -485,7 +485,7 @@ def test_a_group_that_compensates_an_event_of_another_service_is_judged(spark, a
     [
         (id_of(before(61)), {}, "TOO_OLD"),
         (id_of(before(59)), {}, "MATCHED"),
-        # No UUIDv7: it may be of any age.
+        # Not a UUIDv7: the event may be of any age.
         (id_of(before(59)).replace("-7", "-4", 1), {}, "TOO_OLD"),
         (id_of(before(61)), {"downstream_owes": False}, "MATCHED"),
         (id_of(before(61)), {"downstream_owes": True}, "ROLLBACK_NOT_COMPENSATED"),
@@ -493,7 +493,7 @@ def test_a_group_that_compensates_an_event_of_another_service_is_judged(spark, a
     ],
 )
 def test_a_group_without_a_row_of_the_event_may_have_purged_it(spark, event, changes, verdict):
-    """Its rollback was settled in vain, and is younger than the event."""
+    """The rollback was settled without a compensation, and is younger than the event."""
     of_event = {"event_id": "r", "causation_source": "orders", "causation_id": event}
     found = compare(
         spark,
@@ -506,8 +506,8 @@ def test_a_group_without_a_row_of_the_event_may_have_purged_it(spark, event, cha
     assert found == {("r", "reserve"): verdict}
 
 
-def test_a_rollback_is_expected_of_those_who_compensate_its_writers_events_alone(spark):
-    """Of a type that two services write, each event has a writer."""
+def test_rollback_is_expected_of_groups_compensating_its_writer(spark):
+    """Each event of a type that two services write has one writer."""
     found = compare(
         spark,
         sent(
@@ -524,7 +524,7 @@ def test_a_rollback_is_expected_of_those_who_compensate_its_writers_events_alone
     assert found == {("r", "reserve"): "MISSING_DOWNSTREAM"}
 
 
-def test_one_compensation_answers_all_rollbacks_of_an_event_in_its_group(spark):
+def test_one_compensation_answers_all_rollbacks_of_an_event(spark):
     inbox = received(
         spark,
         {"event_id": "first", "causation_id": "e"},
@@ -556,13 +556,13 @@ def test_one_compensation_answers_all_rollbacks_of_an_event_in_its_group(spark):
     }
 
 
-def test_a_rollback_that_no_group_is_to_compensate_is_nobodys(spark):
+def test_rollback_without_a_compensating_group_is_not_compared(spark):
     elsewhere = {"event_id": "r", "causation_id": "e", "causation_source": "elsewhere"}
     outbox = sent(spark, elsewhere, stream=BACK)
     assert not compare(spark, outbox, received(spark, stream=BACK), stream=BACK)
 
 
-def test_a_compared_row_tells_both_sides(spark):
+def test_compared_row_has_both_sides(spark):
     (row,) = rows_of(
         spark,
         sent(spark, {"event_id": "e", "topic": "orders", "event_type": "placed"}),
@@ -626,7 +626,7 @@ def test_a_window_is_of_the_times_of_writing(spark):
 
 
 def judged(spark, *verdicts):
-    """Make compared rows: the earlier in the list, the older."""
+    """Make compared rows, the oldest first."""
     rows = [
         (
             *("COMMIT", "orders", "stock", "reserve", f"{n:03}", before(60 - n), None),
@@ -657,7 +657,7 @@ def test_clean_rows_are_not_listed(spark):
     assert {row.verdict for row in listed} == {v.value for v in Verdict if v.is_listed}
 
 
-def test_what_was_sent_twice_and_is_alone_is_ambiguous_until_its_row_is_too_old(spark):
+def test_one_sided_event_sent_twice_is_ambiguous_until_too_old(spark):
     twice = {"upstream_unconfirmed": True, "created_at": before(90), "published_at": before(50)}
     rows = rows_of(
         spark,
@@ -695,7 +695,7 @@ ARRIVED = {
     ("arrival", "changes", "verdict"),
     [
         (ARRIVED, {}, "NEITHER_EFFECT_NOR_COMPENSATION"),
-        # Its rollback is written when it is given up, however long before that it was sent.
+        # The rollback is written when the group gives up, however long ago the event was sent.
         (ARRIVED, {"published_at": before(300)}, "NEITHER_EFFECT_NOR_COMPENSATION"),
         (ARRIVED, {"upstream_unconfirmed": True}, "NEITHER_EFFECT_NOR_COMPENSATION"),
         (ARRIVED | {"settled_at": before(61)}, {}, "TOO_OLD"),
@@ -706,7 +706,7 @@ ARRIVED = {
         (ARRIVED | {"event_time": before(60)}, None, "UNKNOWN_UPSTREAM"),
     ],
 )
-def test_a_rollback_is_owed_since_its_event_was_given_up(spark, arrival, changes, verdict):
+def test_rollback_is_due_from_the_time_its_event_was_given_up(spark, arrival, changes, verdict):
     rows = rows_of(
         spark,
         sent(spark, *([] if changes is None else [DELAYED | changes])),
@@ -721,15 +721,15 @@ def test_a_rollback_is_owed_since_its_event_was_given_up(spark, arrival, changes
     ("event", "back_at", "verdict", "is_ambiguous"),
     [
         (DELAYED, before(20), "EFFECT_DESPITE_ROLLBACK", False),
-        # Perhaps it had arrived with its first record, and the reason was purged.
+        # The first record may have arrived, and the reason was purged.
         (DELAYED | {"upstream_unconfirmed": True}, before(20), "TOO_OLD", True),
         (DELAYED | {"upstream_unconfirmed": True}, before(61), "TOO_OLD", False),
-        # Its rollback could be judged for a while.
+        # A run could judge the rollback for a while.
         (DELAYED | {"published_at": before(70)}, before(20), "TOO_OLD", False),
         (DELAYED | {"published_at": before(90)}, before(20), "TOO_OLD", True),
     ],
 )
-def test_an_effect_was_taken_back_without_a_reason_since_its_event_was_sent(
+def test_uncalled_rollback_is_dated_by_the_sending_of_its_event(
     spark, event, back_at, verdict, is_ambiguous
 ):
     unfounded = {"event_id": "e", "answered_at": back_at, "entitled": False}
@@ -749,7 +749,7 @@ def test_an_effect_was_taken_back_without_a_reason_since_its_event_was_sent(
     [
         (ARRIVED, "TOO_OLD", True),
         (ARRIVED | {"event_time": before(91)}, "TOO_OLD", True),
-        # An earlier run could judge it: its row was there.
+        # An earlier run could judge the event: its row was there.
         (ARRIVED | {"event_time": before(89)}, "TOO_OLD", False),
         (ARRIVED | {"received_at": before(61)}, "TOO_OLD", False),
         (
@@ -760,7 +760,7 @@ def test_an_effect_was_taken_back_without_a_reason_since_its_event_was_sent(
         (ARRIVED | {"event_time": before(59)}, "UNKNOWN_UPSTREAM", False),
     ],
 )
-def test_an_arrival_without_a_row_upstream_is_ambiguous_if_no_run_could_judge_it(
+def test_arrival_without_outbox_row_and_earlier_run_is_ambiguous(
     spark, arrival, verdict, is_ambiguous
 ):
     rows = rows_of(spark, sent(spark), received(spark, arrival), window=HOUR_KEPT)
@@ -783,20 +783,20 @@ SETTLED_LATE = RETURNED | {
 @pytest.mark.parametrize(
     ("rollback", "arrival", "verdict", "is_ambiguous"),
     [
-        # FAILED until it was replayed, for longer than all that is kept or for nearly as long.
+        # FAILED until the replay, for longer than all retentions or for nearly as long.
         ([REPLAYED], SETTLED_LATE, "TOO_OLD", True),
         ([REPLAYED], SETTLED_LATE | {"event_time": before(61)}, "TOO_OLD", True),
         ([REPLAYED], SETTLED_LATE | {"event_time": before(60)}, "ROLLBACK_NOT_COMPENSATED", False),
-        # DEAD until it was replayed: its outbox row is purged.
+        # DEAD until the replay: the outbox row is purged.
         ([], SETTLED_LATE | {"received_at": before(89)}, "TOO_OLD", True),
         ([REPLAYED], SETTLED_LATE | {"settled_at": before(61)}, "TOO_OLD", False),
-        # Whether a group of another service has to compensate the event is not known.
+        # Unknown whether a group of another service has to compensate the event.
         ([REPLAYED], SETTLED_LATE | {"downstream_owes": None}, "TOO_OLD", True),
         ([REPLAYED], SETTLED_LATE | {"downstream_owes": False}, "MATCHED", False),
         ([REPLAYED], SETTLED_LATE | {"downstream_status": "DEAD"}, "PARKED", False),
     ],
 )
-def test_a_rollback_that_was_settled_late_without_a_compensation_is_ambiguous(
+def test_rollback_settled_late_without_compensation_is_ambiguous(
     spark, rollback, arrival, verdict, is_ambiguous
 ):
     rows = rows_of(
@@ -811,7 +811,7 @@ def test_a_rollback_that_was_settled_late_without_a_compensation_is_ambiguous(
     assert transforms.listed(rows).count() == int(verdict != "MATCHED")
 
 
-def test_a_rollback_that_was_settled_late_and_compensated_its_event_is_not_ambiguous(spark):
+def test_rollback_settled_late_with_compensation_is_clear(spark):
     rows = rows_of(
         spark,
         sent(spark, REPLAYED, stream=BACK),
@@ -843,7 +843,7 @@ ANSWER = {"event_id": "e", "entitled": True}
         (SENT_TWICE, CAME | {"downstream_status": "MAX_RECONSUMED"}, [ANSWER], "REFUSED", True),
         (SENT_TWICE | {"upstream_due_at": before(60)}, CAME, [], "MATCHED", True),
         (SENT_TWICE | {"upstream_due_at": before(59)}, CAME, [], "MATCHED", False),
-        # It was sent once: then it came first.
+        # The event was sent once, so the received record was the first.
         (SENT_TWICE | {"upstream_unconfirmed": False}, CAME, [], "MATCHED", False),
         (
             SENT_TWICE | {"upstream_unconfirmed": False, "published_at": before(60)},
@@ -853,7 +853,7 @@ ANSWER = {"event_id": "e", "entitled": True}
             True,
         ),
         (SENT_TWICE, CAME | {"settled_at": before(61)}, [], "MATCHED", False),
-        # Nothing was done, or something else is wrong with it.
+        # Nothing was done, or the row has another mismatch.
         (
             SENT_TWICE,
             CAME | {"downstream_status": "FENCED", "downstream_overtaken": True},
@@ -865,7 +865,7 @@ ANSWER = {"event_id": "e", "entitled": True}
         (SENT_TWICE, CAME | {"downstream_status": "INIT", "settled_at": None}, [], "STUCK", False),
     ],
 )
-def test_what_came_later_than_its_group_keeps_rows_may_be_done_twice(
+def test_arrival_after_the_retention_may_have_two_effects(
     spark, event, arrival, answers, verdict, is_ambiguous
 ):
     rows = rows_of(
@@ -889,10 +889,8 @@ def test_a_group_that_purges_nothing_knows_every_event_again(spark):
 
 
 @pytest.mark.parametrize("is_compensated", [True, False])
-def test_a_rollback_that_came_later_than_its_group_keeps_rows_may_be_compensated_twice(
-    spark, is_compensated
-):
-    """One that compensated nothing has no second effect."""
+def test_rollback_after_the_retention_may_be_compensated_twice(spark, is_compensated):
+    """A rollback that compensated nothing has no second effect."""
     done = [{"causation_id": "e"}] if is_compensated else []
     rows = rows_of(
         spark,

@@ -1,4 +1,4 @@
-"""What may happen to an event, one function each: it plants the rows and says what they deserve."""
+"""Scenarios of an event, one function each: plants the rows and notes the expected verdicts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 
 def plant(world: World, *, seed: int, events: int) -> None:
-    """Plant each scenario, and besides as many events of which nearly all are in order."""
+    """Plant each scenario, and `events` further events, nearly all of them in order."""
     world.random.seed(seed)
     turns: list[Scenario] = [effect] * events
     turns += SCENARIOS + tuple(world.random.choices(SCENARIOS, k=events // 20))
     world.random.shuffle(turns)
-    # Every route has a past, of rollbacks too: where no group is named, it has to speak.
+    # Every route has past events, rollbacks too: without named groups, expectations follow from
+    # them.
     for type_ in TYPES:
         world.rest(world.event(type_))
         for group in GROUPS:

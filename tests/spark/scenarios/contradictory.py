@@ -1,4 +1,4 @@
-"""Both sides have a row, and the rows exclude each other."""
+"""Scenarios in which both sides have a row, and the rows contradict each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Given up by a group, and what becomes of it."""
+"""Scenarios of events that a group gave up, and of their rollbacks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def refused(
     verdict: Verdict = V.REFUSED,
     **attempt: Any,
 ) -> tuple[Planted, Group]:
-    """A group gives an event up; what its rollback is worth is left to say."""
+    """Let a group give an event up; the caller notes the verdict on the rollback."""
     type_, group = of or some(w)
     event = w.event(type_)
     w.got(event, group, I.MAX_RECONSUMED, **attempt)
@@ -33,7 +33,7 @@ def compensated(w: World, of: tuple[str, Group] | None = None) -> None:
 
 
 def refused_by_all_groups_of_a_service(w: World) -> None:
-    """Each writes its rollback, and one compensation answers both."""
+    """Each group writes its rollback, and one compensation answers all of them."""
     event = w.event("orders.placed")
     both = [group for group in event.groups if group.service == "stock"]
     w.rest(event, *both)
@@ -57,7 +57,7 @@ def chain_that_goes_back(w: World) -> None:
 
 
 def overtaken_by_its_rollback(w: World) -> None:
-    """A group hears of the rollback first, keeps a tombstone and undoes nothing."""
+    """A group receives the rollback first, keeps a tombstone and undoes nothing."""
     event = w.event("orders.placed")
     reserve, _, notify = event.groups
     w.got(event, reserve, I.MAX_RECONSUMED)
@@ -94,7 +94,7 @@ def uncalled_rollback(w: World) -> None:
     at_fault = [other for other in event.groups if other.service == group.service]
     for each in at_fault:
         w.got(event, each)
-        # One that compensates the event has nothing left of it.
+        # A group that compensates the event has no effect left.
         w.say(event, each, V.MATCHED if each in event.undoers else V.EFFECT_DESPITE_ROLLBACK)
     w.rest(event, *at_fault)
     w.returned(w.rollback(event, group.service))
@@ -113,7 +113,7 @@ def lost_rollback(w: World) -> None:
 
 
 def lost_rollback_elsewhere(w: World) -> None:
-    """The service that wrote the event compensates; a group of another one lacks the rollback."""
+    """The writer of the event compensates; a group of another service lacks the rollback."""
     event, rollback = _refused_beside_an_undoer(w)
     w.returned(rollback, elsewhere=False)
     for undoer in event.undoers:
@@ -121,7 +121,7 @@ def lost_rollback_elsewhere(w: World) -> None:
 
 
 def effect_that_stays_elsewhere(w: World) -> None:
-    """A group of another service settles the rollback, and its effect stays."""
+    """A group of another service settles the rollback, and its effect remains."""
     event, rollback = _refused_beside_an_undoer(w)
     w.returned(rollback, elsewhere=False)
     for undoer in event.undoers:

@@ -1,4 +1,4 @@
-"""Old: around the horizon."""
+"""Scenarios around the horizon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.spark.world import DAY, MARGIN, RETENTION, Planted, World
 
 
 def perhaps_purged(w: World) -> None:
-    """Older than the shorter retention, less the margin, by five minutes; or younger by them."""
+    """Five minutes older or younger than the shorter retention less the margin."""
     for difference, is_old in ((5, True), (-5, False)):
         type_, group = some(w)
         kept = min(RETENTION[s] for s in (type_.partition(".")[0], group.service) if s in RETENTION)
@@ -38,7 +38,7 @@ def old_and_whole(w: World) -> None:
 
 
 def old_and_sent_late(w: World) -> None:
-    """Written before all retentions, by choice sent much later: no purge explains its absence."""
+    """Written before all retentions, sent much later on purpose: no purge explains the gap."""
     type_, group = some(w)
     event = w.event(type_, age=40 * DAY, settled_age=HOUR)
     w.say(event, group, V.MISSING_DOWNSTREAM)
@@ -55,7 +55,7 @@ def second_week(w: World) -> None:
 
 
 def second_week_and_still_open(w: World) -> None:
-    """Whatever the age of the event, its row is not at rest, or moved just now."""
+    """Whatever the age of the event, its row is not settled, or moved just now."""
     ghost_of_some(w, V.STUCK, I.INIT, age=40 * DAY)
     type_, group = some(w)
     ghost = Planted(
@@ -71,7 +71,7 @@ def second_week_and_still_open(w: World) -> None:
 
 
 def old_and_changed(w: World) -> None:
-    """What the outbox still has is compared, however old it is."""
+    """Rows that the outbox still has are compared, however old they are."""
     type_, group = some(w)
     for verdict, change in (
         (V.PAYLOAD_DIFFERS, {"payload": "{}"}),
@@ -84,7 +84,7 @@ def old_and_changed(w: World) -> None:
 
 
 def old_and_parked(w: World) -> None:
-    """What waits for an operator is never purged, and its group may have an older row."""
+    """A row that waits for an operator is never purged, and its group may have an older row."""
     type_, group = some(w)
     w.rest(w.event(type_, O.FAILED, age=50 * DAY), verdict=V.PARKED)
     arrived = w.event(type_, O.FAILED, age=50 * DAY)

@@ -1,4 +1,4 @@
-"""One side alone has a row."""
+"""Scenarios in which one side alone has a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strange, and nobody's fault."""
+"""Scenarios that are unusual but not a mismatch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.spark.world import FOR_OTHERS, GROUPS, Planted, World
 
 
 def twins(w: World) -> None:
-    """Two services happen to use one id: the rollback of the one says nothing of the other."""
+    """Two services happen to use one id: a rollback of one event does not concern the other."""
     first = w.event("orders.placed")
     second = w.event("stock.reserved", event_id=first.id)
     for event, verdict in (
@@ -39,7 +39,7 @@ def from_a_foreign_service(w: World) -> None:
 
 
 def received_unasked(w: World) -> None:
-    """A group received what it is not expected to: that is compared, and the rest not missed."""
+    """A group received an unexpected event: the event is compared, and others are not missed."""
     if w.declared:
         event = w.event("orders.paid")
         w.rest(event)

@@ -1,4 +1,4 @@
-"""Unfinished: open, parked, or never sent."""
+"""Scenarios of events that are open, parked, or never sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def stuck_upstream(w: World) -> None:
 
 
 def arrived_before_it_was_settled(w: World) -> None:
-    """As when a relay dies between acknowledgement and settlement: all groups have it."""
+    """A relay died between acknowledgement and settlement: all groups have the event."""
     status = w.random.choice((O.INIT, O.PROCESSING))
     leased = {"lease_until": ago(w.now, HOUR)} if status is O.PROCESSING else {}
     event = w.event(w.random.choice(TYPES), status, due_age=HOUR, **leased)
@@ -44,7 +44,7 @@ def waiting_behind_a_held_key(w: World) -> None:
 
 
 def _held_back(w: World, *, due_age: float, verdict: Verdict) -> None:
-    """Two rows of a key: the first waits for its retry, and the second for the first."""
+    """Plant two rows of a key: the first waits for its retry, and the second for the first."""
     type_ = w.random.choice(TYPES)
     key = w.new_key()
     holder = w.event(type_, O.INIT, due_age=due_age, waiting=True, holds_key=True, key=key)

@@ -1,4 +1,4 @@
-"""What scenarios are written in: short names, and the event with which all goes well."""
+"""Short names for scenarios, and the event without any problem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  short, for what is p
 TYPES = tuple(type_ for types in SENT_BY.values() for type_ in types)
 OPEN = (O.INIT, O.PROCESSING, O.HALF)
 HOUR = 60
-"""In minutes, as ages are."""
+"""Minutes; ages are in minutes."""
 
 Scenario = Callable[[World], Any]
 
@@ -24,7 +24,7 @@ def some(w: World) -> tuple[str, Group]:
 
 
 def effect(w: World) -> Planted:
-    """All went well."""
+    """Plant an event without any problem."""
     event = w.event(w.random.choice(TYPES))
     w.rest(event)
     return event

@@ -1,4 +1,4 @@
-"""Young: around the watermark."""
+"""Scenarios around the watermark."""
 
 from __future__ import annotations
 

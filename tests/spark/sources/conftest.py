@@ -1,4 +1,4 @@
-"""Single steps of a run, on a few rows each."""
+"""Fixtures for single steps of a run, on a few rows each."""
 
 from __future__ import annotations
 

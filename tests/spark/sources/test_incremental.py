@@ -1,4 +1,4 @@
-"""Which rows a run reads that does not look at all of them, and how the server finds them."""
+"""Tests of which rows an incremental run reads, and how the server finds them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ids_in(service, table):
 
 
 def scans(plan):
-    """The name of each scan in a plan, with that of its index."""
+    """Return the name of each scan in a plan, with the name of its index."""
     yield plan["Node Type"], plan.get("Index Name")
     for part in plan.get("Plans", ()):
         yield from scans(part)
@@ -42,14 +42,15 @@ def scans(plan):
 def test_what_has_moved_is_found_by_indexes(orders, table, ids):
     read = read_of(orders, table, or_ids={str(new_event_id()) for _ in range(ids)})
     with orders.engine.connect() as connection:
-        # A few rows are read fastest one after the other: only where there is no other way, here.
+        # A sequential scan is the fastest way to a few rows: here the server avoids it where it
+        # can.
         connection.execute(text("SET enable_seqscan = off"))
         (found,) = connection.scalars(text(f"EXPLAIN (FORMAT json) SELECT * {read}"))
     nodes, indexes = (set(each) for each in zip(*scans(found[0]["Plan"]), strict=True))
     assert "Seq Scan" not in nodes, json.dumps(found, indent=1)
     assert f"shield_{table}_settled_idx" in indexes
     assert (f"shield_{table}_pkey" in indexes) is bool(ids)
-    # A few rows are found by that of all rollbacks as well.
+    # The server may also find a few rows by the index of all rollbacks.
     assert indexes & {
         "shield_outbox_error_idx",
         "shield_inbox_dead_idx",
@@ -58,7 +59,7 @@ def test_what_has_moved_is_found_by_indexes(orders, table, ids):
 
 
 @pytest.mark.parametrize("status", OutboxStatus)
-def test_of_an_outbox_what_is_at_rest_is_left_out_unless_it_waits_for_a_person(orders, status):
+def test_outbox_rows_at_rest_are_skipped_unless_dead_letters(orders, status):
     error = "no such topic" if status in WITH_A_PERSON else None
     old = [
         orders.write(status, age=300, last_error=error, waiting=waiting)
@@ -70,7 +71,7 @@ def test_of_an_outbox_what_is_at_rest_is_left_out_unless_it_waits_for_a_person(o
 
 
 @pytest.mark.parametrize("status", InboxStatus)
-def test_of_an_inbox_what_is_at_rest_is_left_out_unless_it_waits_for_a_person(orders, status):
+def test_inbox_rows_at_rest_are_skipped_unless_dead_letters(orders, status):
     error = None if status in {InboxStatus.INIT, InboxStatus.PROCESSED} else "out of stock"
     kind = TxKind.ROLLBACK if status is InboxStatus.DEAD else TxKind.COMMIT
     there = {"group": "reserve", "source": "orders", "last_error": error, "kind": kind}
@@ -80,7 +81,7 @@ def test_of_an_inbox_what_is_at_rest_is_left_out_unless_it_waits_for_a_person(or
     assert ids_in(orders, "inbox") == ({new} if is_left_out else {new, old})
 
 
-def test_events_named_by_their_ids_are_read_beside_what_has_moved_and_once(orders):
+def test_events_named_by_id_are_read_once_with_moved_rows(orders):
     old, named = orders.write(age=300), orders.write(age=300)
     new = orders.write(age=5)
 
@@ -92,7 +93,7 @@ def test_events_named_by_their_ids_are_read_beside_what_has_moved_and_once(order
     assert old not in found
 
 
-def test_more_ids_than_a_statement_has_room_for_are_a_read_of_everything():
+def test_too_many_ids_for_a_statement_cause_a_full_read():
     moved = read_of_outbox(Selection(moved_since={"orders": datetime.now(UTC)}), "orders")
     ids = {str(UUID(int=number)) for number in range(MOST_LOOKUPS + 1)}
 

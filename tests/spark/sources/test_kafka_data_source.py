@@ -1,4 +1,4 @@
-"""The data source that reads topics, on a real Kafka."""
+"""Tests of the data source that reads topics, on a real Kafka."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def topic(kafka: EmbeddedKafka) -> Topic:
 
 @pytest.fixture
 def fragile() -> Iterator[EmbeddedKafka]:
-    """A broker that a test may kill."""
+    """Return a broker that a test may kill."""
     with EmbeddedKafka() as broker:
         yield broker
 
@@ -41,7 +41,7 @@ def frame(spark, topic: Topic, *, part: int = 1_000):
 
 
 def read(spark, topic: Topic, *, part: int = 1_000):
-    """The rows in the order of the log."""
+    """Return the rows in the order of the log."""
     return frame(spark, topic, part=part).orderBy("partition", "offset").collect()
 
 
@@ -67,7 +67,7 @@ def test_an_event_is_read_without_its_payload(spark, topic):
     }
 
 
-def test_each_record_is_read_once_however_the_offsets_are_divided(spark, kafka):
+def test_each_record_is_read_once_for_any_division_of_offsets(spark, kafka):
     topic = Topic(kafka.bootstrap).make(partitions=3)
     events = [topic.event(key=f"k{n}") for n in range(100)]
     topic.publish(*events, events[0])
@@ -86,7 +86,7 @@ def test_records_of_a_partition_stay_in_order_within_a_task(spark, topic):
     assert offsets == [list(range(20)), list(range(20, 40)), list(range(40, 50))]
 
 
-def test_a_range_that_ends_with_transaction_markers_comes_to_its_end(spark, topic):
+def test_range_that_ends_with_transaction_markers_completes(spark, topic):
     with topic.producer(transactional_id=f"t-{topic.logical}") as producer:
         producer.init_transactions()
         for commits in (True, False):
@@ -99,12 +99,12 @@ def test_a_range_that_ends_with_transaction_markers_comes_to_its_end(spark, topi
             (producer.commit_transaction if commits else producer.abort_transaction)()
     offsets = offsets_of(topic)
     assert offsets.ranges[0].end == 4
-    # Consumers do not receive the record of the aborted one.
+    # Consumers do not receive the record of the aborted transaction.
     assert [row.offset for row in read(spark, topic)] == [0]
     assert [row.offset for row in read(spark, topic, part=1)] == [0]
 
 
-def test_a_topic_with_an_open_transaction_is_told_apart_from_an_empty_one(topic):
+def test_topic_with_open_transaction_differs_from_an_empty_one(topic):
     with topic.producer(transactional_id=f"t-{topic.logical}") as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -119,7 +119,7 @@ def test_a_topic_with_an_open_transaction_is_told_apart_from_an_empty_one(topic)
     assert offsets_of(topic).ranges[0].end == 2
 
 
-def test_what_was_deleted_before_the_run_is_not_waited_for(spark, topic):
+def test_records_deleted_before_the_run_are_not_awaited(spark, topic):
     topic.publish(*[topic.event() for _ in range(10)])
     topic.delete_before(6)
     assert offsets_of(topic).ranges == (
@@ -128,17 +128,17 @@ def test_what_was_deleted_before_the_run_is_not_waited_for(spark, topic):
     assert [row.offset for row in read(spark, topic)] == [6, 7, 8, 9]
 
 
-def test_what_is_deleted_during_the_run_is_told(spark, topic):
+def test_records_deleted_during_the_run_are_reported(spark, topic):
     topic.publish(*[topic.event() for _ in range(10)])
     records = frame(spark, topic, part=4)
     topic.delete_before(6)
     rows = records.orderBy("offset").collect()
-    # The first of three parts is gone, half of the second one too.
+    # The first of three parts is deleted, and half of the second part.
     assert [(row.offset, row.problem) for row in rows if row.problem] == [(6, DELETED)] * 2
     assert [row.offset for row in rows if not row.problem] == [6, 7, 8, 9]
 
 
-def test_an_emptied_partition_has_no_records_and_says_that_it_had_some(spark, topic):
+def test_emptied_partition_reports_that_it_had_records(spark, topic):
     topic.publish(*[topic.event() for _ in range(5)])
     topic.delete_before(5)
     assert offsets_of(topic).ranges[0].start == 5
@@ -164,7 +164,7 @@ def test_records_before_a_time_are_not_read(spark, topic):
 
 
 class _Odd(str):
-    """A header's name that goes out as bytes which are no UTF-8."""
+    """The name of a header that is sent as bytes which are not UTF-8."""
 
     __slots__ = ()
 
@@ -172,7 +172,7 @@ class _Odd(str):
         return b"\xff\xfe"
 
 
-def test_foreign_records_are_told_apart_and_stop_nothing(spark, topic):
+def test_foreign_records_are_recognized_and_stop_nothing(spark, topic):
     own = encode(topic.event(), topic.prefix)
     changed = {
         "no header at all": [],
@@ -211,7 +211,7 @@ def test_foreign_records_are_told_apart_and_stop_nothing(spark, topic):
     assert {row.source for row in rows[:-2]} == {None}
 
 
-def test_an_id_is_told_as_postgresql_writes_it(spark, topic):
+def test_id_is_formatted_as_in_postgresql(spark, topic):
     event = topic.event(id=new_event_id())
     record = encode(event, topic.prefix)
     upper = [(n, v.upper() if n == "ce_id" else v) for n, v in record.headers]
@@ -220,7 +220,7 @@ def test_an_id_is_told_as_postgresql_writes_it(spark, topic):
     assert read(spark, topic)[0].event_id == str(event.id)
 
 
-def test_times_that_cannot_be_are_no_times(spark, kafka):
+def test_impossible_times_are_null(spark, kafka):
     topic = Topic(kafka.bootstrap).make(message_timestamp_after_max_ms=str(2**63 - 1))
     record = encode(topic.event(), topic.prefix)
     with topic.producer() as producer:
@@ -271,5 +271,5 @@ def test_a_topic_recreated_during_a_read_is_an_error(kafka):
     topic = Topic(kafka.bootstrap).make()
     topic.publish(topic.event())
     lost = OffsetRange(topic=topic.name, partition=0, start=5, end=9)
-    with pytest.raises(BrokerError, match="made anew, or lost its end"):
+    with pytest.raises(BrokerError, match="recreated or truncated while"):
         list(RangeReader(topic.connection, patience=5).read([lost]))

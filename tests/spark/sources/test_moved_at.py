@@ -1,4 +1,4 @@
-"""When rows have moved, and what it takes a real PostgreSQL to find that out."""
+"""Tests of when rows have moved, and of the plan by which a real PostgreSQL finds out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def side(request: pytest.FixtureRequest) -> str:
 
 
 def asked(service: Service, side: str, *, explain: str = "") -> list[Any]:
-    """Ask in a session as the job has it, and with rows of the last half hour as settled lately."""
+    """Query in a session like the job's, with rows of the last half hour as recently settled."""
     database = service.database()
     lately = literal_time(service.now() - timedelta(minutes=30))
     servers = Servers(request=ReconcileRequest(services=(database,), folder=Path("unused")))
@@ -45,7 +45,7 @@ def asked(service: Service, side: str, *, explain: str = "") -> list[Any]:
 
 
 def rows(service: Service, side: str, numbers: range, **settled: float) -> None:
-    """Put a row for each key into a table: settled so many minutes ago, or else waiting."""
+    """Insert a row for each key: settled the given number of minutes ago, or waiting."""
     now = service.now()
     if side == "outbox":
         status = OutboxStatus.PROCESSED if settled else OutboxStatus.INIT
@@ -65,7 +65,7 @@ def rows(service: Service, side: str, numbers: range, **settled: float) -> None:
 
 
 def nodes(service: Service, side: str) -> list[Mapping[str, Any]]:
-    """Run the query; return the nodes of its plan with what each has done."""
+    """Run the query; return the nodes of its plan with their statistics."""
     ((plan,),) = asked(service, side, explain="EXPLAIN (ANALYZE, TIMING off, FORMAT JSON) ")
     found = json.loads(plan) if isinstance(plan, str) else plan
     return list(_below(found[0]["Plan"]))
@@ -78,7 +78,7 @@ def _below(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def reads_of_settled(found: list[Mapping[str, Any]]) -> list[int]:
-    """How often what has settled lately was read."""
+    """Return how often each node read the recently settled rows."""
     conditions = ("Filter", "Recheck Cond")
     return [
         node["Actual Loops"]
@@ -93,7 +93,7 @@ def analyze(service: Service, side: str) -> None:
 
 
 def test_what_settled_lately_is_kept_only_for_keys_that_wait(orders, side):
-    """It can be millions of rows, of which the planner knows none after an outage of the relays."""
+    """They can be millions, which the planner does not expect after an outage of the relays."""
     rows(orders, side, range(WAITING), settled_age=600)
     rows(orders, side, range(WAITING))
     analyze(orders, side)
@@ -103,8 +103,8 @@ def test_what_settled_lately_is_kept_only_for_keys_that_wait(orders, side):
     assert max(n["Actual Rows"] for n in found if n["Node Type"] in KEEPS) == WAITING
 
 
-def test_what_settled_lately_is_read_once_whatever_the_planner_expects(orders, side):
-    """It knows of no row that waits or has settled lately where all came since the last ANALYZE."""
+def test_recently_settled_rows_are_read_once_with_any_estimate(orders, side):
+    """The planner expects no such rows where all of them were written after the last ANALYZE."""
     rows(orders, side, range(SETTLED), settled_age=600)
     analyze(orders, side)
     rows(orders, side, range(WAITING), settled_age=10)
@@ -123,7 +123,7 @@ def test_what_settled_lately_is_not_read_where_no_row_waits(orders, side):
     assert reads_of_settled(nodes(orders, side)) == [0]
 
 
-def test_an_outbox_row_that_waits_moves_when_an_earlier_one_of_its_key_settles(orders):
+def test_waiting_outbox_row_moves_when_its_predecessor_settles(orders):
     init = OutboxStatus.INIT
     before = orders.write(init, key="k")
     orders.write(key="k", settled_age=10)
@@ -144,7 +144,7 @@ def test_an_outbox_row_that_waits_moves_when_an_earlier_one_of_its_key_settles(o
     assert {row.event_id: row.moved for row in asked(orders, "outbox")} == expected
 
 
-def test_an_inbox_row_that_waits_moves_when_an_earlier_one_of_its_key_settles(orders):
+def test_waiting_inbox_row_moves_when_its_predecessor_settles(orders):
     def receive(status=InboxStatus.INIT, **columns):
         given = {"group": "reserve", "source": "orders", "key": "k", **columns}
         return orders.receive(new_event_id(), status, **given)

@@ -1,4 +1,4 @@
-"""Real outboxes beside real topics."""
+"""Tests of real outboxes compared with real topics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def topic(kafka: EmbeddedKafka) -> Topic:
 def verdicts(
     spark: SparkSession, topic: Topic, *services: Service, selection: Selection | None = None
 ) -> dict[UUID, str]:
-    """By event, as the job asks for them."""
+    """Return verdicts by event, requested as the job requests them."""
     request = ReconcileRequest(
         services=tuple(service.database() for service in services),
         folder=Path("/nowhere"),
@@ -85,7 +85,7 @@ def test_every_verdict_on_topics_is_found(
     }
 
 
-def test_an_incremental_run_judges_what_has_moved_and_accuses_nobody_else(
+def test_incremental_run_judges_moved_rows_alone(
     spark: SparkSession, orders: Service, topic: Topic
 ) -> None:
     now = orders.now()
@@ -100,7 +100,7 @@ def test_an_incremental_run_judges_what_has_moved_and_accuses_nobody_else(
     assert set(verdicts(spark, topic, orders)) == {earlier, lost_earlier, there, lost}
 
 
-def test_an_incremental_run_finds_what_was_written_before_and_sent_since(
+def test_incremental_run_finds_older_events_that_were_sent_since(
     spark: SparkSession, orders: Service, topic: Topic
 ) -> None:
     now = orders.now()
@@ -110,11 +110,12 @@ def test_an_incremental_run_finds_what_was_written_before_and_sent_since(
 
     moved = Selection(moved_since={"orders": ago(60)})
     topic.publish_at(ago(200), topic.event(id=orders.write(age=200), time=ago(200)))
-    # It was in flight when the last run looked, and its row was lost since, as by a failover.
+    # In flight at the time of the last run; the row was lost later, as by a failover.
     lost_row = topic.event(time=ago(62))
-    # It waited for days, and its record is gone.
+    # The event waited for days, and its record is missing.
     lost_record = orders.write(age=5_000, settled_age=40)
-    # A relay that had lost its lease sent it once more: what it says of its row is nothing new.
+    # A relay that had lost its lease sent the event again: what is known of its row does not
+    # change.
     settled = orders.write(age=100)
     topic.publish_at(ago(100), topic.event(id=settled, time=ago(100)))
     topic.publish_at(ago(58), lost_row, topic.event(id=settled, time=ago(100)))
@@ -128,7 +129,7 @@ def test_an_incremental_run_finds_what_was_written_before_and_sent_since(
     }
 
 
-def test_an_incremental_run_sees_that_what_came_since_is_behind_what_came_before(
+def test_incremental_run_orders_new_records_after_earlier_ones(
     spark: SparkSession, orders: Service, topic: Topic
 ) -> None:
     now = orders.now()
@@ -146,7 +147,7 @@ def test_an_incremental_run_sees_that_what_came_since_is_behind_what_came_before
     assert verdicts(spark, topic, orders, selection=moved) == {first: "ORDER_INVERTED"}
 
 
-def test_what_went_to_partitions_of_then_is_not_missed_in_those_of_now(
+def test_records_in_former_partitions_are_not_missed_in_new_ones(
     spark: SparkSession, orders: Service, topic: Topic
 ) -> None:
     now = orders.now()
@@ -156,7 +157,7 @@ def test_what_went_to_partitions_of_then_is_not_missed_in_those_of_now(
         event = topic.event(id=event_id, key=f"k{number}", time=long_ago)
         topic.publish_at(long_ago, event, partition=number % 3)
     topic.add_partitions(6)
-    for partition in range(3):  # as retention does it
+    for partition in range(3):  # like retention
         topic.delete_before(4, partition)
     since = [orders.write(age=60, key=f"n{n}") for n in range(6)]
     for number, event_id in enumerate(since):
@@ -168,13 +169,13 @@ def test_what_went_to_partitions_of_then_is_not_missed_in_those_of_now(
     assert found == dict.fromkeys(before, "BEFORE_TOPIC") | dict.fromkeys(since, "ON_TOPIC")
 
 
-def test_what_went_to_another_old_partition_is_not_missed_in_that_of_now(
+def test_record_in_another_old_partition_is_not_missed(
     spark: SparkSession, orders: Service, kafka: EmbeddedKafka
 ) -> None:
     topic = Topic(kafka.bootstrap, logical=TOPIC).make(partitions=2)
     now = orders.now()
     long_ago, hour_ago = now - timedelta(days=3), now - timedelta(hours=1)
-    # With three partitions, these keys have one that was there before, and not that of then.
+    # With three partitions, the partition of these keys existed before, and was not their old one.
     keys = [k for k in map(str, range(99)) if (partition_of(k.encode(), 2), _of_three(k)) == (0, 1)]
     moved = [orders.write(age=3 * 24 * 60, key=key) for key in keys]
     for key, event_id in zip(keys, moved, strict=True):
@@ -184,7 +185,7 @@ def test_what_went_to_another_old_partition_is_not_missed_in_that_of_now(
     other = topic.event(id=orders.write(age=4 * 24 * 60), key=None, time=before)
     topic.publish_at(before, other, partition=1)
     topic.add_partitions(3)
-    topic.delete_before(len(keys), 0)  # as retention does it, partition by partition
+    topic.delete_before(len(keys), 0)  # like retention, partition by partition
     young = [topic.event(id=orders.write(age=60), key=None, time=hour_ago) for _ in range(3)]
     for partition, event in enumerate(young):
         topic.publish_at(hour_ago, event, partition=partition)

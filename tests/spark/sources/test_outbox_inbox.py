@@ -1,4 +1,4 @@
-"""What is read from a real PostgreSQL."""
+"""Tests of what the job reads from a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def clock_of(spark, service):
 
 
 def moved_ages(service, frame):
-    """Return by event how many minutes ago it last moved; negative: it is due to."""
+    """Return by event the minutes since it last moved; negative: until it is due to move."""
     now = service.now()
     (moved,) = (name for name in frame.columns if name.endswith("_moved_at"))
     return {
@@ -74,7 +74,7 @@ def test_transactions_of_other_databases_do_not_count(spark, orders, stock):
 
 @pytest.fixture
 def reader(orders):
-    """A role that may read the tables and nothing else, and the URL with which it does."""
+    """Return a role that may only read the tables, and the URL with which it does."""
     role = f"reader_{new_event_id().hex}"
     with orders.engine.begin() as connection:
         connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'reads'"))
@@ -86,7 +86,7 @@ def reader(orders):
         connection.execute(text(f"DROP ROLE {role}"))
 
 
-def test_a_role_that_cannot_see_the_transactions_of_others_says_so(spark, orders, reader):
+def test_role_that_cannot_see_other_transactions_is_reported(spark, orders, reader):
     role, url = reader
     with orders.engine.connect() as connection:
         connection.execute(text("SELECT 1"))
@@ -102,12 +102,12 @@ def test_a_role_that_cannot_see_the_transactions_of_others_says_so(spark, orders
     assert (clock.obstacle, clock.oldest_transaction) == ("", began)
 
 
-def test_a_replica_cannot_tell_which_transactions_run_on_its_primary(orders):
+def test_replica_does_not_show_transactions_of_its_primary(orders):
     answer = Row(is_replica=True, hidden_sessions=0, role="postgres")
     assert "replica" in server_checks._obstacle(orders.database(), answer)
 
 
-def test_reading_tables_takes_the_right_to_select_and_nothing_else(spark, orders, stock, reader):
+def test_reading_tables_takes_the_right_to_select_alone(spark, orders, stock, reader):
     event = orders.write()
     read = outbox(spark, orders.database(url=reader[1]), stock.database()).collect()
     assert [row.event_id for row in read] == [str(event)]
@@ -164,12 +164,12 @@ def test_rows_are_read_by_their_ids(spark, orders):
     assert {row.event_id for row in read} == set(written[1:3])
 
 
-def test_an_id_that_is_none_does_not_get_into_a_query():
+def test_invalid_id_does_not_get_into_a_query():
     with pytest.raises(ValueError, match="UUID"):
         row_filters.by_ids(["x') OR true --"])
 
 
-def test_types_tell_who_sent_what_and_who_received_it(spark, orders, stock):
+def test_types_name_the_senders_and_receivers_of_events(spark, orders, stock):
     both = (orders.database(), stock.database())
     event = orders.write(causation_source="elsewhere")
     rollback = stock.write(kind=TxKind.ROLLBACK, causation_source="orders")
@@ -191,9 +191,7 @@ def test_types_tell_who_sent_what_and_who_received_it(spark, orders, stock):
     ]
 
 
-def test_a_rollback_is_called_for_by_a_group_that_gave_up_or_by_a_compensation_further_on(
-    spark, orders, stock
-):
+def test_rollback_follows_from_give_up_or_later_compensation(spark, orders, stock):
     refused, passed_on, unasked = (orders.write() for _ in range(3))
     gave_up = InboxStatus.MAX_RECONSUMED
     stock.receive(refused, gave_up, group="reserve", source="orders")
@@ -225,10 +223,8 @@ def test_a_rollback_is_called_for_by_a_group_that_gave_up_or_by_a_compensation_f
     ]
 
 
-def test_a_group_owes_a_compensation_of_what_it_has_applied_and_of_its_services_own(
-    spark, orders, stock
-):
-    """Of an event of another service with this id that the group has applied, it owes nothing."""
+def test_compensation_is_due_for_applied_and_own_events(spark, orders, stock):
+    """No compensation is due for an applied event of another service that has the same id."""
     applied, gave_up, refused, elsewhere, foreign = (orders.write() for _ in range(5))
     of = {"group": "reserve", "source": "orders"}
     stock.receive(applied, **of)
@@ -251,7 +247,7 @@ def test_a_group_owes_a_compensation_of_what_it_has_applied_and_of_its_services_
         back(own, writer="stock"): True,
         back(gave_up): False,
         back(refused): False,
-        # A row of it may have been there, and purged.
+        # A row of the event may have been there, and purged.
         back(elsewhere): None,
         back(foreign): None,
         back(never): None,
@@ -281,7 +277,7 @@ def test_an_outbox_row_moves_when_it_is_due_leased_or_settled(spark, orders, sto
     }
 
 
-def test_an_outbox_row_lives_as_long_as_the_retry_that_holds_its_key(spark, orders, stock):
+def test_outbox_row_lives_as_long_as_the_retry_blocking_its_key(spark, orders, stock):
     waits = {"waiting": True, "holds_key": True}
     init = OutboxStatus.INIT
     earlier = orders.write(init, key="k")
@@ -328,7 +324,7 @@ def test_an_inbox_row_lives_as_long_as_the_first_of_its_key(spark, orders, stock
     }
 
 
-def test_the_database_and_the_ranges_agree_in_which_bucket_an_event_is(spark, orders):
+def test_database_and_ranges_agree_on_the_bucket_of_an_event(spark, orders):
     written = sorted(orders.write() for _ in range(40))
     strays = [orders.write(event_id=UUID(int=n)) for n in (0, (1 << 128) - 1)]
     buckets = buckets_for(3_000, [*written, *strays])
@@ -365,7 +361,7 @@ def test_rows_are_read_by_their_types_and_buckets(spark, orders):
     assert {others.index(one) + 1: found[one] for one in found if one in others} == {4: 4, 5: 5}
 
 
-def test_a_row_that_is_read_by_its_id_is_in_no_bucket_that_is_read(spark, orders):
+def test_row_read_by_id_is_in_no_bucket_that_is_read(spark, orders):
     written = [orders.write(event_id=UUID(int=n << 120)) for n in range(1, 10)]
     buckets = Buckets(bounds=tuple(n << 52 for n in range(1, 10)), steps=1)
     ids = [(str(written[1]), WORDS), (str(written[5]), WORDS)]
@@ -375,7 +371,7 @@ def test_a_row_that_is_read_by_its_id_is_in_no_bucket_that_is_read(spark, orders
     assert len(read) == len(ids)
 
 
-def test_a_row_of_another_type_than_its_bucket_is_read_for_is_read_by_its_id(spark, orders):
+def test_row_of_another_type_than_its_bucket_is_read_by_id(spark, orders):
     written = orders.write(event_id=UUID(int=2 << 120), event_type="orders.noted")
     buckets = Buckets(bounds=tuple(n << 52 for n in range(1, 10)), steps=1)
     ids = [(str(written), (TOPIC, "orders.noted"))]

@@ -1,4 +1,4 @@
-"""How the server finds what waits in inboxes and is not judged: not by reading all rows."""
+"""Tests of how the server finds waiting inbox rows that are not judged: not by a full scan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PLANS: Final[list[Any]] = []
 
 
 class Explained(Databases):
-    """Asks only how the server would find the rows."""
+    """Asks the server only for the plan of a query."""
 
     def rows(self, service: Any, query: str, **names: str) -> Any:
         ((plan,),) = super().rows(service, f"EXPLAIN (FORMAT JSON) {query}", **names)
@@ -33,7 +33,7 @@ class Explained(Databases):
 
 
 def asked(service: Any, of: type[Databases], *, is_further: bool) -> list[str]:
-    """Ask for what waits in the inbox of a service."""
+    """Query the waiting rows in the inbox of a service."""
     now = service.now()
     since = {service.name: now - timedelta(hours=1)} if is_further else {}
     databases = of(
@@ -57,7 +57,7 @@ def scans(plan: Any) -> Iterator[str]:
 
 
 def settled_long_ago(service: Any) -> None:
-    """Let an inbox hold so many events of its services and of others that are in order."""
+    """Fill an inbox with settled events of its services and of others."""
     of = {"group": "audit", "source": "orders", "age": DAY}
     event_id = service.receive(new_event_id(), **of)
     columns = [c.name for c in service.tables.inbox.columns if c.name not in {"seq", "event_id"}]
@@ -89,6 +89,6 @@ def test_what_waits_is_found_by_indexes(orders, is_further):
     assert [each.split(" are ")[1][:4] for each in told] == ["DEAD", "INIT"]
     dead, stuck = ({*scans(plan)} for plan in _PLANS)
     assert "Seq Scan" not in dead | stuck
-    # A run over everything may find one without an error among all rollbacks.
+    # A run over everything may find a row without an error among all rollbacks.
     assert dead & {"shield_inbox_dead_idx", "shield_inbox_rollback_idx"}
     assert stuck & {"shield_inbox_line_idx", "shield_inbox_key_idx"}

@@ -1,4 +1,4 @@
-"""What a run has of the topics, and what it says about them."""
+"""Tests of what a run knows about the topics, and what it reports about them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read(spark, *made: Topic, **changes) -> topics.Reading:
 
 
 def horizons(reading: topics.Reading):
-    """By partition."""
+    """Return horizons by partition."""
     rows = reading.horizons.collect()
     return {
         row.partition: row.complete_since and row.complete_since.astimezone(UTC) for row in rows
@@ -61,7 +61,7 @@ def test_the_records_of_the_services_are_kept_and_others_counted(spark, topic):
     assert reading.obstacles == ()
     assert reading.left_out == (
         (
-            f"1 records of {topic.logical} (COMMIT) are no events: ce_txkind is missing or does "
+            f"1 records of {topic.logical} (COMMIT) are not events: ce_txkind is missing or does "
             "not fit the topic"
         ),
         f"1 records of {topic.logical} (COMMIT) are of 'bank', which is none of these services",
@@ -82,9 +82,7 @@ def test_a_partition_that_never_lost_a_record_is_complete(spark, topic):
     assert horizons(read(spark, topic)) == {0: EVERYTHING, 1: EVERYTHING, WHOLE: EVERYTHING}
 
 
-def test_a_partition_that_lost_its_beginning_is_complete_since_its_first_record_of_ours(
-    spark, kafka
-):
+def test_truncated_partition_is_complete_from_first_own_record(spark, kafka):
     topic = Topic(kafka.bootstrap).make()
     topic.publish(*[topic.event() for _ in range(3)])
     with topic.producer() as producer:
@@ -106,7 +104,7 @@ def test_what_an_emptied_partition_held_is_not_known(spark, kafka):
     assert "has lost its beginning and holds no record of these services" in reading.obstacles[0]
 
 
-def test_records_that_are_deleted_while_they_are_read_move_the_beginning(spark, kafka, monkeypatch):
+def test_records_deleted_during_the_read_move_the_beginning(spark, kafka, monkeypatch):
     topic = Topic(kafka.bootstrap).make()
     topic.publish(*[topic.event() for _ in range(10)])
     frame_of = topics.frame_of
@@ -163,7 +161,7 @@ def test_an_address_without_a_broker_could_not_be_judged(spark):
     assert obstacle.startswith("the topics could not be read: Kafka at 127.0.0.1:9")
 
 
-def test_settings_that_cannot_work_are_told(spark):
+def test_settings_that_cannot_work_are_reported(spark):
     access = BrokerAccess(bootstrap="kafka:9092", security_protocol="SASL_SSL")
     with pytest.raises(ConfigurationError):
         topics.connection_of(access)
@@ -171,7 +169,7 @@ def test_settings_that_cannot_work_are_told(spark):
     assert "SASL mechanism None" in reading.obstacles[0]
 
 
-def test_a_broker_that_dies_before_the_workers_have_read_it_could_not_be_judged(spark, monkeypatch):
+def test_topic_of_a_broker_that_dies_is_not_judged(spark, monkeypatch):
     with EmbeddedKafka() as broker:
         topic = Topic(broker.bootstrap).make()
         topic.publish(topic.event())
@@ -229,12 +227,12 @@ def test_a_wrong_password_could_not_be_judged_and_is_not_shown(spark, guarded): 
     wrong = account(guarded, "marker-of-a-secret")
     reading = read_as(spark, wrong, Topic(guarded.server.bootstrap))
     assert reading.records is None
-    # Of one topic or of all: a broker may hang up before it says why.
+    # For one topic or for all: a broker may close the connection before it gives a reason.
     assert f"could not be read: Kafka at {guarded.door}" in reading.obstacles[0]
     assert "marker-of-a-secret" not in repr(reading)
 
 
-def test_a_topic_that_the_account_may_not_read_could_not_be_judged(spark, guarded):  # noqa: F811
+def test_topic_that_the_account_may_not_read_is_not_judged(spark, guarded):  # noqa: F811
     topic = Topic(guarded.server.bootstrap).make()
     topic.publish(topic.event())
     reading = read_as(spark, account(guarded, PASSWORD), topic)

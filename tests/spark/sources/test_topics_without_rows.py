@@ -1,4 +1,4 @@
-"""Which topics are read of which no outbox has a row, by what a broker says of them."""
+"""Tests of which topics without an outbox row are read, by the answers of a broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark.sources.topics_without_rows import TopicsWithoutRows, topics_without_
 
 
 class Broker:
-    """It has some topics, and refuses to say whether it has some others."""
+    """Has some topics, and refuses to report whether it has some others."""
 
     def __init__(self, *topics: str, refused: Collection[str] = ()) -> None:
         self.topics = topics
@@ -52,7 +52,7 @@ def logs(found_: TopicsWithoutRows) -> set[tuple[str, str, str]]:
     return {(log.topic, log.kind, log.name) for log in found_.logs}
 
 
-def test_topics_of_earlier_runs_are_read_and_those_with_rows_are_not_asked_for():
+def test_topics_of_earlier_runs_are_read_and_known_not_asked_for():
     broker = Broker("t.placed.commit", "t.paid.rollback")
 
     told = found(broker, "t.placed.commit", "t.paid.rollback")
@@ -71,7 +71,7 @@ def test_topics_for_others_are_read_where_there_are_any():
     assert not any("!" in name or len(name) > 249 for names in broker.asked for name in names)
 
 
-def test_a_broker_is_asked_once_and_topic_by_topic_only_where_it_refuses():
+def test_broker_is_asked_topic_by_topic_only_after_a_refusal():
     topics = "t.audited.commit", "t.audited.rollback", "t.paid.commit"
     for refused, number in ((), 1), (("t.audited.rollback",), 4):
         broker = Broker(*topics, refused=refused)
@@ -82,7 +82,7 @@ def test_a_broker_is_asked_once_and_topic_by_topic_only_where_it_refuses():
         assert (len(broker.asked), told.obstacles) == (number, ())
 
 
-def test_a_topic_of_earlier_runs_that_may_not_be_seen_is_no_clean_run_and_not_forgotten():
+def test_hidden_topic_of_earlier_runs_prevents_a_clean_run():
     told = found(Broker(refused=("t.paid.commit",)), "t.paid.commit")
 
     (problem,) = told.obstacles
@@ -91,7 +91,7 @@ def test_a_topic_of_earlier_runs_that_may_not_be_seen_is_no_clean_run_and_not_fo
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_topic_of_services_that_were_taken_out_is_not_asked_for(is_there):
+def test_topic_of_removed_services_is_not_asked_for(is_there):
     broker = Broker(*["t.paid.commit"] * is_there, refused=("t.paid.commit",))
 
     told = found(broker, "t.paid.commit", writers=("mail", "crm"))
@@ -101,7 +101,7 @@ def test_a_topic_of_services_that_were_taken_out_is_not_asked_for(is_there):
     assert len(found(broker, "t.paid.commit", writers=("mail", "orders")).obstacles) == 1
 
 
-def test_a_topic_for_others_is_read_though_another_service_has_written_it_before():
+def test_topic_for_others_with_an_earlier_writer_is_read():
     broker = Broker("t.audited.commit")
 
     told = found(broker, "t.audited.commit", writers=("mail",), others=("audited",))
@@ -110,14 +110,14 @@ def test_a_topic_for_others_is_read_though_another_service_has_written_it_before
 
 
 @pytest.mark.parametrize(("cluster", "number"), [("one", 1), ("two", 0)])
-def test_a_topic_that_is_gone_is_told_of_unless_the_cluster_is_another_one(cluster, number):
+def test_missing_topic_is_reported_unless_the_cluster_changed(cluster, number):
     told = found(Broker(), "t.paid.commit", cluster=cluster)
 
     assert told.gone == {"t.paid.commit"}
     assert len(told.obstacles) == number
 
 
-def test_a_broker_that_does_not_answer_is_no_topic_that_is_gone():
+def test_topic_of_an_unreachable_broker_is_not_missing():
     class Unreachable(Broker):
         def existing(self, topics: Sequence[str]) -> frozenset[str]:
             raise BrokerUnavailable(f"asked for {topics}")

@@ -1,4 +1,4 @@
-"""The names of the package for its users, which are imported when they are used."""
+"""The public names of the package, which are imported at their first use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import shieldtx
 
 
-def test_every_public_name_has_a_home() -> None:
+def test_every_public_name_has_a_module() -> None:
     assert set(shieldtx._HOMES) == set(shieldtx.__all__)
     assert all(getattr(shieldtx, name) is not None for name in shieldtx.__all__)
     assert set(shieldtx.__all__) <= set(dir(shieldtx))
@@ -22,12 +22,12 @@ def test_modules_of_public_names_are_attributes_at_once() -> None:
     assert done.stdout == "Refused\n"
 
 
-def test_another_name_is_an_attribute_error() -> None:
+def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Shield'"):
         _ = shieldtx.Shield
 
 
-def test_the_command_line_heeds_signals_before_it_imports_what_takes_long() -> None:
+def test_command_line_handles_signals_before_slow_imports() -> None:
     code = "import shieldtx.cli, sys; print('sqlalchemy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

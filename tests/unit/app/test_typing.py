@@ -1,4 +1,4 @@
-"""What mypy says of an application's declarations."""
+"""The errors that mypy reports for an application's declarations."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ shield.hooks.after_consume(later_hook)
 
 @pytest.fixture
 def own_collector() -> Iterator[None]:
-    """Mypy tunes the garbage collector of its process, and leaves it so."""
+    """Restore the garbage collector, which mypy tunes for the whole process."""
     threshold = gc.get_threshold()
     yield
     gc.set_threshold(*threshold)
 
 
 @pytest.mark.usefixtures("own_collector")
-def test_mypy_refuses_what_a_plain_call_would_not_run(tmp_path: Path) -> None:
+def test_mypy_refuses_functions_that_a_plain_call_does_not_run(tmp_path: Path) -> None:
     module = tmp_path / "declarations.py"
     module.write_text(DECLARATIONS)
     options = ["--strict", "--python-version=3.11", f"--cache-dir={ROOT / '.mypy_cache'}"]

@@ -1,4 +1,4 @@
-"""What a worker process is given by the settings and the declarations of its service."""
+"""The parameters of a worker process, from the settings and declarations of its service."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def app(shop: Shop, shield: ShieldTx) -> ShieldTx:
     [(HOUR, HOUR + timedelta(minutes=2)), (timedelta(seconds=30), timedelta(minutes=5))],
     ids=["a longer lease", "a shorter lease"],
 )
-def test_the_watchdog_of_a_consumer_allows_for_its_longest_lease(
+def test_consumer_watchdog_allows_for_the_longest_lease(
     app: ShieldTx, lease: timedelta, allowed: timedelta
 ) -> None:
     group = app.consumer("stock")
@@ -43,7 +43,7 @@ def test_the_watchdog_of_a_consumer_allows_for_its_longest_lease(
     worker._close()
 
 
-def test_a_relay_ends_when_it_can_neither_renew_nor_poll(app: ShieldTx) -> None:
+def test_relay_ends_when_neither_renewals_nor_polls_succeed(app: ShieldTx) -> None:
     worker = relay_process(app)
     vital = {job.name for job in worker._jobs.values() if job.vital}
     assert vital == {"renew", "poll"}
@@ -51,7 +51,7 @@ def test_a_relay_ends_when_it_can_neither_renew_nor_poll(app: ShieldTx) -> None:
     worker._close()
 
 
-def test_a_relay_whose_renewals_fail_for_too_long_ends(
+def test_relay_ends_when_renewals_fail_for_too_long(
     shop: Shop, shield: ShieldTx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = timedelta(seconds=1)

@@ -1,4 +1,4 @@
-"""The wire format: what goes out comes back, and nothing foreign gets past the decoder."""
+"""The wire format: decoding inverts encoding, and no foreign record passes the decoder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shieldtx.ports.broker import ReceivedRecord, Record
 
 PREFIX = "shop."
 
-# --- what can be written ------------------------------------------------------------------------
+# --- events that can be written -----------------------------------------------------------------
 
 storable = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=60)
 names = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,60}\Z")
@@ -64,7 +64,7 @@ prefixes = st.sampled_from(["", "shop.", "a", ".", "commit."])
 
 
 def received(record: Record, **changes: Any) -> ReceivedRecord:
-    """The record as a consumer would read it."""
+    """Return the record as a consumer would read it."""
     whole = ReceivedRecord(
         topic=record.topic,
         partition=0,
@@ -77,7 +77,7 @@ def received(record: Record, **changes: Any) -> ReceivedRecord:
 
 
 @given(envelopes, prefixes)
-def test_every_envelope_comes_back_as_it_was(envelope: Envelope, prefix: str) -> None:
+def test_every_envelope_is_decoded_as_it_was_encoded(envelope: Envelope, prefix: str) -> None:
     assert decoding.decode(received(cloudevents.encode(envelope, prefix)), prefix) == envelope
 
 
@@ -98,7 +98,7 @@ ORDER = Envelope(
 )
 
 
-def test_the_record_is_a_binary_mode_cloud_event_with_its_time_in_utc() -> None:
+def test_record_is_a_binary_mode_cloud_event_in_utc() -> None:
     record = cloudevents.encode(ORDER, PREFIX)
     assert record.topic == "shop.orders.commit"
     assert record.key == b"household-4"
@@ -123,7 +123,7 @@ def test_the_record_is_a_binary_mode_cloud_event_with_its_time_in_utc() -> None:
     assert len(record.headers) == 15
 
 
-def test_what_an_event_does_not_have_is_no_header() -> None:
+def test_missing_fields_of_an_event_are_not_headers() -> None:
     bare = Envelope(id=ORDER.id, type="t", source="s", topic="t", payload="null", time=ORDER.time)
     record = cloudevents.encode(bare, "")
     assert record.key is None
@@ -139,30 +139,30 @@ def test_what_an_event_does_not_have_is_no_header() -> None:
     }
 
 
-def test_a_rollback_goes_to_the_rollback_topic() -> None:
+def test_rollback_goes_to_the_rollback_topic() -> None:
     record = cloudevents.encode(ORDER.evolve(kind=TxKind.ROLLBACK), PREFIX)
     assert record.topic == "shop.orders.rollback"
 
 
-def test_the_subject_is_the_key_where_there_is_no_business_key() -> None:
+def test_subject_is_the_key_without_a_business_key() -> None:
     headers = dict(cloudevents.encode(ORDER.evolve(biz_key=None), PREFIX).headers)
     assert headers["ce_subject"] == b"household-4"
     assert "ce_bizkey" not in headers
 
 
 @pytest.mark.parametrize("name", ["ce_id", "CE_mine", "content-type", "Content-Length"])
-def test_a_users_header_under_a_reserved_name_is_refused(name: str) -> None:
+def test_user_header_under_a_reserved_name_is_refused(name: str) -> None:
     with pytest.raises(EventRefused, match="reserved"):
         cloudevents.encode(ORDER.evolve(headers={name: "x"}), PREFIX)
 
 
-def test_a_time_without_zone_is_refused() -> None:
+def test_time_without_zone_is_refused() -> None:
     with pytest.raises(EventRefused, match="time zone") as refused:
         cloudevents.encode(ORDER.evolve(time=datetime(2026, 1, 1)), PREFIX)  # noqa: DTZ001
     assert refused.value.field == "time"
 
 
-# --- what may arrive ----------------------------------------------------------------------------
+# --- records that may arrive --------------------------------------------------------------------
 
 GOOD = received(cloudevents.encode(ORDER, PREFIX))
 
@@ -192,38 +192,36 @@ REQUIRED = [
 
 
 @pytest.mark.parametrize("name", REQUIRED)
-def test_a_record_without_a_required_header_is_refused_by_its_name(name: str) -> None:
+def test_missing_required_header_is_refused_by_its_name(name: str) -> None:
     with pytest.raises(UndecodableRecord, match=f"{name}: the header is missing"):
         decoding.decode(without_header(name), PREFIX)
 
 
 @pytest.mark.parametrize("name", [*REQUIRED, "ce_bizkey", "ce_causationid", "tenant"])
 @pytest.mark.parametrize("value", [b"\xff\xfe", b"a\x00b", None])
-def test_a_header_that_is_no_storable_text_is_refused_by_its_name(
-    name: str, value: bytes | None
-) -> None:
+def test_header_that_is_not_storable_is_refused_by_its_name(name: str, value: bytes | None) -> None:
     with pytest.raises(UndecodableRecord, match=name):
         decoding.decode(with_header(name, value), PREFIX)
 
 
 @pytest.mark.parametrize("name", [*REQUIRED, "ce_bizkey", "ce_partitionkey"])
-def test_a_header_of_ours_that_occurs_twice_is_refused(name: str) -> None:
+def test_doubled_shieldtx_header_is_refused(name: str) -> None:
     twice = GOOD._replace(headers=(*GOOD.headers, (name, dict(GOOD.headers)[name])))
     with pytest.raises(UndecodableRecord, match=f"{name}.*twice"):
         decoding.decode(twice, PREFIX)
 
 
-def test_of_a_users_header_that_occurs_twice_the_last_one_counts() -> None:
+def test_last_of_doubled_user_headers_counts() -> None:
     twice = GOOD._replace(headers=(*GOOD.headers, ("tenant", b"south")))
     assert decoding.decode(twice, PREFIX).headers == {"tenant": "south"}
 
 
-def test_extensions_of_others_are_no_headers_of_the_user() -> None:
+def test_foreign_extensions_are_not_user_headers() -> None:
     more = GOOD._replace(headers=(*GOOD.headers, ("ce_dataschema", b"x"), ("Ce_odd", b"y")))
     assert decoding.decode(more, PREFIX) == ORDER
 
 
-def test_a_record_keeps_nothing_of_one_that_began_with_the_same_headers() -> None:
+def test_records_with_equal_first_headers_share_nothing_else() -> None:
     start = GOOD.headers[:5]
     for own in ("one", "other"):
         headers = (*start, (own, b"x"), *GOOD.headers[5:])
@@ -242,7 +240,7 @@ def test_headers_may_come_in_any_order(order: int) -> None:
     assert decoding.decode(GOOD._replace(headers=turned), PREFIX) == ORDER
 
 
-def test_an_id_may_be_in_capitals() -> None:
+def test_id_may_be_in_capitals() -> None:
     record = with_header("ce_id", str(ORDER.id).upper().encode())
     assert decoding.decode(record, PREFIX) == ORDER
 
@@ -261,12 +259,12 @@ def test_an_id_may_be_in_capitals() -> None:
         "01990000000070008000000000000001",
     ],
 )
-def test_an_id_in_another_form_than_that_of_rfc_9562_is_refused(text: str) -> None:
+def test_id_in_another_form_than_that_of_rfc_9562_is_refused(text: str) -> None:
     with pytest.raises(UndecodableRecord, match=r"ce_id: .* is not a UUID"):
         decoding.decode(with_header("ce_id", text.encode()), PREFIX)
 
 
-def test_a_content_type_may_have_parameters() -> None:
+def test_content_type_may_have_parameters() -> None:
     record = with_header("content-type", b"Application/JSON; charset=utf-8")
     assert decoding.decode(record, PREFIX) == ORDER
 
@@ -339,7 +337,7 @@ MALFORMED: Mapping[str, tuple[ReceivedRecord, str]] = {
 
 
 @pytest.mark.parametrize("what", MALFORMED)
-def test_a_malformed_record_is_refused_by_the_name_of_its_part(what: str) -> None:
+def test_malformed_record_is_refused_by_the_name_of_its_part(what: str) -> None:
     record, malformed = MALFORMED[what]
     with pytest.raises(UndecodableRecord, match=malformed):
         decoding.decode(record, PREFIX)
@@ -350,17 +348,17 @@ def test_a_malformed_record_is_refused_by_the_name_of_its_part(what: str) -> Non
     [b'"\\\\u0000"', b"[1e308]", b"1E-999", b'"1e999"', b"[" * 150 + b"]" * 150, b" 1 "],
     ids=["escaped backslash", "large", "small", "text", "deep", "spaced"],
 )
-def test_what_only_looks_dangerous_is_taken_as_it_is(value: bytes) -> None:
+def test_valid_payload_that_looks_dangerous_is_unchanged(value: bytes) -> None:
     assert decoding.decode(with_value(value), PREFIX).payload == value.decode()
 
 
-def test_foreign_text_does_not_flood_the_reason() -> None:
+def test_foreign_text_in_the_reason_is_shortened() -> None:
     with pytest.raises(UndecodableRecord) as refused:
         decoding.decode(with_header("ce_txkind", b"x" * 60_000), PREFIX)
     assert len(str(refused.value)) < 200
 
 
-# --- anything at all ----------------------------------------------------------------------------
+# --- any records ---------------------------------------------------------------------------------
 
 OWN_NAMES = sorted({name for name, _ in GOOD.headers})
 anything = st.binary(max_size=40) | st.sampled_from(
@@ -381,7 +379,7 @@ foreign_records = st.builds(
 
 
 def _mutations() -> st.SearchStrategy[ReceivedRecord]:
-    """A good record with one part replaced: it gets further in the decoder than noise does."""
+    """Draw a good record with one part replaced: it gets further in the decoder than noise does."""
 
     def replaced(index: int, value: bytes | None) -> ReceivedRecord:
         headers = list(GOOD.headers)
@@ -400,20 +398,20 @@ def _decoded_or_refused(record: ReceivedRecord) -> None:
         envelope = decoding.decode(record, PREFIX)
     except UndecodableRecord:
         return
-    # What is let in can be passed on unchanged.
+    # An accepted record can be passed on unchanged.
     assert decoding.decode(received(cloudevents.encode(envelope, PREFIX)), PREFIX) == envelope
 
 
 @given(foreign_records)
 @settings(max_examples=300)
-def test_no_bytes_raise_anything_but_the_refusal(record: ReceivedRecord) -> None:
+def test_arbitrary_record_raises_nothing_but_the_refusal(record: ReceivedRecord) -> None:
     _decoded_or_refused(record)
 
 
 @given(_mutations())
 @settings(max_examples=500)
 @example(with_header("ce_time", b"9999-12-31T23:59:59-14:00"))
-def test_no_mutation_of_a_good_record_raises_anything_but_the_refusal(
+def test_mutated_record_raises_nothing_but_the_refusal(
     record: ReceivedRecord,
 ) -> None:
     _decoded_or_refused(record)

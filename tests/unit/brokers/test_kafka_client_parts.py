@@ -1,4 +1,4 @@
-"""What shieldtx relies on in its Kafka client, and settings that the client would not use."""
+"""Parts of the Kafka client that shieldtx replaces, and settings that the client would ignore."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from shieldtx.brokers.kafka.private_parts import missing_parts, require_parts
 from shieldtx.errors import ConfigurationError
 
 
-def test_the_client_has_the_parts_that_are_replaced() -> None:
+def test_client_has_the_parts_that_are_replaced() -> None:
     assert list(missing_parts()) == []
 
 
-def test_a_client_without_such_a_part_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_without_such_a_part_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     require_parts.cache_clear()
     monkeypatch.delattr(KafkaConnectionManager, "_build_transport")
     with pytest.raises(ConfigurationError, match=r"kafka-python .*_build_transport.*install"):
@@ -25,14 +25,14 @@ def test_a_client_without_such_a_part_is_refused(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
 @pytest.mark.parametrize("name", ["sasl_mechanism", "sasl_username", "sasl_password"])
-def test_an_account_that_would_not_be_used_is_refused(protocol: str, name: str) -> None:
+def test_account_without_effect_is_refused(protocol: str, name: str) -> None:
     given = {name: "PLAIN"}
     with pytest.raises(ConfigurationError, match=f"{protocol} uses no account, but {name} is set"):
         KafkaConnection(bootstrap_servers="a:1", security_protocol=protocol, **given)
 
 
 @pytest.mark.parametrize("missing", ["sasl_mechanism", "sasl_username", "sasl_password"])
-def test_an_incomplete_account_is_refused(missing: str) -> None:
+def test_incomplete_account_is_refused(missing: str) -> None:
     account = {"sasl_mechanism": "PLAIN", "sasl_username": "a", "sasl_password": "b"}
     del account[missing]
     with pytest.raises(ConfigurationError, match="SASL"):
@@ -40,7 +40,7 @@ def test_an_incomplete_account_is_refused(missing: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT"])
-def test_certificates_that_would_not_be_used_are_refused(protocol: str, tmp_path: Path) -> None:
+def test_certificates_without_effect_are_refused(protocol: str, tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     file.touch()
     account = {"sasl_mechanism": "PLAIN", "sasl_username": "a", "sasl_password": "b"}

@@ -1,4 +1,4 @@
-"""Keys go to the partitions to which Kafka's Java client takes them."""
+"""Keys go to the same partitions as with Kafka's Java client."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ KAFKAS_VECTORS = {
 
 
 @pytest.mark.parametrize(("data", "hashed"), KAFKAS_VECTORS.items())
-def test_the_hash_is_the_java_clients(data: bytes, hashed: int) -> None:
+def test_hash_is_that_of_the_java_client(data: bytes, hashed: int) -> None:
     assert murmur2(data) == hashed % 2**32
 
 
 @given(st.binary(max_size=80))
-def test_the_hash_is_that_of_the_python_client_for_any_bytes(data: bytes) -> None:
+def test_hash_is_that_of_the_python_client_for_any_bytes(data: bytes) -> None:
     assert murmur2(data) == clients_murmur2(data)
 
 
 @given(st.binary(), st.integers(1, 1000))
-def test_a_key_always_has_the_same_partition_within_bounds(key: bytes, partitions: int) -> None:
+def test_key_always_has_the_same_partition_within_bounds(key: bytes, partitions: int) -> None:
     partition = partition_of(key, partitions)
     assert 0 <= partition < partitions
     assert partition == partition_of(bytes(bytearray(key)), partitions)
 
 
-def test_keyless_records_stay_together_for_a_stretch_and_reach_all_partitions() -> None:
+def test_keyless_records_fill_stretches_on_all_partitions() -> None:
     spread = Spread(stretch=1_000)
     chosen = [spread.next_partition(100, 4) for _ in range(80)]
     assert chosen[:20] == [0] * 10 + [1] * 10
     assert Counter(chosen) == {0: 20, 1: 20, 2: 20, 3: 20}
 
 
-def test_keyless_records_larger_than_a_stretch_take_turns() -> None:
+def test_keyless_records_above_a_stretch_alternate() -> None:
     spread = Spread(stretch=1_000)
     assert sorted(spread.next_partition(5_000, 3) for _ in range(3)) == [0, 1, 2]
 
 
-def test_keyless_records_follow_when_partitions_are_added() -> None:
+def test_keyless_records_use_added_partitions() -> None:
     spread = Spread(stretch=1)
     assert {spread.next_partition(1, 2) for _ in range(10)} == {0, 1}
     assert {spread.next_partition(1, 3) for _ in range(10)} == {0, 1, 2}

@@ -1,4 +1,4 @@
-"""Signed rollbacks: who does not know the secret can neither write nor change one."""
+"""Signed rollbacks: without the secret, no process can write or change one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ROLLBACK = Envelope(
 
 
 def sent(envelope: Envelope, *keys: SecretStr, prefix: str = PREFIX) -> ReceivedRecord:
-    """The record of an envelope as a consumer would read it."""
+    """Return the record of an envelope as a consumer would read it."""
     record = signing.encode(envelope, prefix, keys)
     return ReceivedRecord(
         topic=record.topic,
@@ -65,11 +65,11 @@ def refusal(record: ReceivedRecord, *keys: SecretStr, prefix: str = PREFIX) -> s
     return str(caught.value)
 
 
-def test_a_signed_rollback_comes_back_as_it_was() -> None:
+def test_signed_rollback_is_decoded_as_it_was_encoded() -> None:
     assert signing.decode(sent(ROLLBACK, KEY), PREFIX, [KEY]) == ROLLBACK
 
 
-def test_the_signature_is_an_hmac_over_each_field_behind_its_length() -> None:
+def test_signature_is_an_hmac_over_each_field_with_its_length() -> None:
     signed = (
         b"19:shieldtx rollback 1"
         b"20:shop.orders.rollback"
@@ -88,38 +88,38 @@ def test_the_signature_is_an_hmac_over_each_field_behind_its_length() -> None:
     expected = hmac.new(SECRET.encode(), signed, hashlib.sha256).hexdigest()
     headers = dict(sent(ROLLBACK, KEY).headers)
     assert headers["ce_signature"] == expected.encode()
-    # Nothing else of the record is different.
+    # No other part of the record is different.
     assert sent(ROLLBACK).headers == sent(ROLLBACK, KEY).headers[:-1]
 
 
-def test_without_a_key_rollbacks_are_neither_signed_nor_refused() -> None:
+def test_without_a_key_rollbacks_are_unsigned_and_accepted() -> None:
     assert "ce_signature" not in dict(sent(ROLLBACK).headers)
     assert signing.decode(sent(ROLLBACK), PREFIX) == ROLLBACK
     assert signing.decode(sent(ROLLBACK, KEY), PREFIX) == ROLLBACK
 
 
-def test_a_commit_is_neither_signed_nor_asked_for_a_signature() -> None:
+def test_commit_needs_no_signature() -> None:
     commit = ROLLBACK.evolve(kind=TxKind.COMMIT)
     record = sent(commit, KEY)
     assert "ce_signature" not in dict(record.headers)
     assert signing.decode(record, PREFIX, [KEY]) == commit
 
 
-def test_a_rollback_without_a_signature_is_refused() -> None:
+def test_rollback_without_a_signature_is_refused() -> None:
     assert refusal(sent(ROLLBACK), KEY) == "ce_signature: the header is missing from a rollback"
 
 
 @pytest.mark.parametrize("forged", [b"", b"0" * 64, "é".encode(), b"0" * 9000])
-def test_a_signature_that_was_made_up_is_refused(forged: bytes) -> None:
+def test_forged_signature_is_refused(forged: bytes) -> None:
     record = with_headers(sent(ROLLBACK, KEY), ce_signature=forged)
     assert "is not that of this record" in refusal(record, KEY)
 
 
-def test_a_signature_with_another_key_is_refused() -> None:
+def test_signature_with_another_key_is_refused() -> None:
     assert "is not that of this record" in refusal(sent(ROLLBACK, OLD_KEY), KEY)
 
 
-def test_during_a_change_the_first_key_signs_and_both_are_accepted() -> None:
+def test_during_rotation_the_first_of_two_accepted_keys_signs() -> None:
     assert signing.decode(sent(ROLLBACK, OLD_KEY), PREFIX, [KEY, OLD_KEY]) == ROLLBACK
     assert signing.decode(sent(ROLLBACK, KEY, OLD_KEY), PREFIX, [KEY]) == ROLLBACK
     assert refusal(sent(ROLLBACK, KEY, OLD_KEY), OLD_KEY)
@@ -146,23 +146,23 @@ TAMPERED = {
 
 
 @pytest.mark.parametrize("part", TAMPERED)
-def test_a_rollback_that_was_changed_on_its_way_is_refused(part: str) -> None:
+def test_modified_rollback_is_refused(part: str) -> None:
     decoding.decode(TAMPERED[part], PREFIX)
     assert "is not that of this record" in refusal(TAMPERED[part], KEY)
 
 
-def test_a_rollback_that_was_turned_into_a_commit_fits_no_topic() -> None:
+def test_rollback_turned_into_a_commit_fits_no_topic() -> None:
     assert "does not fit the kind COMMIT" in refusal(
         with_headers(GENUINE, ce_txkind=b"COMMIT"), KEY
     )
 
 
-def test_a_rollback_of_another_system_with_the_same_key_is_refused() -> None:
+def test_rollback_of_another_topic_prefix_is_refused() -> None:
     elsewhere = sent(ROLLBACK, KEY, prefix="staging.")._replace(topic=GENUINE.topic)
     assert "is not that of this record" in refusal(elsewhere, KEY)
 
 
-def test_tracing_may_change_what_is_not_signed() -> None:
+def test_tracing_may_change_unsigned_headers() -> None:
     traced = with_headers(GENUINE, ce_traceparent=b"00-1-2-00", tenant=b"north")
     found = signing.decode(traced, PREFIX, [KEY])
     assert (found.traceparent, found.headers) == ("00-1-2-00", {"tenant": "north"})
@@ -183,7 +183,7 @@ twisted = st.fixed_dictionaries(
 
 
 @given(twisted, twisted)
-def test_two_rollbacks_never_have_the_same_bytes_signed(
+def test_two_rollbacks_never_have_the_same_signed_bytes(
     one: dict[str, Any], other: dict[str, Any]
 ) -> None:
     assume(one != other)
@@ -191,7 +191,7 @@ def test_two_rollbacks_never_have_the_same_bytes_signed(
     assert signing._signed_part(first, "t") != signing._signed_part(second, "t")
 
 
-def test_the_secret_is_in_no_text() -> None:
+def test_secret_is_in_no_text() -> None:
     texts = [
         refusal(sent(ROLLBACK), KEY),
         refusal(sent(ROLLBACK, OLD_KEY), KEY),

@@ -1,4 +1,4 @@
-"""Options in front of a command that belong to its group: refused, and never dropped."""
+"""Options of a command that stand before its subcommand: applied or refused, never dropped."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from shieldtx.cli.program import program
 
 COMMON = {"--app", "--log-level", "--log-format", "--version"}
-"""They may stand anywhere, and apply to each command."""
+"""These options may stand anywhere, and apply to each command."""
 
 
 def groups(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield each group of commands below a command, with the words that lead to it."""
+    """Yield each group of commands below a command, with the arguments that lead to it."""
     if hasattr(command, "commands"):
         yield path, command
         for name, child in command.commands.items():
@@ -50,9 +50,9 @@ def test_reconcile_is_a_group_with_options_of_its_own():
 
 
 @pytest.mark.parametrize("words", IN_FRONT, ids=" ".join)
-def test_an_option_in_front_of_a_command_that_does_not_see_it_is_refused(words: tuple[str, ...]):
+def test_group_option_unknown_to_the_subcommand_is_refused(words: tuple[str, ...]):
     *_, command = words
-    # What the command itself lacks would be told later.
+    # The error about a missing argument of the subcommand itself would come later.
     rest = ("last",) if command == "repair" else ()
 
     said = refused(*words, *rest, SHIELDTX_RECONCILE_CONFIG="there is no such file")
@@ -61,7 +61,7 @@ def test_an_option_in_front_of_a_command_that_does_not_see_it_is_refused(words: 
     assert f"in front of `{command}` would have no effect" in said
 
 
-def test_the_error_has_the_right_order_and_names_what_the_command_does_not_take():
+def test_error_names_the_right_order_and_the_unknown_option():
     said = refused("reconcile", "--config", "payments.toml", "--json", "repair", "last", "--yes")
     assert said == (
         "error: --config and --json in front of `repair` would have no effect: write `shieldtx "
@@ -75,7 +75,7 @@ def test_the_error_has_the_right_order_and_names_what_the_command_does_not_take(
     )
 
 
-def test_variables_and_common_options_are_for_every_command(tmp_path):
+def test_variables_and_common_options_apply_to_every_command(tmp_path):
     said = refused(
         *("reconcile", "--log-level", "debug", "runs"),
         SHIELDTX_APP="no.module:shield",
@@ -87,8 +87,8 @@ def test_variables_and_common_options_are_for_every_command(tmp_path):
 
 
 @pytest.mark.parametrize("command", [(), ("runs",), ("repair", "last")], ids=" ".join)
-def test_an_application_and_a_file_are_not_both_taken(command: tuple[str, ...]):
-    """The file used to be read, and the application that was asked for was not looked at."""
+def test_application_and_file_together_are_refused(command: tuple[str, ...]):
+    """Otherwise the file would silently replace the requested application."""
     by_option = refused("reconcile", *command, "--config", "x.toml", "--app", "shop:shield")
     by_variable = refused(
         "reconcile", *command, "--app", "shop:shield", SHIELDTX_RECONCILE_CONFIG="x.toml"

@@ -1,4 +1,4 @@
-"""The parts of the command line that need no process: words, lines, logs."""
+"""The parts of the command line that need no process: arguments, lines, logs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_common_options_come_first(given: list[str], sorted_out: list[str]) -> N
         (timedelta(days=40, hours=23), "40 d 23 h"),
     ],
 )
-def test_an_age_has_its_two_largest_units(duration: timedelta | None, text: str) -> None:
+def test_age_has_its_two_largest_units(duration: timedelta | None, text: str) -> None:
     assert age(duration) == text
 
 
@@ -60,7 +60,7 @@ def test_foreign_text_cannot_command_the_terminal() -> None:
     assert printable("müsli \x1b[2J\r\n\x00\u202e") == "müsli \\x1b[2J\\r\\n\\x00\\u202e"
 
 
-def test_foreign_text_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+def test_foreign_text_is_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("t", ("key",), [("[red]k[/red] :smile:",)])
     print_fields([("key", "[red]k[/red]"), ("longer name", "v" * 500), ("nothing", None)])
 
@@ -103,7 +103,7 @@ def test_foreign_text_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
         (None, None),
     ],
 )
-def test_an_error_that_an_operator_can_fix_is_one_line(
+def test_error_that_an_operator_can_fix_is_one_line(
     error: Exception | None, failure: Failure | None
 ) -> None:
     assert failure_of(error) == failure
@@ -116,20 +116,22 @@ class TestLog:
         except type(error):
             logging.getLogger("shieldtx.x").exception("%s failed", "poll")
 
-    def test_an_expected_error_is_one_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_expected_error_is_one_line(self, capsys: pytest.CaptureFixture[str]) -> None:
         set_up(LogLevel.INFO, LogFormat.PLAIN)
         self.log(BrokerUnavailable("nobody\nanswers"))
         (line,) = capsys.readouterr().err.splitlines()
         assert line.endswith('ERROR   shieldtx.x: poll failed error="nobody answers"')
 
-    def test_a_defect_has_its_traceback(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_defect_has_its_traceback(self, capsys: pytest.CaptureFixture[str]) -> None:
         set_up(LogLevel.INFO, LogFormat.PLAIN)
         self.log(ZeroDivisionError("oh"))
         output = capsys.readouterr().err
         assert "Traceback (most recent call last)" in output
         assert output.endswith("ZeroDivisionError: oh\n")
 
-    def test_so_has_everything_when_debugging(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_every_error_has_its_traceback_when_debugging(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         set_up(LogLevel.DEBUG, LogFormat.PLAIN)
         self.log(BrokerUnavailable("away"))
         assert "Traceback (most recent call last)" in capsys.readouterr().err
@@ -160,13 +162,13 @@ class TestLog:
             "tick",
         ]
 
-    def test_what_is_below_the_level_is_left_out(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_lines_below_the_level_are_left_out(self, capsys: pytest.CaptureFixture[str]) -> None:
         set_up(LogLevel.WARNING, LogFormat.PLAIN)
         logging.getLogger("shieldtx.x").info("busy")
         assert capsys.readouterr().err == ""
 
 
-def test_the_report_shows_the_findings_of_a_reconciliation(
+def test_report_shows_the_findings_of_a_reconciliation(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     pair = Pair(kind=TxKind.COMMIT, upstream="orders", downstream="stock", group="stock")
@@ -204,7 +206,7 @@ def test_the_report_shows_the_findings_of_a_reconciliation(
 
 
 @pytest.mark.parametrize("form", list(LogFormat))
-def test_a_handlers_last_error_keeps_its_traceback(form, capsys):
+def test_last_error_of_a_handler_keeps_its_traceback(form, capsys):
     set_up(LogLevel.INFO, form)
     error = OperationalError("SELECT 1", {}, sqlite3.OperationalError("no such table: pay"))
     log = logging.getLogger("shieldtx.consumer.event_processor")

@@ -1,4 +1,4 @@
-"""`shieldtx reconcile --cron`: what each night's run works with."""
+"""`shieldtx reconcile --cron`: the configuration of each night's run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILE = '{margin}[services.orders]\nurl = "ORDERS_URL"\nretention = "P{days}D"\n'
 
 
 class Nights:
-    """A configuration file, and what the runs of its nights are asked to do."""
+    """A configuration file, and the requests of the nightly runs."""
 
     def __init__(self, folder: Path) -> None:
         self.config = folder / "reconcile.toml"
@@ -40,9 +40,9 @@ class Nights:
         return RunOutcome.CLEAN
 
     def start(self, nights: Callable[[Callable[[], None]], None], *options: str) -> str:
-        """Start the command; `nights` calls what it is given once for each night.
+        """Start the command; `nights` calls its argument once for each night.
 
-        Returns its log.
+        Returns the log.
         """
 
         def by_crontab(_: str, run: Callable[[], None]) -> int:
@@ -68,7 +68,7 @@ def nights(tmp_path: Path) -> Nights:
     return Nights(tmp_path)
 
 
-def test_a_file_that_was_corrected_counts_from_the_next_night_on(nights: Nights):
+def test_corrected_file_applies_from_the_next_night_on(nights: Nights):
     def three(run: Callable[[], None]) -> None:
         run()
         nights.write(days=3, margin='margin = "PT1M"\n')
@@ -87,7 +87,7 @@ def test_a_file_that_was_corrected_counts_from_the_next_night_on(nights: Nights)
     assert (first.margin, second.margin) == (timedelta(minutes=15), timedelta(minutes=1))
 
 
-def test_options_of_the_command_line_count_every_night(nights: Nights):
+def test_command_line_options_apply_every_night(nights: Nights):
     def two(run: Callable[[], None]) -> None:
         run()
         nights.write(margin='margin = "PT1M"\n')
@@ -100,7 +100,7 @@ def test_options_of_the_command_line_count_every_night(nights: Nights):
     ] == [(timedelta(seconds=60), 7, False, "local[1]", False)] * 2
 
 
-def test_each_night_has_a_folder_and_one_that_is_left_to_others_has_none(nights: Nights):
+def test_each_night_has_a_folder_unless_another_run_is_active(nights: Nights):
     def three(run: Callable[[], None]) -> None:
         run()
         run()
@@ -122,9 +122,10 @@ def test_each_night_has_a_folder_and_one_that_is_left_to_others_has_none(nights:
     ],
     ids=["same", "namesake"],
 )
-def test_a_night_that_nobody_judges_is_an_error_in_the_log(
+def test_skipped_night_is_logged(
     nights: Nights, error: type[AlreadyRunning], level: str, action: str
 ):
+    """INFO where the same run is in progress elsewhere; ERROR where the name is taken."""
     nights.error = error("run r1 of ann@host is at work")
 
     (said,) = nights.start(lambda run: run()).splitlines()

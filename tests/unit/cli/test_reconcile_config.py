@@ -1,4 +1,4 @@
-"""What is compared where no file names the services: an application that receives its own."""
+"""The compared services without a file: an application that receives its own events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def for_others():
     return service.others
 
 
-def test_what_no_group_of_an_application_handles_is_for_others(shield):
+def test_types_that_no_group_handles_are_for_others(shield):
     for name in ("placed", "refunded", "recalled"):
         shield.declare(name, topic="orders")
     shield.declare("exported", topic="exports")
@@ -39,8 +39,8 @@ def test_what_no_group_of_an_application_handles_is_for_others(shield):
     assert for_others() == Others(topics=("exports",), event_types=("recalled", "refunded"))
 
 
-def test_a_type_of_an_application_that_is_called_like_its_topic_is_for_others_alone(shield):
-    """Another type of the topic that no group handles is no slip that this hides."""
+def test_type_named_like_its_topic_is_for_others_alone(shield):
+    """The type does not hide a mistyped name: another type of the topic that no group handles."""
     shield.declare("orders", topic="orders")
     shield.declare("placed", topic="orders")
     shield.consumer("stock").handles("placed")(lambda _session, _event: None)
@@ -49,7 +49,8 @@ def test_a_type_of_an_application_that_is_called_like_its_topic_is_for_others_al
     assert for_others().covers("orders", "orders")
 
 
-def test_a_type_that_an_application_compensates_goes_to_a_service_that_it_cannot_judge(shield):
+def test_compensated_type_is_not_for_others(shield):
+    """The type goes to a service that the application cannot judge."""
     shield.declare("placed", topic="orders")
     shield.consumer("refund").compensates("placed")(lambda _session, _event: None)
 

@@ -1,4 +1,4 @@
-"""Partitions whose events pile up: paused at the limit, and polled again well below it."""
+"""Partitions with too many open events: paused at the limit, and polled again well below it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNTS = st.dictionaries(PLACES, st.integers(min_value=1, max_value=3 * LIMIT))
 
 
 class Inbox:
-    """What is open, and a clock, both set by hand."""
+    """The number of open events, and a clock, both set by hand."""
 
     def __init__(self) -> None:
         self.open: Counter[TopicPartition] = Counter()
@@ -63,7 +63,7 @@ def inbox() -> Inbox:
 
 
 @given(st.frozensets(PLACES), COUNTS)
-def test_what_is_at_the_limit_is_held_and_what_has_drained_is_not(
+def test_partition_pauses_at_the_limit_and_resumes_when_drained(
     paused: frozenset[TopicPartition], pending: dict[TopicPartition, int]
 ) -> None:
     following = paused_after(paused, pending, limit=LIMIT)
@@ -78,7 +78,7 @@ def test_what_is_at_the_limit_is_held_and_what_has_drained_is_not(
 
 
 @given(st.lists(st.tuples(PLACES, st.integers(1, 4), st.integers(0, 4), st.floats(0, 0.4))))
-def test_no_partition_ever_has_more_than_the_limit_and_one_batch(
+def test_partition_never_exceeds_the_limit_by_a_batch(
     batches: list[tuple[TopicPartition, int, int, float]],
 ) -> None:
     inbox = Inbox()
@@ -91,7 +91,7 @@ def test_no_partition_ever_has_more_than_the_limit_and_one_batch(
         assert inbox.open[place] < LIMIT + count
 
 
-def test_while_nothing_piles_up_the_inbox_is_seldom_looked_at(inbox: Inbox) -> None:
+def test_inbox_is_sampled_seldom_without_a_backlog(inbox: Inbox) -> None:
     for _ in range(LIMIT - 1):
         inbox.receive(A, 1, finished=1)
         assert not inbox.paused()
@@ -101,9 +101,10 @@ def test_while_nothing_piles_up_the_inbox_is_seldom_looked_at(inbox: Inbox) -> N
     assert inbox.samples == 2
 
 
-def test_a_partition_that_may_have_reached_the_limit_is_looked_at_before_the_next_batch(
+def test_partition_that_may_be_at_the_limit_is_sampled_first(
     inbox: Inbox,
 ) -> None:
+    """The sample comes before the next batch."""
     inbox.receive(A, LIMIT, finished=LIMIT)
     assert not inbox.paused()
     assert inbox.samples == 2
@@ -112,7 +113,7 @@ def test_a_partition_that_may_have_reached_the_limit_is_looked_at_before_the_nex
     assert inbox.paused() == {A}
 
 
-def test_a_held_partition_is_polled_again_when_half_of_its_limit_is_left(
+def test_paused_partition_is_polled_at_half_of_its_limit(
     inbox: Inbox, own_log: pytest.LogCaptureFixture
 ) -> None:
     own_log.set_level(logging.INFO)
@@ -137,7 +138,7 @@ def test_a_held_partition_is_polled_again_when_half_of_its_limit_is_left(
     ]
 
 
-def test_samples_that_take_long_come_seldom(inbox: Inbox) -> None:
+def test_slow_samples_are_taken_seldom(inbox: Inbox) -> None:
     inbox.took = 2.0
     inbox.now += SAMPLE_EVERY
     inbox.paused()

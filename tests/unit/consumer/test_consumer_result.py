@@ -20,5 +20,5 @@ from shieldtx.ports.inbox import AttemptOutcome
     ],
     ids=["nothing", "records", "an attempt", "blocked events only"],
 )
-def test_the_next_pass_follows_at_once_after_work(done: ConsumerResult, follows: bool) -> None:
+def test_next_pass_follows_at_once_after_work(done: ConsumerResult, follows: bool) -> None:
     assert done.more is follows

@@ -1,4 +1,4 @@
-"""What a consumer takes in, and what it reads ahead: nothing lost, nothing out of order."""
+"""Fetched and prefetched records: none is lost, none is out of order."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def group() -> ConsumerGroup:
 
 
 class Watched:
-    """A subscriber that counts its polls and is used by one thread at a time, which it checks."""
+    """A subscriber that counts its polls, and checks that one thread at a time uses it."""
 
     def __init__(self, subscriber: Subscriber) -> None:
         self._subscriber = subscriber
@@ -141,7 +141,7 @@ def committed(broker: MemoryBroker) -> int:
     return broker.committed("stock").get((TOPIC, 0), 0)
 
 
-def test_behind_a_full_batch_the_next_one_is_read_at_once(
+def test_full_batch_is_followed_by_a_prefetch(
     broker: MemoryBroker,
     fetcher: PrefetchingFetcher,
     subscriber: Watched,
@@ -155,18 +155,18 @@ def test_behind_a_full_batch_the_next_one_is_read_at_once(
     assert fetcher.has_caught_up()
 
 
-def test_behind_a_batch_that_is_not_full_nothing_is_read_before_it_is_asked_for(
+def test_partial_batch_is_not_followed_by_a_prefetch(
     broker: MemoryBroker, fetcher: PrefetchingFetcher, subscriber: Watched
 ) -> None:
     fill(broker, range(2))
     assert taken(fetcher.fetch(timeout=0, limit=3)) == [0, 1]
     fill(broker, range(2, 4))
-    assert not fetcher.has_caught_up()  # the thread has done all it was told to
+    assert not fetcher.has_caught_up()  # waits for the thread
     assert subscriber.polls == 1
     assert taken(fetcher.fetch(timeout=0, limit=3)) == [2, 3]
 
 
-def test_a_batch_that_goes_back_takes_along_what_was_read_ahead(
+def test_rewound_batch_takes_prefetched_records_with_it(
     broker: MemoryBroker, fetcher: PrefetchingFetcher
 ) -> None:
     fill(broker, range(5))
@@ -177,7 +177,7 @@ def test_a_batch_that_goes_back_takes_along_what_was_read_ahead(
     assert taken(fetcher.fetch(timeout=0, limit=2)) == [4]
 
 
-def test_offsets_are_committed_from_time_to_time_and_when_nothing_comes(
+def test_offsets_are_committed_periodically_and_when_idle(
     broker: MemoryBroker, fetcher: PrefetchingFetcher, subscriber: Watched, clock: Clock
 ) -> None:
     fill(broker, range(10))
@@ -193,7 +193,7 @@ def test_offsets_are_committed_from_time_to_time_and_when_nothing_comes(
     assert committed(broker) == 10
 
 
-def test_offsets_of_what_is_not_done_are_never_committed(
+def test_offsets_of_unfinished_events_are_never_committed(
     broker: MemoryBroker, fetcher: PrefetchingFetcher
 ) -> None:
     fill(broker, range(6))
@@ -203,7 +203,7 @@ def test_offsets_of_what_is_not_done_are_never_committed(
     assert committed(broker) == 2
 
 
-def test_what_is_done_is_committed_before_the_end(
+def test_offsets_of_finished_events_are_committed_at_close(
     broker: MemoryBroker, fetcher: PrefetchingFetcher
 ) -> None:
     fill(broker, range(6))
@@ -213,7 +213,7 @@ def test_what_is_done_is_committed_before_the_end(
     assert committed(broker) == 6
 
 
-def test_offsets_that_an_outage_kept_are_committed_after_it(
+def test_offsets_deferred_by_an_outage_are_committed_later(
     broker: MemoryBroker, fetcher: PrefetchingFetcher, clock: Clock
 ) -> None:
     fill(broker, range(2))
@@ -228,7 +228,7 @@ def test_offsets_that_an_outage_kept_are_committed_after_it(
     assert committed(broker) == 2
 
 
-def test_an_outage_while_reading_ahead_loses_nothing(
+def test_outage_during_a_prefetch_loses_nothing(
     broker: MemoryBroker, fetcher: PrefetchingFetcher
 ) -> None:
     fill(broker, range(2))
@@ -244,7 +244,7 @@ def test_an_outage_while_reading_ahead_loses_nothing(
 
 
 class Flaky:
-    """A decoder that fails once at each of some calls, with what nothing is prepared for."""
+    """A decoder that raises an unexpected error once at each of some calls."""
 
     def __init__(self, failures: dict[int, BaseException]) -> None:
         self._failures = failures
@@ -258,7 +258,7 @@ class Flaky:
 
 
 @pytest.mark.parametrize("error", [MemoryError, SystemExit], ids=str)
-def test_an_unexpected_error_while_decoding_rewinds_the_whole_poll(
+def test_unexpected_decoding_error_rewinds_the_whole_poll(
     broker: MemoryBroker,
     group: ConsumerGroup,
     subscriber: Watched,
@@ -274,7 +274,7 @@ def test_an_unexpected_error_while_decoding_rewinds_the_whole_poll(
 
 
 @pytest.mark.parametrize("error", [MemoryError, SystemExit], ids=str)
-def test_a_batch_goes_back_whatever_the_read_ahead_has_met(
+def test_batch_is_rewound_after_any_error_of_the_prefetch(
     broker: MemoryBroker,
     group: ConsumerGroup,
     subscriber: Watched,
@@ -292,7 +292,7 @@ def test_a_batch_goes_back_whatever_the_read_ahead_has_met(
     fetcher.close()
 
 
-def test_records_read_while_the_consumer_is_interrupted_are_taken_next(
+def test_records_of_an_interrupted_wait_come_next(
     broker: MemoryBroker, group: ConsumerGroup, subscriber: Watched
 ) -> None:
     class Interrupted(Future[FetchedBatch]):
@@ -321,7 +321,7 @@ def test_records_read_while_the_consumer_is_interrupted_are_taken_next(
 
 
 class FailingThread(Executor):
-    """Makes its calls at once, but the one with this number, for which it gets no thread."""
+    """Makes its calls at once, except the call with this number, for which no thread starts."""
 
     def __init__(self, fails_at: int) -> None:
         self._fails_at = fails_at
@@ -334,13 +334,13 @@ class FailingThread(Executor):
         future = Future()
         try:
             future.set_result(call(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001  raised where the result is asked for
+        except Exception as error:  # noqa: BLE001  raised with the result
             future.set_exception(error)
         return future
 
 
 @pytest.mark.parametrize("fails_at", range(1, 14))
-def test_no_call_that_gets_no_thread_loses_or_skips_a_record(
+def test_failed_thread_start_loses_or_skips_no_record(
     broker: MemoryBroker, group: ConsumerGroup, subscriber: Watched, clock: Clock, fails_at: int
 ) -> None:
     fill(broker, range(7))
@@ -371,13 +371,13 @@ def test_no_call_that_gets_no_thread_loses_or_skips_a_record(
 
 
 @pytest.mark.parametrize("starts", [1, 2, 3])
-def test_without_a_thread_everything_is_read_once_and_in_order(
+def test_without_threads_records_come_once_and_in_order(
     broker: MemoryBroker,
     fetcher: PrefetchingFetcher,
     monkeypatch: pytest.MonkeyPatch,
     starts: int,
 ) -> None:
-    """The pool that starts no thread has put the call into its queue all the same."""
+    """The pool puts a call into its queue even if it cannot start a thread."""
     start, failures = threading.Thread.start, iter(range(starts))
 
     def refusing(thread: threading.Thread) -> None:
@@ -396,7 +396,7 @@ def test_without_a_thread_everything_is_read_once_and_in_order(
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 3])
-def test_records_that_cannot_be_rewound_are_rewound_by_the_next_fetch(
+def test_failed_rewind_is_repeated_by_the_next_fetch(
     broker: MemoryBroker,
     group: ConsumerGroup,
     subscriber: Watched,
@@ -414,7 +414,7 @@ def test_records_that_cannot_be_rewound_are_rewound_by_the_next_fetch(
 
     monkeypatch.setattr(subscriber, "rewind", refusing)
     fill(broker, range(6))
-    # The third batch cannot be decoded at first, and neither can it be rewound.
+    # At first the third batch can neither be decoded nor rewound.
     decode = Flaky({5: MemoryError()})
     direct = BlockingFetcher(group=group, subscriber=subscriber, decode=decode)
     fetcher = PrefetchingFetcher(direct, fetch_thread=FailingThread(0))
@@ -423,7 +423,7 @@ def test_records_that_cannot_be_rewound_are_rewound_by_the_next_fetch(
         fetcher.rewind(batch)
     assert not fetcher.has_caught_up()
     with suppress(MemoryError):
-        # As the consumer does when a partition is to be paused meanwhile.
+        # The consumer does this when a partition is to be paused meanwhile.
         fetcher.rewind(FetchedBatch())
     done: list[int] = []
     for _ in range(12):
@@ -432,7 +432,7 @@ def test_records_that_cannot_be_rewound_are_rewound_by_the_next_fetch(
     assert done == list(range(6))
 
 
-def test_a_batch_whose_rewind_is_interrupted_comes_first(
+def test_batch_of_an_interrupted_rewind_comes_first(
     broker: MemoryBroker, group: ConsumerGroup, subscriber: Watched
 ) -> None:
     fill(broker, range(6))
@@ -454,7 +454,7 @@ def test_a_batch_whose_rewind_is_interrupted_comes_first(
     assert [taken(fetcher.fetch(timeout=0, limit=2)) for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
 
 
-def test_what_cannot_be_decoded_or_has_no_handler_is_told_apart(
+def test_undecodable_and_unhandled_records_are_separated(
     broker: MemoryBroker, fetcher: PrefetchingFetcher
 ) -> None:
     fill(broker, range(1))
@@ -465,7 +465,7 @@ def test_what_cannot_be_decoded_or_has_no_handler_is_told_apart(
     assert [parked.record.offset for parked in batch.parked] == [2]
 
 
-def test_a_failed_poll_is_not_caught_up_with(
+def test_failed_poll_does_not_count_as_caught_up(
     broker: MemoryBroker, group: ConsumerGroup, subscriber: Watched
 ) -> None:
     fill(broker, range(2))
@@ -491,7 +491,7 @@ def fails_once(subscriber: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("fails_once")
-def test_a_poll_whose_rewind_failed_is_rewound_by_the_next_fetch(
+def test_failed_rewind_of_a_poll_is_repeated_by_the_next_fetch(
     broker: MemoryBroker, group: ConsumerGroup, subscriber: Watched
 ) -> None:
     fill(broker, range(3))
@@ -504,7 +504,7 @@ def test_a_poll_whose_rewind_failed_is_rewound_by_the_next_fetch(
 
 
 @pytest.mark.usefixtures("fails_once")
-def test_a_rewound_batch_comes_before_a_poll_that_failed_after_it(
+def test_rewound_batch_precedes_a_poll_that_failed_after_it(
     broker: MemoryBroker, group: ConsumerGroup, subscriber: Watched
 ) -> None:
     fill(broker, range(4))
@@ -518,7 +518,7 @@ def test_a_rewound_batch_comes_before_a_poll_that_failed_after_it(
     assert taken(fetcher.fetch(timeout=0, limit=4)) == [0, 1, 2, 3]
 
 
-def test_prefetched_records_of_a_paused_partition_come_after_the_pause(
+def test_prefetched_records_of_a_paused_partition_come_later(
     broker: MemoryBroker, fetcher: PrefetchingFetcher
 ) -> None:
     fill(broker, range(5))
@@ -531,7 +531,7 @@ def test_prefetched_records_of_a_paused_partition_come_after_the_pause(
 
 
 @pytest.mark.usefixtures("fails_once")
-def test_a_pause_that_cannot_rewind_pauses_nothing(
+def test_pause_that_cannot_rewind_pauses_nothing(
     broker: MemoryBroker, fetcher: PrefetchingFetcher
 ) -> None:
     fill(broker, range(5))
@@ -542,7 +542,7 @@ def test_a_pause_that_cannot_rewind_pauses_nothing(
     assert taken(fetcher.fetch(timeout=0, limit=2)) == [4]
 
 
-def test_an_empty_prefetched_batch_counts_as_caught_up(
+def test_empty_prefetched_batch_counts_as_caught_up(
     broker: MemoryBroker, fetcher: PrefetchingFetcher
 ) -> None:
     fill(broker, range(2))

@@ -1,4 +1,4 @@
-"""What a consumer group declares, whatever is declared first: the handler or the event type."""
+"""The declarations of a consumer group, with handlers declared before or after event types."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ def handler(session, event) -> str:
     return "handled"
 
 
-def test_a_handler_is_found_by_type_and_kind_and_is_the_function_itself(group):
+def test_handler_is_found_by_type_and_kind(group):
+    """The decorator returns the function itself."""
     assert group.handles("orders.placed")(handler) is handler
     assert group.handler_of("orders.placed", TxKind.COMMIT).function is handler
     assert group.handler_of("orders.placed", TxKind.ROLLBACK) is None
     assert group.handler_of("orders.paid", TxKind.COMMIT) is None
 
 
-def test_a_group_may_handle_and_compensate_the_same_type(group):
+def test_group_may_handle_and_compensate_the_same_type(group):
     def undo(session, event) -> None:
-        """Take it back."""
+        """Undo the effect."""
 
     group.handles("orders.placed")(handler)
     group.compensates("orders.placed")(undo)
@@ -51,20 +52,20 @@ def test_a_group_may_handle_and_compensate_the_same_type(group):
 
 
 @pytest.mark.parametrize("way", ["handles", "compensates"])
-def test_a_second_handler_of_a_type_and_kind_is_refused(group, way):
+def test_second_handler_of_a_type_and_kind_is_refused(group, way):
     getattr(group, way)("orders.placed")(handler)
     with pytest.raises(HandlerConflict, match=r"'stock' has two handlers for .*orders\.placed"):
         getattr(group, way)("orders.placed")(handler)
 
 
-def test_a_handler_shares_batches_unless_it_wants_to_be_alone(group):
+def test_handler_shares_batches_unless_declared_otherwise(group):
     group.handles("orders.placed")(handler)
     group.handles("orders.paid", alone=True)(handler)
     found = [group.handler_of(t, TxKind.COMMIT).alone for t in ("orders.placed", "orders.paid")]
     assert found == [False, True]
 
 
-def test_a_handler_of_lists_is_found_as_any_other(group):
+def test_handler_of_lists_is_found_as_any_other(group):
     assert group.handles_many("orders.placed")(handler) is handler
     found = group.handler_of("orders.placed", TxKind.COMMIT)
     assert (found.function, found.takes_list, found.alone) == (handler, True, False)
@@ -73,7 +74,7 @@ def test_a_handler_of_lists_is_found_as_any_other(group):
 
 
 @pytest.mark.parametrize("first", ["interceptor", "handler"])
-def test_a_group_has_interceptors_or_handlers_of_lists(group, first):
+def test_group_has_interceptors_or_handlers_of_lists(group, first):
     def interceptor(session, event, proceed) -> None:
         proceed()
 
@@ -120,14 +121,14 @@ def test_topic_and_payload_are_those_of_the_declared_type(event_types, group, or
     assert [h.topic for h in group.handlers()] == ["orders"]
 
 
-def test_a_handler_may_want_another_payload_than_the_declared_one(event_types, group):
+def test_handler_may_declare_another_payload_than_the_type(event_types, group):
     event_types.declare("orders.placed", payload=Placed, topic="orders")
     group.handles("orders.placed", payload=dict[str, int])(handler)
     found = group.handler_of("orders.placed", TxKind.COMMIT)
     assert (found.topic, found.payload.validate_json('{"id": 7}')) == ("orders", {"id": 7})
 
 
-def test_a_group_reads_each_topic_and_kind_once_in_order(group):
+def test_group_reads_each_topic_and_kind_once_in_order(group):
     group.handles("orders.placed", topic="orders")(handler)
     group.handles("orders.paid", topic="orders")(handler)
     group.compensates("stock.reserved")(handler)
@@ -139,7 +140,7 @@ def test_a_group_reads_each_topic_and_kind_once_in_order(group):
     ]
 
 
-def test_interceptors_are_kept_in_the_order_of_their_declaration(group):
+def test_interceptors_are_kept_in_the_order_of_declaration(group):
     def outer(session, event, proceed) -> None:
         proceed()
 
@@ -162,17 +163,17 @@ def test_interceptors_are_kept_in_the_order_of_their_declaration(group):
     ],
 )
 @pytest.mark.parametrize("way", ["handles", "compensates"])
-def test_a_declaration_that_cannot_work_is_refused_at_once(group, way, declaration, problem):
+def test_impossible_declaration_is_refused_at_once(group, way, declaration, problem):
     with pytest.raises(ConfigurationError, match=problem):
         getattr(group, way)(**{"event_type": "orders.placed", **declaration})
 
 
-def test_a_group_has_a_name_that_can_name_a_group_of_kafka(event_types):
+def test_group_name_is_valid_for_kafka(event_types):
     with pytest.raises(ConfigurationError, match="consumer group 'a b' cannot be used"):
         ConsumerGroup("a b", event_types)
 
 
-def test_a_compensation_listens_to_every_source_unless_some_are_named(group):
+def test_compensation_accepts_every_source_unless_named(group):
     group.compensates("orders.placed")(handler)
     group.compensates("orders.paid", authorised=["stock", "billing"])(handler)
     assert group.handler_of("orders.placed", TxKind.ROLLBACK).authorised is None
@@ -180,6 +181,6 @@ def test_a_compensation_listens_to_every_source_unless_some_are_named(group):
 
 
 @pytest.mark.parametrize("nobody", ["stock", [], [""], ["the stock"]])
-def test_who_is_authorised_is_given_by_names(group, nobody):
+def test_authorised_sources_are_names(group, nobody):
     with pytest.raises(ConfigurationError, match=r"authorised must name sources|cannot be used"):
         group.compensates("orders.placed", authorised=nobody)

@@ -1,4 +1,4 @@
-"""What an interceptor's call leaves behind, and what of a handler's errors is a failure."""
+"""References that an interceptor's call keeps, and errors of a handler that count as failures."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def no_collector() -> Iterator[None]:
 
 
 class Held:
-    """What a handler's frame refers to: rows of a session, mostly."""
+    """An object in a handler's frame, such as a row of a session."""
 
 
 @pytest.mark.usefixtures("no_collector")
-def test_the_frame_of_a_handler_that_failed_is_let_go_of_at_once() -> None:
+def test_frame_of_a_failed_handler_is_released_at_once() -> None:
     found: list[weakref.ref[Held]] = []
 
     def handle() -> None:
@@ -49,7 +49,7 @@ def test_the_frame_of_a_handler_that_failed_is_let_go_of_at_once() -> None:
     assert found[0]() is None
 
 
-def test_an_interceptor_that_swallows_an_error_is_told_so() -> None:
+def test_interceptor_that_swallows_an_error_is_refused() -> None:
     def handle() -> None:
         raise ValueError("refused")
 
@@ -70,7 +70,7 @@ def test_an_interceptor_that_swallows_an_error_is_told_so() -> None:
         ExceptionGroup("tasks", [ValueError()]),
     ],
 )
-def test_a_group_goes_on_as_it_is_that_ends_the_process_or_is_a_failure_already(
+def test_group_with_an_exit_or_of_failures_is_raised_unchanged(
     error: BaseExceptionGroup[BaseException],
 ) -> None:
     assert failure_of(error) is error
@@ -80,13 +80,13 @@ def test_a_group_goes_on_as_it_is_that_ends_the_process_or_is_a_failure_already(
     "error",
     [CancelledError(), BaseExceptionGroup("tasks", [CancelledError(), ValueError()])],
 )
-def test_a_cancelled_task_is_a_failure(
+def test_cancelled_task_is_a_failure(
     error: CancelledError | BaseExceptionGroup[BaseException],
 ) -> None:
     assert isinstance(failure_of(error), HandlerError)
 
 
-def test_an_error_that_is_only_passed_on_has_nothing_of_a_payload_in_its_text() -> None:
-    """It may be logged as the context of another one."""
+def test_error_that_is_passed_on_has_no_payload_in_its_text() -> None:
+    """The error may be logged as the context of another one."""
     error = ValueError("8271828")
     assert str(_FailedCall(0, 1, error)) == str(_InterruptedCall([], error)) == "ValueError"

@@ -1,4 +1,4 @@
-"""Whatever an error is made of, it has a reason and a traceback, and neither quotes a row."""
+"""Any error has a reason and a traceback, and neither quotes a row."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Textless(Exception):
 
 class NoText(Exception):
     def __str__(self) -> str:
-        return 1  # type: ignore[return-value]  # noqa: PLE0307  what is tested
+        return 1  # type: ignore[return-value]  # noqa: PLE0307  under test
 
 
 class SaysMissing(Exception):
@@ -88,7 +88,7 @@ class Frozen(Exception):
 
 
 @dataclass
-class Unhashable(Exception):  # noqa: PLW1641  what is tested
+class Unhashable(Exception):  # noqa: PLW1641  under test
     order: int
 
     def __eq__(self, other: object) -> bool:
@@ -110,7 +110,7 @@ class NoSubclasses(Exception):
 
 
 class TypedGroup(ExceptionGroup[Exception]):
-    """A group with a constructor of its own, as the documentation of Python has one."""
+    """A group with a constructor of its own, as in the documentation of Python."""
 
     def __new__(cls, errors: list[Exception], code: int) -> Self:
         made = super().__new__(cls, f"code {code}", errors)
@@ -188,7 +188,7 @@ CUTS = st.none() | st.integers(0, 300)
 def text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001  whatever its class does
+    except Exception:  # noqa: BLE001  any error of its class
         return "?"
 
 
@@ -210,7 +210,7 @@ def errors(draw: st.DrawFn) -> BaseException:
 
 
 def one_more(made: list[BaseException]) -> st.SearchStrategy[BaseException]:
-    """Return a strategy of errors, of which some have those that are made in them."""
+    """Return a strategy of errors, some of which contain those of `made`."""
     values = st.lists(st.text() | st.integers() | st.none(), max_size=3)
     kinds = [
         st.sampled_from(QUOTING).map(lambda make: make()),
@@ -228,7 +228,7 @@ def one_more(made: list[BaseException]) -> st.SearchStrategy[BaseException]:
 
 
 def says(quoted: BaseException, written: Callable[[str], str], end: int | None) -> BaseException:
-    """Raise one error from another, whose text it has in its own, whole or cut off."""
+    """Raise one error from another, whose text its own text contains, whole or cut off."""
     error = RuntimeError(f"cannot: {written(text_of(quoted))[:end]}")
     error.__cause__ = quoted
     return error
@@ -239,7 +239,7 @@ def only_exceptions(members: list[BaseException]) -> list[Exception]:
 
 
 def seen_of(error: BaseException) -> list[object]:
-    """What a caller may see of an error and of those that it is linked with."""
+    """Return what a caller may see of an error and of its linked errors."""
     seen: list[object] = []
     agenda = [error]
     known = set[int]()
@@ -257,7 +257,7 @@ def seen_of(error: BaseException) -> list[object]:
 
 
 @given(errors())
-def test_a_reason_names_the_class_and_quotes_no_row(error: BaseException) -> None:
+def test_reason_names_the_class_and_quotes_no_row(error: BaseException) -> None:
     before = seen_of(error)
     reason = reason_of(error)
     assert reason.startswith(f"{type(error).__name__}: ")
@@ -267,7 +267,7 @@ def test_a_reason_names_the_class_and_quotes_no_row(error: BaseException) -> Non
 
 
 @given(errors())
-def test_a_logged_traceback_shows_the_chain_and_quotes_no_row(error: BaseException) -> None:
+def test_logged_traceback_shows_the_chain_and_quotes_no_row(error: BaseException) -> None:
     before = seen_of(error)
     shown = loggable(error)
     logged = "".join(traceback.format_exception(shown))

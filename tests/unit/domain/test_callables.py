@@ -1,4 +1,4 @@
-"""What an application registers is refused where a plain call would not run it, at declaration."""
+"""Functions that a plain call would not run are refused at their declaration."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ DECLARATIONS: dict[str, Callable[[ShieldTx], Callable[[Any], Any]]] = {
     "payload": lambda s: lambda f: s.transactional("placed", payload=f)(lambda session: None),
 }
 OF_VALUES = {"key", "biz_key", "delay", "payload"}
-"""Where a class or a name may be given too."""
+"""Arguments that may be a class or a name, too."""
 
 WRONG: dict[str, tuple[Any, str]] = {
     "coroutine function": (coroutine_function, "is a coroutine function"),
@@ -87,14 +87,14 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("declaration", DECLARATIONS)
-def test_what_a_plain_call_would_not_run_is_refused(shield, declaration, wrong):
+def test_function_that_a_plain_call_does_not_run_is_refused(shield, declaration, wrong):
     function, problem = WRONG[wrong]
     with pytest.raises(ConfigurationError, match=problem):
         DECLARATIONS[declaration](shield)(function)
 
 
 @pytest.mark.parametrize("declaration", [name for name in DECLARATIONS if name not in OF_VALUES])
-def test_a_class_is_refused_where_work_is_to_be_done(shield, declaration):
+def test_class_is_refused_as_a_handler(shield, declaration):
     with pytest.raises(ConfigurationError, match="is a class"):
         DECLARATIONS[declaration](shield)(AnyClass)
     with pytest.raises(ConfigurationError, match="of a class"):
@@ -103,12 +103,12 @@ def test_a_class_is_refused_where_work_is_to_be_done(shield, declaration):
 
 @pytest.mark.parametrize("declaration", [name for name in DECLARATIONS if name not in OF_VALUES])
 @pytest.mark.parametrize("value", [None, 7, classmethod(len)])
-def test_what_cannot_be_called_is_refused(shield, declaration, value):
+def test_object_that_is_not_callable_is_refused(shield, declaration, value):
     with pytest.raises(ConfigurationError, match="is not callable"):
         DECLARATIONS[declaration](shield)(value)
 
 
-def test_a_refusal_names_the_declaration_the_place_and_the_way_out(shield):
+def test_refusal_names_the_declaration_place_and_remedy(shield):
     place = rf"test_callables\.py:{coroutine_function.__code__.co_firstlineno}\)"
     message = (
         rf"consumer group 'stock', handler for COMMIT of 'placed': coroutine_function \(.*{place}"
@@ -160,7 +160,7 @@ HOLDING: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("holding", HOLDING)
-def test_errors_name_a_function_and_nothing_that_is_bound_to_it(shield, holding):
+def test_errors_name_a_function_without_its_bound_objects(shield, holding):
     function, name = HOLDING[holding]
     said = []
     with pytest.raises(HandlerError) as failed:
@@ -176,7 +176,7 @@ def test_errors_name_a_function_and_nothing_that_is_bound_to_it(shield, holding)
 
 @pytest.mark.parametrize("way", ["publishes", "transactional"])
 @pytest.mark.parametrize("wrong", [generator_function, async_generator_function, AnyClass, 7])
-def test_a_decorated_method_is_one_that_does_its_work(shield, way, wrong):
+def test_decorated_method_counts_as_the_function_that_runs(shield, way, wrong):
     more = {"payload": "order"} if way == "transactional" else {}
     with pytest.raises(ConfigurationError, match=r"'placed': .* Give a"):
         getattr(shield, way)("placed", **more)(wrong)
@@ -190,7 +190,7 @@ def test_decorated_methods_may_be_coroutine_functions(shield):
     async def pay(session, order) -> None: ...
 
 
-def test_what_can_be_called_is_taken_however_it_is_made(shield):
+def test_any_callable_that_runs_at_once_is_accepted(shield):
     class Handlers:
         def __call__(self, session, event, more=None) -> None: ...
 
@@ -224,7 +224,7 @@ def of_contextmanager() -> Any:
         Future,
     ],
 )
-def test_a_result_whose_code_has_not_run_is_an_error(make):
+def test_result_whose_code_has_not_run_is_an_error(make):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(HandlerError, match=r"returned a \w+, whose code has not run"):
@@ -233,5 +233,5 @@ def test_a_result_whose_code_has_not_run_is_an_error(make):
 
 
 @pytest.mark.parametrize("result", [None, 0, "done", [1], {"a": 1}, object(), AnyClass(), 1.5])
-def test_a_value_is_no_such_result(result):
+def test_plain_value_is_not_such_a_result(result):
     assert uncalled(result) == ""

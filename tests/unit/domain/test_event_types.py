@@ -1,4 +1,4 @@
-"""What may be declared as an event type, and the fields of an event beside its payload."""
+"""Valid event types, and the fields of an event in addition to its payload."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refusal(event_types: EventTypeRegistry, **fields: Any) -> EventRefused:
     return caught.value
 
 
-def test_a_type_has_its_own_topic_and_ten_attempts_by_default(
+def test_type_has_its_own_topic_and_ten_attempts_by_default(
     event_types: EventTypeRegistry,
 ):
     plain = event_types.get("orders.placed")
@@ -38,19 +38,19 @@ def test_a_type_has_its_own_topic_and_ten_attempts_by_default(
     assert [t.name for t in event_types] == ["orders.placed", "orders.paid"]
 
 
-def test_a_type_is_declared_once(event_types: EventTypeRegistry):
+def test_second_declaration_of_a_type_is_refused(event_types: EventTypeRegistry):
     with pytest.raises(ConfigurationError, match=r"'orders.placed' is declared twice"):
         event_types.declare("orders.placed")
 
 
-def test_an_unknown_type_is_refused_with_the_known_ones(event_types: EventTypeRegistry):
+def test_unknown_type_is_refused_with_the_known_ones(event_types: EventTypeRegistry):
     assert event_types.find("orders.plcaed") is None
     with pytest.raises(UnknownEventType, match=r"'orders.plcaed'.*declared: orders.placed"):
         event_types.encode(Event(type="orders.plcaed"))
 
 
 @pytest.mark.parametrize("payload", [type("Entity", (), {}), 3])
-def test_a_type_that_pydantic_knows_nothing_of_cannot_be_a_payload(payload: Any):
+def test_type_unknown_to_pydantic_cannot_be_a_payload(payload: Any):
     with pytest.raises(ConfigurationError, match=r"payload .* of event type 'orders.placed'"):
         EventTypeRegistry().declare("orders.placed", payload=payload)
 
@@ -58,7 +58,7 @@ def test_a_type_that_pydantic_knows_nothing_of_cannot_be_a_payload(payload: Any)
 @pytest.mark.parametrize(
     "name", ["", " ", "orders placed", "orders/placed", "ørders", ".orders", "-o", "a" * 201, "a\n"]
 )
-def test_a_name_that_kafka_would_refuse_is_refused_at_its_declaration(name: str):
+def test_name_that_kafka_refuses_is_refused_at_declaration(name: str):
     with pytest.raises(ConfigurationError, match=r"event type .* cannot be used"):
         EventTypeRegistry().declare(name)
     with pytest.raises(ConfigurationError, match=r"topic .* cannot be used"):
@@ -66,7 +66,7 @@ def test_a_name_that_kafka_would_refuse_is_refused_at_its_declaration(name: str)
 
 
 @given(st.from_regex(NAME, fullmatch=True))
-def test_a_name_of_kafkas_characters_is_accepted_as_it_is(name: str):
+def test_name_of_kafka_characters_is_accepted_unchanged(name: str):
     assert checked_name("topic", name) == name
 
 
@@ -82,13 +82,13 @@ def test_a_name_of_kafkas_characters_is_accepted_as_it_is(name: str):
         ("š" * 257, "514 bytes, the limit is 512"),
     ],
 )
-def test_a_key_that_is_no_fitting_text_is_refused_by_name(event_types, field, text, problem):
+def test_invalid_key_is_refused_by_name(event_types, field, text, problem):
     error = refusal(event_types, **{field: text})
     assert error.field == field
     assert problem in error.problem
 
 
-def test_a_key_at_its_limit_is_accepted(event_types: EventTypeRegistry):
+def test_key_at_its_limit_is_accepted(event_types: EventTypeRegistry):
     event_types.encode(Event(type="orders.placed", key="š" * 256, biz_key="k" * 512))
 
 
@@ -107,7 +107,7 @@ def test_a_key_at_its_limit_is_accepted(event_types: EventTypeRegistry):
         ({f"h{n}": "x" * 1000 for n in range(17)}, "headers"),
     ],
 )
-def test_headers_that_cannot_travel_are_refused_by_name(event_types, headers, field):
+def test_invalid_headers_are_refused_by_name(event_types, headers, field):
     assert refusal(event_types, headers=headers).field == field
 
 
@@ -127,11 +127,11 @@ def test_headers_that_cannot_travel_are_refused_by_name(event_types, headers, fi
         ({"kind": TxKind.ROLLBACK}, "causation_id"),
     ],
 )
-def test_a_field_of_the_wrong_kind_is_refused_by_name(event_types, fields, field):
+def test_field_of_the_wrong_kind_is_refused_by_name(event_types, fields, field):
     assert refusal(event_types, **fields).field == field
 
 
-def test_a_payload_above_its_limit_is_refused_with_both_sizes():
+def test_payload_above_its_limit_is_refused_with_both_sizes():
     event_types = EventTypeRegistry(EventLimits(payload=10))
     event_types.declare("orders.placed")
     assert event_types.encode(Event(type="orders.placed", payload="12345678")) == '"12345678"'
@@ -141,11 +141,11 @@ def test_a_payload_above_its_limit_is_refused_with_both_sizes():
     assert caught.value.problem == "11 bytes as JSON, the limit is 10"
 
 
-def test_the_default_limits_fit_a_record_of_kafkas_default_size():
+def test_default_limits_fit_a_record_of_kafka_default_size():
     limits = EventLimits()
     assert limits.payload + limits.key + limits.biz_key + limits.headers < 1_048_588
 
 
-def test_a_declared_retry_policy_is_kept(event_types: EventTypeRegistry):
+def test_declared_retry_policy_is_kept(event_types: EventTypeRegistry):
     policy = RetryPolicy(first=timedelta(seconds=3))
     assert event_types.declare("orders.paid", retry=policy).retry is policy

@@ -37,13 +37,13 @@ def an_envelope() -> Envelope:
     )
 
 
-def test_event_ids_are_uuids_of_version_7_that_grow():
+def test_event_ids_are_increasing_uuids_of_version_7():
     ids = [new_event_id() for _ in range(1000)]
     assert {(i.version, i.variant) for i in ids} == {(7, "specified in RFC 4122")}
     assert all(earlier < later for earlier, later in pairwise(ids))
 
 
-def test_an_event_id_starts_with_the_milliseconds_of_its_making():
+def test_event_id_starts_with_the_milliseconds_of_creation():
     before = time.time_ns() // 1_000_000
     made = new_event_id().int >> 80
     assert before <= made <= time.time_ns() // 1_000_000
@@ -53,7 +53,7 @@ def test_events_of_the_same_content_are_different_events():
     assert Event(type="t", payload=1).id != Event(type="t", payload=1).id
 
 
-def test_an_event_and_its_default_headers_cannot_be_changed():
+def test_event_and_its_default_headers_are_immutable():
     event = Event(type="t")
     with pytest.raises(FrozenInstanceError):
         event.key = "other"
@@ -61,7 +61,7 @@ def test_an_event_and_its_default_headers_cannot_be_changed():
         event.headers["tenant"] = "north"
 
 
-def test_an_opened_envelope_is_the_event_with_its_decoded_payload():
+def test_opened_envelope_is_the_event_with_decoded_payload():
     envelope = an_envelope()
     event = envelope.opened({"total": 3})
     assert event.payload == {"total": 3}
@@ -69,7 +69,7 @@ def test_an_opened_envelope_is_the_event_with_its_decoded_payload():
         assert getattr(event, name) == getattr(envelope, name), name
 
 
-def test_an_evolved_envelope_differs_in_what_was_named_and_nothing_else():
+def test_evolved_envelope_differs_in_the_named_fields_only():
     envelope = an_envelope()
     evolved = envelope.evolve(key="customer-2")
     assert evolved.key == "customer-2"
@@ -79,20 +79,20 @@ def test_an_evolved_envelope_differs_in_what_was_named_and_nothing_else():
 @pytest.mark.parametrize(
     ("kind", "name"), [(TxKind.COMMIT, "eu.orders.commit"), (TxKind.ROLLBACK, "eu.orders.rollback")]
 )
-def test_a_topic_is_named_by_prefix_logical_name_and_kind(kind: TxKind, name: str):
+def test_topic_name_is_prefix_logical_name_and_kind(kind: TxKind, name: str):
     assert physical_topic("eu.", "orders", kind) == name
 
 
 @given(KEYS, st.integers(min_value=1, max_value=32_768))
-def test_a_key_has_one_shard_whatever_the_event(key: str, shards: int):
+def test_key_has_one_shard_whatever_the_event(key: str, shards: int):
     shard = shard_of(key, new_event_id(), shards)
     assert 0 <= shard < shards
     assert shard == shard_of(key, new_event_id(), shards)
 
 
-def test_the_shard_of_a_key_is_the_same_in_every_release():
+def test_shard_of_a_key_is_the_same_in_every_release():
     # Rows of earlier releases wait in these shards: a change would break the order of their keys.
-    # The check value of CRC-32 (ISO 3309), and its value of nothing.
+    # The check value of CRC-32 (ISO 3309), and its value of the empty text.
     assert shard_of("123456789", new_event_id(), 2**32) == 0xCBF43926
     assert shard_of("", new_event_id(), 2**32) == 0
     known = {"customer-1": 61, "0b8d4c7e-6f0a-7cc3-98c4-dc0c0c07398f": 54, "šŧøçk": 24}
@@ -106,7 +106,7 @@ def test_events_without_a_key_spread_over_all_shards():
 
 
 @given(st.text(st.characters()), st.integers(min_value=1, max_value=50))
-def test_a_storable_text_fits_any_database_within_its_limit(text: str, limit: int):
+def test_storable_text_fits_any_database_within_its_limit(text: str, limit: int):
     stored = storable(text, limit)
     assert len(stored) <= limit
     assert "\x00" not in stored
@@ -114,5 +114,5 @@ def test_a_storable_text_fits_any_database_within_its_limit(text: str, limit: in
 
 
 @given(KEYS.filter(lambda text: "\x00" not in text))
-def test_a_harmless_text_is_storable_as_it_is(text: str):
+def test_harmless_text_is_storable_unchanged(text: str):
     assert storable(text, len(text)) == text

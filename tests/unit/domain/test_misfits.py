@@ -1,4 +1,4 @@
-"""What is said of a payload that does not fit its type has nothing of the payload in it."""
+"""The error of a payload that does not fit its type contains no part of the payload."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def _refusal(payload: Any) -> str:
         ({"count": -4111}, "payload.count: assertion_error, whose text is left out"),
     ],
 )
-def test_a_refusal_names_the_place_and_the_kind_only(wrong: dict[str, Any], said: str) -> None:
+def test_refusal_names_the_place_and_the_kind_only(wrong: dict[str, Any], said: str) -> None:
     text = _refusal(FITS | wrong)
     assert said in text
     assert "4111" not in text
 
 
-def test_an_error_of_a_handlers_own_models_is_reduced_to_their_fields() -> None:
+def test_error_of_a_handler_model_is_reduced_to_its_fields() -> None:
     with pytest.raises(ValidationError) as raised:
         Card.model_validate({"kind": "card", "number": SECRET, SECRET: SECRET})
     assert reason_of(raised.value) == (
@@ -128,20 +128,20 @@ class Masked(BaseModel):
         (object(), "Unable to serialize unknown type: <class 'object'>"),
     ],
 )
-def test_an_error_of_writing_a_model_names_no_value(value: Any, said: str) -> None:
+def test_serialization_error_names_no_value(value: Any, said: str) -> None:
     with pytest.raises(PydanticSerializationError) as raised:
         Masked(iban=value).model_dump_json()
     assert reason_of(raised.value) == f"PydanticSerializationError: {said}"
 
 
-def test_a_warning_of_pydantic_that_is_an_error_quotes_no_value() -> None:
+def test_pydantic_warning_that_is_an_error_quotes_no_value() -> None:
     with pytest.raises(PydanticSerializationError, match="4111") as raised:
         Card.model_construct(kind="card", number="4111").model_dump_json(warnings="error")
     assert "4111" not in reason_of(raised.value)
 
 
 @pytest.mark.parametrize("key", [SECRET, 41111111])
-def test_an_error_of_another_type_names_no_keys(key: str | int) -> None:
+def test_error_of_another_type_names_no_keys(key: str | int) -> None:
     with pytest.raises(ValidationError) as raised:
         TypeAdapter(dict[str | int, list[int]]).validate_python({key: [1, SECRET]})
     reason = reason_of(raised.value)
@@ -179,7 +179,7 @@ DECLARED = {
     "pattern",
     "whole_digits",
 }
-"""What pydantic's messages have from the type."""
+"""The parts of pydantic's messages that come from the type."""
 COUNTED = {"actual_length"}
 PARSERS = {
     "date_from_datetime_parsing",
@@ -195,7 +195,7 @@ PARSERS = {
 """Kinds whose `error` is one of a parser's own phrases."""
 
 
-def test_pydantics_messages_that_are_shown_have_only_what_a_type_declares() -> None:
+def test_shown_pydantic_messages_contain_declared_names_only() -> None:
     shown = []
     for each in list_all_errors():
         names = {name for _, name, _, _ in Formatter().parse(each["message_template_python"])}
@@ -241,7 +241,7 @@ def failing_rows() -> Iterator[int]:
         (dict[str, int], FailingMapping, "mapping_type"),
     ],
 )
-def test_what_the_code_of_a_payload_raises_is_left_out(type_, make, kind) -> None:
+def test_errors_raised_by_payload_code_are_left_out(type_, make, kind) -> None:
     with pytest.raises(PayloadRefused, match=f"{kind}, whose text is left out") as refused:
         encode_payload(TypeAdapter(type_), make(), 1000)
     assert SECRET not in reason_of(refused.value)
@@ -253,7 +253,7 @@ def test_what_the_code_of_a_payload_raises_is_left_out(type_, make, kind) -> Non
         optional={"count": st.one_of(values, st.just(-1))},
     )
 )
-def test_no_payload_is_quoted_whatever_does_not_fit(payload: dict[str, Any]) -> None:
+def test_no_payload_is_quoted_in_any_refusal(payload: dict[str, Any]) -> None:
     said = []
     try:
         decode_payload(ORDER, json.dumps(payload))

@@ -1,4 +1,4 @@
-"""Payloads: what fits is stored and comes back the same, what does not is refused by its field."""
+"""Payloads: a valid one is read back unchanged; an invalid one is refused by its field."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def refusal(payload: Any, type_: Any = Any) -> PayloadRefused:
 
 
 @given(JSON)
-def test_any_json_comes_back_as_it_was(value: Any):
+def test_any_json_is_read_back_unchanged(value: Any):
     assert decode_payload(ANY, encode_payload(ANY, value, 10**9)) == value
 
 
@@ -107,15 +107,15 @@ def test_any_json_comes_back_as_it_was(value: Any):
         (None, None),
     ],
 )
-def test_a_payload_of_a_declared_type_comes_back_equal(type_: Any, payload: Any):
+def test_payload_of_a_declared_type_is_read_back_equal(type_: Any, payload: Any):
     assert decode_payload(TypeAdapter(type_), encode(payload, type_)) == payload
 
 
-def test_a_model_travels_under_the_names_that_it_is_read_by():
+def test_model_is_written_under_its_aliases():
     assert encode(Payment(orderId=7), Payment) == '{"orderId":7,"extra":{}}'
 
 
-def test_an_undeclared_payload_may_hold_what_json_has_a_usual_form_for():
+def test_undeclared_payload_may_hold_types_with_a_json_form():
     payload = {
         "price": Decimal("1.10"),
         "at": datetime(2024, 1, 2, tzinfo=UTC),
@@ -158,7 +158,7 @@ def test_an_undeclared_payload_may_hold_what_json_has_a_usual_form_for():
         (bytes, b"\xff", "payload"),
     ],
 )
-def test_what_does_not_fit_its_declared_type_is_refused_by_its_field(type_, payload, field):
+def test_payload_that_does_not_fit_is_refused_by_its_field(type_, payload, field):
     assert refusal(payload, type_).field == field
 
 
@@ -177,13 +177,13 @@ def test_what_does_not_fit_its_declared_type_is_refused_by_its_field(type_, payl
         ({"a": {"\ud800"}}, "payload[key][0]", "lone surrogate"),
     ],
 )
-def test_what_json_text_cannot_carry_is_refused_by_its_field(payload, field, problem):
+def test_value_that_json_cannot_carry_is_refused_by_its_field(payload, field, problem):
     error = refusal(payload)
     assert error.field == field
     assert problem in error.problem
 
 
-def test_a_payload_that_contains_itself_is_refused_where_it_does():
+def test_payload_that_contains_itself_is_refused_by_its_field():
     inner: dict[str, Any] = {}
     inner["again"] = [inner]
     error = refusal({"a": inner})
@@ -192,7 +192,7 @@ def test_a_payload_that_contains_itself_is_refused_where_it_does():
 
 
 @pytest.mark.parametrize("levels", [150, 190, 200, 201, 210, 250, 300, 1000, 100_000])
-def test_a_deeply_nested_payload_is_refused_or_can_be_read_again(levels: int):
+def test_deeply_nested_payload_is_refused_or_can_be_read_again(levels: int):
     payload: list[Any] = []
     for _ in range(levels):
         payload = [payload]
@@ -206,20 +206,20 @@ def test_a_deeply_nested_payload_is_refused_or_can_be_read_again(levels: int):
         assert json.dumps(decode_payload(ANY, text)) == json.dumps(payload)
 
 
-def test_a_backslash_before_u0000_is_text_like_any_other():
+def test_backslash_before_u0000_is_ordinary_text():
     text = r"C:\u0000 \\u0000"
     assert decode_payload(ANY, encode({text: text})) == {text: text}
     assert refusal({"a": text + "\x00"}).field == "payload[key]"
 
 
-def test_the_size_counts_bytes_not_characters():
+def test_size_counts_bytes_not_characters():
     adapter = TypeAdapter(str)
     assert encode_payload(adapter, "š" * 10, 22)
     with pytest.raises(TooLarge, match="22 bytes as JSON, the limit is 21"):
         encode_payload(adapter, "š" * 10, 21)
 
 
-def test_a_refusal_says_nothing_of_the_values_that_it_refuses():
+def test_refusal_contains_no_refused_value():
     secret = "4111-1111-1111-1111"
     for payload, type_ in [
         (Line("milk", Decimal(1), secret), Line),
@@ -244,7 +244,7 @@ class Shown(BaseModel):
 
 
 @pytest.mark.parametrize("secret", [SecretStr("DE4111"), SecretBytes(b"DE4111"), Secret[int](4111)])
-def test_a_secret_that_pydantic_would_mask_is_refused(secret: Any):
+def test_secret_that_pydantic_would_mask_is_refused(secret: Any):
     for payload, type_, field in [
         (Masked.model_construct(iban=secret), Masked, "payload.iban"),
         ([Masked.model_construct(iban=secret)], list[Masked], "payload[0].iban"),
@@ -257,7 +257,8 @@ def test_a_secret_that_pydantic_would_mask_is_refused(secret: Any):
         assert "4111" not in str(error)
 
 
-def test_a_secret_with_a_serializer_of_its_own_is_written_and_asterisks_are_text():
+def test_secret_with_its_own_serializer_is_written():
+    """Asterisks are ordinary text."""
     assert encode(Shown(iban=SecretStr("DE4111")), Shown) == '{"iban":"DE4111"}'
     assert encode({"a": "**********"}) == '{"a":"**********"}'
 
@@ -272,7 +273,7 @@ def test_a_secret_with_a_serializer_of_its_own_is_written_and_asterisks_are_text
         (Payment(orderId=1, extra={"a": {None: 1, "None": 2}}), Payment, "payload.extra[key]"),
     ],
 )
-def test_keys_of_which_json_would_lose_one_are_refused(payload, type_, field):
+def test_keys_that_json_would_merge_are_refused(payload, type_, field):
     error = refusal(payload, type_)
     assert error.field == field
     assert "keys that are the same in JSON" in error.problem
@@ -287,7 +288,7 @@ class Uncomparable(BaseModel):
     __hash__ = None  # type: ignore[assignment]
 
 
-def test_a_payload_that_cannot_be_compared_is_written():
+def test_payload_that_cannot_be_compared_is_written():
     assert encode(Uncomparable(id=1), Uncomparable) == '{"id":1}'
     assert encode({Decimal(1): "a", 1.5: "b", "c": Uncomparable(id=1)})
 
@@ -353,7 +354,7 @@ WRONG: list[Callable[[], Any]] = [
     itself,
     lambda: FailsToShow.model_construct(iban=4111),
 ]
-"""What cannot be written, with a value of the customer's in it, or raised of it."""
+"""Payloads that cannot be written, with a customer's value in them or in the error they raise."""
 HOLDERS: list[tuple[Any, Callable[[Any], Any]]] = [
     (Any, lambda wrong: wrong),
     (Any, lambda wrong: {SECRET: wrong}),
@@ -368,7 +369,7 @@ HOLDERS: list[tuple[Any, Callable[[Any], Any]]] = [
 
 @pytest.mark.parametrize(("type_", "holder"), HOLDERS)
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_refusal_has_neither_keys_nor_values_nor_what_is_raised_of_them(wrong, type_, holder):
+def test_refusal_has_no_keys_values_or_errors_of_the_payload(wrong, type_, holder):
     error = refusal(holder(wrong()), type_)
     logged = "".join(traceback.format_exception(loggable(error)))
     for text in (str(error), repr(error), error.field, error.problem, reason_of(error), logged):
@@ -376,6 +377,6 @@ def test_a_refusal_has_neither_keys_nor_values_nor_what_is_raised_of_them(wrong,
 
 
 @pytest.mark.parametrize("text", ["", "{", "nul", '{"a":NaN}', "[" * 300 + "]" * 300, "\ufeff1"])
-def test_a_stored_text_that_is_no_json_is_refused_when_read(text: str):
+def test_stored_text_that_is_not_json_is_refused_when_read(text: str):
     with pytest.raises(PayloadRefused):
         decode_payload(TypeAdapter(dict[str, int]), text)

@@ -1,4 +1,4 @@
-"""Whatever part of a database error another error quotes, no value of a row is left in its text."""
+"""Whatever part of a database error another error quotes, its text contains no value of a row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOWN = "duplicate key (SQLSTATE 23505, constraint pay_pkey)"
 
 
 class UniqueViolation(Exception):
-    """As asyncpg has them: fields, and a text that has all of them."""
+    """An error of asyncpg's form: fields, and a text that contains all of them."""
 
     __module__ = "asyncpg.exceptions"
     sqlstate = "23505"
@@ -87,7 +87,7 @@ def quoting(text: str, cause: BaseException) -> Exception:
 
 
 def leaked(text: str, longest: int = 2) -> list[str]:
-    """Return what a text has of the value, in pieces of one character more than may be left."""
+    """Return the pieces of the value in a text that are one character longer than permitted."""
     size = longest + 1
     pieces = (VALUE[i : i + size] for i in range(len(VALUE) - size + 1))
     return [piece for piece in pieces if piece in text]
@@ -98,13 +98,13 @@ def said_of(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize("make", QUOTED)
-def test_a_quote_that_is_cut_off_anywhere_has_no_value(make: Callable[[str], Exception]) -> None:
+def test_truncated_quote_contains_no_value(make: Callable[[str], Exception]) -> None:
     cause = make(VALUE)
     for end in range(len(str(cause)) + 1):
         assert not leaked(reason_of(quoting(str(cause)[:end], cause))), end
 
 
-def test_of_a_quote_that_is_cut_off_the_reason_is_left() -> None:
+def test_truncated_quote_keeps_the_reason() -> None:
     cause = of_statement(VALUE)
     assert reason_of(quoting(str(cause)[:100], cause)) == f"RuntimeError: cannot store: {SHOWN}..."
     twice = f"{str(cause)[:100]} and {cause}"
@@ -120,13 +120,13 @@ def test_of_a_quote_that_is_cut_off_the_reason_is_left() -> None:
         f"[parameters: {{'card': '{VALUE}",
     ],
 )
-def test_a_line_of_an_error_or_a_part_of_one_is_left_out(text: str) -> None:
+def test_line_of_an_error_or_a_part_of_one_is_left_out(text: str) -> None:
     assert not leaked(said_of(quoting(text, of_statement(VALUE))))
 
 
 @pytest.mark.parametrize("text", [lambda e: e.json(), lambda e: str(e.errors())])
 @pytest.mark.parametrize("end", [60, 120, 180, None])
-def test_what_pydantic_tells_as_json_or_as_a_list_is_left_out(text, end) -> None:
+def test_pydantic_errors_as_json_or_list_are_left_out(text, end) -> None:
     cause = of_model(VALUE)
     assert isinstance(cause, ValidationError)
     assert not leaked(said_of(quoting(text(cause)[:end], cause)))
@@ -144,7 +144,7 @@ surroundings = st.text(st.characters(exclude_categories=["Lu"]), max_size=6) | s
     st.lists(st.sampled_from(WRITTEN), max_size=3),
     st.data(),
 )
-def test_no_value_is_left_however_a_quote_is_written_and_cut(make, before, after, written, data):
+def test_no_value_is_left_in_any_escaped_and_truncated_quote(make, before, after, written, data):
     cause = make(f"{before}{VALUE}{after}")
     text = str(cause)
     for write in written:
@@ -153,7 +153,7 @@ def test_no_value_is_left_however_a_quote_is_written_and_cut(make, before, after
 
 
 @given(st.sampled_from(QUOTED), st.sampled_from(WRITTEN), st.integers(0, 300), st.integers(0, 60))
-def test_no_words_of_a_value_are_left_of_a_piece_from_anywhere(make, write, start, size) -> None:
+def test_no_part_of_a_value_is_left_in_any_piece_of_a_quote(make, write, start, size) -> None:
     words = f"{VALUE[:7]} {VALUE[7:14]} {VALUE[14:]}"
     cause = make(words)
     piece = write(str(cause))[start : start + size]
@@ -161,25 +161,25 @@ def test_no_words_of_a_value_are_left_of_a_piece_from_anywhere(make, write, star
     assert not leaked(text, longest=10), piece
 
 
-def test_what_may_be_said_and_single_words_stay() -> None:
+def test_permitted_text_and_single_words_stay() -> None:
     order = "01890a5d-ac96-774b-bcce-b302099a8057"
     cause = of_statement(order)
     text = f"order {order} cannot be stored in customer_accounts: duplicate key"
     assert reason_of(quoting(text, cause)) == f"RuntimeError: cannot store: {text}..."
 
 
-def test_an_error_beside_a_misfit_may_say_what_pydantic_says_of_it() -> None:
+def test_error_about_a_misfit_may_quote_permitted_messages() -> None:
     error = quoting("payload.count: Input should be a valid integer", of_model(VALUE))
     assert "payload.count: Input should be a valid integer" in reason_of(error)
 
 
 @given(st.text(max_size=40))
-def test_a_text_beside_no_quoting_error_stays_as_it_is(text: str) -> None:
+def test_text_without_quoted_errors_stays_unchanged(text: str) -> None:
     assert Quotes({}, []).reduced(text) == text
 
 
 @given(st.text(max_size=40), st.lists(st.sampled_from(WRITTEN[:5]), max_size=3))
-def test_a_whole_quote_is_found_however_often_it_is_escaped(value: str, written) -> None:
+def test_whole_quote_is_found_at_any_level_of_escaping(value: str, written) -> None:
     text = quoted = f"<4711 {value} 4711>"
     for write in written:
         text = write(text)

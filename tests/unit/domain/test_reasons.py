@@ -1,4 +1,4 @@
-"""What is told of a database error: nothing that its rows contain, whichever driver raised it."""
+"""The reason of a database error contains no data of rows, whatever driver raised the error."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ CARD = "4111-SECRET"
 
 
 class DatabaseError(Exception):
-    """An application's own, which has the name of PEP 249 and is no driver's."""
+    """An application's own error, which has a name of PEP 249 and does not come from a driver."""
 
 
 class Pg8000Error(Exception):
-    """As pg8000 has them: one dictionary of the protocol's fields."""
+    """An error of pg8000's form: one dictionary of the protocol's fields."""
 
     __module__ = "pg8000.exceptions"
 
 
 class AsyncpgError(Exception):
-    """As asyncpg has them: fields, and a text that has all of them."""
+    """An error of asyncpg's form: fields, and a text that contains all of them."""
 
     __module__ = "asyncpg.exceptions"
     sqlstate: str | None = None
@@ -46,7 +46,7 @@ class AsyncpgError(Exception):
 
 
 class AdaptedError(Exception):
-    """As SQLAlchemy adapts those of asyncpg: the text has all, the fields are in the cause."""
+    """An error as SQLAlchemy adapts those of asyncpg: all in the text, the fields in the cause."""
 
     __module__ = "sqlalchemy.dialects.postgresql.asyncpg"
 
@@ -57,7 +57,7 @@ class MySqlError(Exception):
 
 @pytest.fixture
 def pymysql(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package with the module globals of PEP 249, as it looks to who asks for them."""
+    """A package with the module globals of PEP 249, by which drivers are recognized."""
     package = ModuleType("pymysql")
     package.apilevel = "2.0"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pymysql", package)
@@ -105,7 +105,7 @@ def test_message_sqlstate_and_constraint_are_left(raw):
         (f"ValueError: {CARD}", "38000"),
     ],
 )
-def test_a_primary_message_that_may_quote_a_value_is_left_out(message: str, sqlstate: str):
+def test_primary_message_that_may_quote_a_value_is_left_out(message: str, sqlstate: str):
     error = asyncpg_error(message, sqlstate)
     kept = f"AsyncpgError, whose text is left out (SQLSTATE {sqlstate}, constraint pay_pkey)"
     assert message_of(error) == kept
@@ -114,29 +114,29 @@ def test_a_primary_message_that_may_quote_a_value_is_left_out(message: str, sqls
     assert CARD not in reason_of(quoting)
 
 
-def test_what_a_function_raises_is_left_out_whatever_its_sqlstate():
+def test_error_raised_by_a_function_is_left_out():
     fields = {"C": "23514", "M": f"the card {CARD} is locked", "R": "exec_stmt_raise"}
     assert message_of(Pg8000Error(fields)) == (
         "Pg8000Error, whose text is left out (SQLSTATE 23514)"
     )
 
 
-def test_an_error_of_the_drivers_own_about_data_is_left_out():
+def test_data_error_of_the_driver_itself_is_left_out():
     error = psycopg.DataError(f"date too large (after year 10K): '{CARD}'")
     assert reason_of(wrapped(error)) == "IntegrityError: DataError, whose text is left out"
 
 
 @pytest.mark.usefixtures("pymysql")
-def test_of_a_driver_that_is_not_known_only_the_number_is_left():
+def test_error_of_an_unknown_driver_keeps_its_number_only():
     error = MySqlError(1062, f"Duplicate entry '{CARD}' for key 'pay.PRIMARY'")
     assert message_of(error) == "error 1062 of pymysql.err, whose text is left out"
 
 
-def test_an_application_error_is_shown_whatever_its_name():
+def test_application_error_is_shown_whatever_its_name():
     assert reason_of(DatabaseError("the shelf is empty")) == "DatabaseError: the shelf is empty"
 
 
-def test_a_database_error_without_a_text_spoils_no_other_text():
+def test_database_error_without_text_changes_no_other_text():
     error = ValueError("the order is unknown")
     error.__context__ = psycopg.DatabaseError()
     assert reason_of(error) == "ValueError: the order is unknown"
@@ -151,20 +151,20 @@ def test_sqlite_names_columns_and_no_values():
     assert reason_of(failed.value) == "IntegrityError: UNIQUE constraint failed: pay.card"
 
 
-def test_a_session_that_failed_before_does_not_tell_why():
+def test_error_of_a_failed_session_omits_the_original_error():
     error = PendingRollbackError(
         f"This Session's transaction has been rolled back. Original exception was: Key ({CARD})"
     )
     assert message_of(error) == "This Session's transaction has been rolled back."
 
 
-def test_parameters_that_could_not_be_bound_are_left_out():
+def test_unbindable_parameters_are_left_out():
     error = StatementError("no", "INSERT INTO pay VALUES (:c)", {"c": CARD}, ValueError("no date"))
     assert message_of(error) == "ValueError: no date"
 
 
 @pytest.mark.parametrize("rows", [{"n": CARD}, [{"n": CARD}, {"n": CARD}]], ids=["one", "many"])
-def test_what_python_quotes_of_a_parameter_that_cannot_be_bound_is_left_out(rows) -> None:
+def test_python_error_about_an_unbindable_value_is_left_out(rows) -> None:
     pay = Table("pay", MetaData(), Column("n", Numeric))
     with (
         create_engine("sqlite://").connect() as connection,
@@ -178,13 +178,13 @@ def test_what_python_quotes_of_a_parameter_that_cannot_be_bound_is_left_out(rows
 
 
 @pytest.mark.parametrize("parameters", [(CARD,), [(CARD,)], {"c": CARD}, None, 7])
-def test_parameters_may_be_of_any_form(parameters) -> None:
+def test_parameters_may_have_any_form(parameters) -> None:
     error = StatementError("no", "INSERT", parameters, ValueError(f"{CARD} is no date"))
     is_known = parameters not in (None, 7)
     assert message_of(error) == f"ValueError: {'...' if is_known else CARD} is no date"
 
 
-def test_an_error_of_no_database_is_shown_unchanged():
+def test_error_outside_of_databases_is_shown_unchanged():
     error = ValueError("the shelf is empty")
     assert reason_of(error) == "ValueError: the shelf is empty"
     assert loggable(error) is error
@@ -203,7 +203,7 @@ def misfit() -> ValidationError:
     raise AssertionError
 
 
-def test_of_what_does_not_fit_a_model_places_are_left_and_no_values() -> None:
+def test_model_misfit_keeps_places_and_no_values() -> None:
     error = misfit()
     assert CARD in str(error)
     expected = "Card does not fit: number: int_parsing, kind: literal_error"
@@ -221,7 +221,7 @@ class Unprintable(Exception):
         return str(self.args[0].missing)
 
 
-def test_an_error_without_a_text_has_a_reason_all_the_same() -> None:
+def test_error_without_text_has_a_reason() -> None:
     error = Unprintable("x")
     assert reason_of(error) == "Unprintable: (its text cannot be made: AttributeError)"
     assert loggable(error) is error
@@ -259,7 +259,7 @@ class OddError(Exception):
 
 
 @pytest.mark.parametrize("kind", ["alone", "cause", "context", "group", "own text"])
-def test_a_traceback_has_places_but_no_row_values(kind):
+def test_traceback_has_places_but_no_row_values(kind):
     with pytest.raises(Exception) as raised:  # noqa: PT011  of several kinds
         failing(kind)
     error = raised.value
@@ -272,7 +272,7 @@ def test_a_traceback_has_places_but_no_row_values(kind):
     assert CARD in str(error) or kind == "group", "the error itself stays as it is"
 
 
-def test_what_is_logged_keeps_its_class_and_its_chain():
+def test_logged_error_keeps_its_class_and_its_chain():
     error = OperationalError("SELECT 1", {}, sqlite3.OperationalError("database is locked"))
     error.__cause__ = error.orig
     copy = loggable(error)
@@ -281,7 +281,7 @@ def test_what_is_logged_keeps_its_class_and_its_chain():
     assert str(copy.orig) == "database is locked"
 
 
-def test_errors_that_are_each_others_context_end():
+def test_circular_contexts_of_errors_end():
     one, other = wrapped(pg8000_error()), ValueError("other")
     one.__context__, other.__context__ = other, one
     assert loggable(other).__context__.__context__ is not None  # type: ignore[union-attr]
@@ -307,14 +307,14 @@ class FieldlessDriverError(psycopg.Error):
     ],
     ids=["text", "fields", "orig"],
 )
-def test_an_error_of_a_driver_that_cannot_be_read_has_a_reason(error: Exception) -> None:
+def test_unreadable_driver_error_has_a_reason(error: Exception) -> None:
     reason = reason_of(error)
     assert reason.startswith(type(error).__name__)
     assert CARD not in reason
     assert CARD not in "".join(traceback.format_exception(loggable(error)))
 
 
-def test_a_long_chain_of_errors_is_shortened_and_ends_are_left() -> None:
+def test_long_chain_of_errors_keeps_its_first_and_last() -> None:
     error: Exception = asyncpg_error()
     for n in range(2000):
         following = ValueError(f"error {n}")
@@ -328,7 +328,7 @@ def test_a_long_chain_of_errors_is_shortened_and_ends_are_left() -> None:
 
 
 @pytest.mark.parametrize("written", [repr, json.dumps], ids=["repr", "json"])
-def test_a_database_error_that_is_quoted_with_escapes_is_reduced(written) -> None:
+def test_database_error_quoted_with_escapes_is_reduced(written) -> None:
     cause = AsyncpgError("duplicate key")
     cause.detail = f'Key (O\'Brien "{CARD}" \\ café\n)'
     error = RuntimeError(f"cannot book: {written(str(cause))} {written(cause.detail)}")
@@ -336,7 +336,7 @@ def test_a_database_error_that_is_quoted_with_escapes_is_reduced(written) -> Non
     assert CARD not in reason_of(error)
 
 
-def test_a_database_error_that_is_quoted_in_a_quoted_error_is_reduced() -> None:
+def test_database_error_in_a_doubly_quoted_error_is_reduced() -> None:
     cause = wrapped(asyncpg_error())
     nearer = RuntimeError(f"cannot book: {str(cause)!r}")
     nearer.__cause__ = cause
@@ -352,7 +352,7 @@ class SaysItsCause(Exception):
         return f"{self.args[0]}: {self.__dict__['error']}"
 
 
-def test_an_error_whose_class_adds_the_text_of_another_is_reduced() -> None:
+def test_error_whose_class_adds_a_quoted_text_is_reduced() -> None:
     error = SaysItsCause("cannot book")
     error.error = error.__cause__ = asyncpg_error()  # type: ignore[attr-defined]
     logged = "".join(traceback.format_exception(loggable(error)))
@@ -360,7 +360,7 @@ def test_an_error_whose_class_adds_the_text_of_another_is_reduced() -> None:
     assert f"SaysItsCause: cannot book: {SHOWN}" in logged
 
 
-def test_errors_of_drivers_that_are_each_others_causes_are_reduced() -> None:
+def test_driver_errors_that_cause_each_other_are_reduced() -> None:
     one, other = asyncpg_error(), pg8000_error()
     one.__cause__, other.__cause__ = other, one
     assert reason_of(one) == f"AsyncpgError: {SHOWN}"
@@ -372,7 +372,7 @@ class OrdersFailed(ExceptionGroup[Exception]):
         return super().__new__(cls, f"orders of shop {shop} failed", errors)
 
 
-def test_a_group_keeps_the_name_of_its_class() -> None:
+def test_group_keeps_the_name_of_its_class() -> None:
     error = OrdersFailed([wrapped(asyncpg_error()), KeyError("k")], 7)
     logged = "".join(traceback.format_exception(loggable(error)))
     assert "OrdersFailed: orders of shop 7 failed (2 sub-exceptions)" in logged
@@ -383,7 +383,7 @@ class WithoutLinks(Exception):
     __cause__ = property(lambda _: None)  # type: ignore[assignment]
 
 
-def test_an_error_that_cannot_be_linked_is_logged() -> None:
+def test_error_that_cannot_be_linked_is_logged() -> None:
     error = wrapped(asyncpg_error())
     error.__context__ = WithoutLinks("x")
     assert "WithoutLinks: x" in "".join(traceback.format_exception(loggable(error)))
@@ -393,7 +393,7 @@ WITHOUT_DATABASE = {"brokers", "embedded"}
 
 
 def raw_tracebacks(module: Path) -> list[str]:
-    """Where a module logs an error as it is, with all that its chain says."""
+    """Return where a module logs an error unreduced, with all texts of its chain."""
     found = []
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -406,7 +406,7 @@ def raw_tracebacks(module: Path) -> list[str]:
     return found
 
 
-def test_no_module_logs_an_error_that_is_not_reduced():
+def test_every_module_logs_reduced_errors_only():
     root = Path(shieldtx.__file__).parent
     modules = [
         m for m in root.rglob("*.py") if m.relative_to(root).parts[0] not in WITHOUT_DATABASE

@@ -1,4 +1,4 @@
-"""When a retry policy lets the next attempt be, for any policy."""
+"""The delays of any retry policy."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def policies(draw: st.DrawFn, jitter: st.SearchStrategy[float] = JITTERS) -> Ret
 
 
 @given(policies(), ATTEMPTS)
-def test_no_wait_is_negative_or_longer_than_the_longest(policy: RetryPolicy, attempts: int):
+def test_delay_is_never_negative_or_above_the_longest(policy: RetryPolicy, attempts: int):
     delay = policy.delay_after(attempts)
     assert timedelta(0) <= delay <= policy.longest
 
 
 @given(policies(st.just(0.0)), st.integers(min_value=1, max_value=2000))
-def test_the_wait_never_shrinks_from_one_attempt_to_the_next(policy: RetryPolicy, attempts: int):
+def test_delay_never_shrinks_from_one_attempt_to_the_next(policy: RetryPolicy, attempts: int):
     assert policy.delay_after(attempts) <= policy.delay_after(attempts + 1)
 
 
 @given(policies(), ATTEMPTS)
-def test_jitter_takes_off_no_more_than_its_share(policy: RetryPolicy, attempts: int):
+def test_jitter_subtracts_no_more_than_its_share(policy: RetryPolicy, attempts: int):
     whole = RetryPolicy(
         max_attempts=policy.max_attempts,
         first=policy.first,
@@ -54,18 +54,18 @@ def test_jitter_takes_off_no_more_than_its_share(policy: RetryPolicy, attempts: 
 
 
 @given(st.integers(min_value=1, max_value=50), ATTEMPTS)
-def test_the_attempts_end_exactly_at_their_maximum(most: int, attempts: int):
+def test_attempts_end_exactly_at_their_maximum(most: int, attempts: int):
     policy = RetryPolicy(max_attempts=most)
     assert (policy.delay_after(attempts) is None) == (attempts >= most)
 
 
-def test_the_wait_doubles_from_the_first_to_the_longest():
+def test_delay_doubles_from_the_first_to_the_longest():
     policy = RetryPolicy(first=timedelta(seconds=1), longest=timedelta(seconds=10), jitter=0)
     waits = [policy.delay_after(attempts).total_seconds() for attempts in range(1, 8)]
     assert waits == [1, 2, 4, 8, 10, 10, 10]
 
 
-def test_a_slow_growth_reaches_the_longest_wait_too():
+def test_slow_growth_reaches_the_longest_delay_too():
     policy = RetryPolicy(
         max_attempts=10**6,
         first=timedelta(seconds=1),
@@ -76,7 +76,7 @@ def test_a_slow_growth_reaches_the_longest_wait_too():
     assert policy.delay_after(10**5) == timedelta(minutes=10)
 
 
-def test_jitter_spreads_the_waits_of_rows_that_failed_together():
+def test_jitter_spreads_the_delays_of_rows_that_failed_together():
     policy = RetryPolicy(first=timedelta(minutes=1), jitter=0.5)
     assert len({policy.delay_after(1) for _ in range(50)}) > 40
 
@@ -110,23 +110,23 @@ def test_errors_to_give_up_on_end_the_attempts_at_once(given_up_on, error, ends)
         ({"ladder": (timedelta(seconds=-1),)}, "ladder must not hold a negative wait"),
     ],
 )
-def test_a_policy_that_cannot_work_is_refused_with_its_problem(settings, problem):
+def test_impossible_policy_is_refused_with_its_problem(settings, problem):
     with pytest.raises(ConfigurationError, match=f"retry policy: {problem}"):
         RetryPolicy(**settings)
 
 
-def test_the_longest_possible_wait_does_not_overflow():
+def test_longest_possible_delay_does_not_overflow():
     policy = RetryPolicy(first=timedelta.max, longest=timedelta.max, jitter=0)
     assert policy.delay_after(5) == timedelta.max
 
 
 def waits_of(policy: RetryPolicy) -> list[timedelta]:
-    """All waits of a policy, from the first to the one before the last attempt."""
+    """Return all delays of a policy, from the first to the one before the last attempt."""
     delays = [policy.delay_after(attempts) for attempts in range(1, policy.max_attempts)]
     return [delay for delay in delays if delay is not None]
 
 
-def test_the_ladder_of_rocketmqs_consumers_takes_four_hours_and_three_quarters():
+def test_rocketmq_levels_take_four_hours_and_three_quarters():
     policy = RetryPolicy.levels(start=3, attempts=16)
     waits = waits_of(policy)
     assert waits == list(LEVELS[2:])
@@ -137,17 +137,17 @@ def test_the_ladder_of_rocketmqs_consumers_takes_four_hours_and_three_quarters()
     assert RetryPolicy.levels() == policy
 
 
-def test_a_ladder_may_start_on_any_level_and_stays_on_the_last():
+def test_levels_may_start_anywhere_and_stay_on_the_last():
     waits = waits_of(RetryPolicy.levels(start=17, attempts=4))
     assert [wait.total_seconds() / 3600 for wait in waits] == [1, 2, 2, 2]
     assert waits_of(RetryPolicy.levels(start=1, attempts=2)) == list(LEVELS[:2])
 
 
-def test_a_ladder_of_no_further_attempts_gives_up_at_once():
+def test_levels_without_further_attempts_give_up_at_once():
     assert RetryPolicy.levels(attempts=0).delay_after(1) is None
 
 
-def test_jitter_and_errors_to_give_up_on_are_a_ladders_too():
+def test_levels_have_jitter_and_errors_to_give_up_on():
     policy = RetryPolicy.levels(jitter=0.5, give_up_on=(KeyError,))
     assert LEVELS[2] / 2 <= policy.delay_after(1) <= LEVELS[2]
     assert len({policy.delay_after(1) for _ in range(50)}) > 40
@@ -156,6 +156,6 @@ def test_jitter_and_errors_to_give_up_on_are_a_ladders_too():
 
 
 @pytest.mark.parametrize("asked", [{"start": 0}, {"start": 19}, {"attempts": -1}])
-def test_a_ladder_that_is_not_there_is_refused(asked):
+def test_unknown_level_is_refused(asked):
     with pytest.raises(ConfigurationError, match="start must be 1 to 18"):
         RetryPolicy.levels(**asked)

@@ -27,11 +27,11 @@ def sampler(clock: Clock) -> Sampler:
     return Sampler(every=1.0, clock=clock)
 
 
-def test_the_first_sample_is_due_at_once(sampler: Sampler) -> None:
+def test_first_sample_is_due_at_once(sampler: Sampler) -> None:
     assert sampler.is_due()
 
 
-def test_a_quick_sample_is_due_again_after_the_interval(sampler: Sampler, clock: Clock) -> None:
+def test_quick_sample_is_due_again_after_the_interval(sampler: Sampler, clock: Clock) -> None:
     sampler.record(took=0.01)
     clock.now = 0.99
     assert not sampler.is_due()
@@ -39,7 +39,7 @@ def test_a_quick_sample_is_due_again_after_the_interval(sampler: Sampler, clock:
     assert sampler.is_due()
 
 
-def test_a_slow_sample_takes_no_more_than_its_share(sampler: Sampler, clock: Clock) -> None:
+def test_slow_sample_takes_no_more_than_its_share(sampler: Sampler, clock: Clock) -> None:
     sampler.record(took=2.0)
     clock.now = 2.0 * SHARE - 0.1
     assert not sampler.is_due()
@@ -48,13 +48,13 @@ def test_a_slow_sample_takes_no_more_than_its_share(sampler: Sampler, clock: Clo
     assert sampler.is_due()
 
 
-def test_the_interval_can_be_overridden(sampler: Sampler) -> None:
+def test_interval_can_be_overridden(sampler: Sampler) -> None:
     sampler.record(took=0.0)
     assert sampler.is_due(every=0.0)
     assert not sampler.is_due()
 
 
-def test_a_sample_in_progress_is_not_due(sampler: Sampler, clock: Clock) -> None:
+def test_sample_in_progress_is_not_due(sampler: Sampler, clock: Clock) -> None:
     sampler.record(took=2.0)
     clock.now = 100.0
     sampler.postpone()

@@ -1,4 +1,4 @@
-"""When an event is due: a delay, a time or a level, and what cannot be one of them."""
+"""The due time of an event: a delay, a time or a level; other values are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DOCUMENTED = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
 
 
-def test_the_levels_are_those_that_rocketmq_comes_with() -> None:
+def test_levels_are_those_of_rocketmq() -> None:
     units = {"s": "seconds", "m": "minutes", "h": "hours"}
     assert list(LEVELS) == [
         timedelta(**{units[word[-1]]: int(word[:-1])}) for word in DOCUMENTED.split()
@@ -39,7 +39,7 @@ def test_the_levels_are_those_that_rocketmq_comes_with() -> None:
         ({"level": 18}, Due(delay=timedelta(hours=2))),
     ],
 )
-def test_one_of_the_three_chooses_when_an_event_is_due(given, when) -> None:
+def test_delay_time_or_level_chooses_the_due_time(given, when) -> None:
     assert due(**given) == when
 
 
@@ -69,30 +69,30 @@ def test_one_of_the_three_chooses_when_an_event_is_due(given, when) -> None:
         ({"delay": LATEST - datetime.now(UTC) + HOUR}, "delay", "too far"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(given, field, problem) -> None:
+def test_invalid_due_time_is_refused_by_name(given, field, problem) -> None:
     with pytest.raises(EventRefused, match=problem) as caught:
         due(**given)
     assert caught.value.field == field
 
 
 @given(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=365 * 100)))
-def test_any_delay_of_a_century_can_be(delay: timedelta) -> None:
+def test_any_delay_up_to_a_century_is_valid(delay: timedelta) -> None:
     assert due(delay=delay) == Due(delay=delay)
 
 
 PAGE = (ROOT / "docs" / "how-to" / "delayed-events.md").read_text()
 
 
-def test_the_page_has_the_levels_that_there_are() -> None:
+def test_page_lists_the_existing_levels() -> None:
     (row,) = re.findall(r"^\| delay \| (.*) \|$", PAGE, re.MULTILINE)
     assert row.split(" | ") == DOCUMENTED.split()
 
 
-def test_the_page_explains_every_result_and_no_other() -> None:
+def test_page_explains_every_result_and_no_other() -> None:
     explained = re.findall(r"^\| `([a-z ]+)` \|", PAGE, re.MULTILINE)
     assert explained == [result.value for result in ChangeResult]
 
 
 @pytest.mark.parametrize("at", [EARLIEST, LATEST])
-def test_a_day_from_each_end_of_the_calendar_can_be(at: datetime) -> None:
+def test_first_and_last_days_of_the_calendar_are_valid(at: datetime) -> None:
     assert due(at=at) == Due(at=at)

@@ -1,4 +1,4 @@
-"""Statements that end a transaction or move savepoints are known, whoever writes them and how."""
+"""Statements that end a transaction or move savepoints are recognized in any notation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from shieldtx.domain.sql import (
         "SELECT $a$ ; $a$; COMMIT",
     ],
 )
-def test_an_end_of_the_transaction_is_known(statement: str) -> None:
+def test_end_of_the_transaction_is_recognized(statement: str) -> None:
     assert ends_transaction(statement)
     assert savepoints_in(statement) == ()
 
@@ -49,7 +49,7 @@ def test_an_end_of_the_transaction_is_known(statement: str) -> None:
         ('ROLLBACK TO "mine";', "mine"),
     ],
 )
-def test_a_savepoint_is_known_by_its_name_and_ends_nothing(statement: str, name: str) -> None:
+def test_savepoint_is_recognized_by_its_name(statement: str, name: str) -> None:
     assert savepoints_in(statement) == (name,)
     assert not ends_transaction(statement)
 
@@ -90,11 +90,11 @@ def test_other_statements_are_neither(statement: str) -> None:
         ("SELECT 1" + " " * 3_000 + "; SELECT 2", ("SELECT 1", "SELECT 2")),
     ],
 )
-def test_a_text_is_split_into_its_statements(text: str, statements: tuple[str, ...]) -> None:
+def test_text_is_split_into_its_statements(text: str, statements: tuple[str, ...]) -> None:
     assert statements_in(text) == statements
 
 
-def test_the_savepoints_of_several_statements_are_told_in_their_order() -> None:
+def test_savepoints_of_several_statements_are_in_order() -> None:
     text = 'INSERT INTO a VALUES (1); SAVEPOINT "B"; DELETE FROM a; ROLLBACK TO c'
     assert savepoints_in(text) == ("B", "c")
 
@@ -112,7 +112,7 @@ def test_the_savepoints_of_several_statements_are_told_in_their_order() -> None:
     ],
     ids=range(7),
 )
-def test_no_text_takes_longer_than_its_length(text: str) -> None:
+def test_time_for_a_text_is_linear_in_its_length(text: str) -> None:
     began = time.process_time()
     ends_transaction(text)
     savepoints_in(text)

@@ -1,4 +1,4 @@
-"""The two lifecycles, spelt out a second time by hand."""
+"""The two lifecycles, written a second time by hand."""
 
 from __future__ import annotations
 
@@ -48,42 +48,40 @@ BOTH = pytest.mark.parametrize(
 
 
 @BOTH
-def test_the_arrows_are_those_of_the_design_and_no_others(lifecycle, arrows, statuses):
+def test_transitions_are_those_of_the_design_and_no_others(lifecycle, arrows, statuses):
     drawn = [(t.source, t.target) for t in lifecycle.transitions]
     assert set(drawn) == arrows
     assert len(drawn) == len(arrows), "an arrow is drawn twice"
 
 
 @BOTH
-def test_allows_answers_for_every_pair_as_the_arrows_do(lifecycle, arrows, statuses):
+def test_allows_agrees_with_the_transitions_for_every_pair(lifecycle, arrows, statuses):
     for source, target in itertools.product([None, *statuses], statuses):
         assert lifecycle.allows(source, target) == ((source, target) in arrows)
 
 
 @BOTH
-def test_every_state_is_reached_and_every_member_of_the_enum_is_a_state(
-    lifecycle, arrows, statuses
-):
+def test_every_state_is_reached_and_every_enum_member_is_one(lifecycle, arrows, statuses):
     assert set(lifecycle.states) == set(statuses)
     assert {target for _, target in arrows} == set(statuses)
 
 
 @BOTH
-def test_the_guard_of_an_update_names_the_sources_of_its_target(lifecycle, arrows, statuses):
+def test_guard_of_an_update_names_the_sources_of_its_target(lifecycle, arrows, statuses):
     for target in statuses:
         sources = {source for source, t in arrows if t == target and source is not None}
         if sources:
             assert set(lifecycle.sources_of(target)) == sources
 
 
-def test_no_update_can_bring_a_row_into_a_state_that_rows_are_only_born_in():
+def test_no_update_enters_a_state_of_new_rows_only():
     with pytest.raises(IllegalTransition, match="no outbox row enters HALF"):
         OUTBOX.sources_of(OutboxStatus.HALF)
     with pytest.raises(IllegalTransition, match="no inbox row enters FENCED"):
         INBOX.sources_of(InboxStatus.FENCED)
 
 
-def test_an_update_may_be_meant_for_some_of_the_sources_but_never_for_none():
+def test_update_may_name_some_of_the_sources_but_not_none():
     claimed = (OutboxStatus.PROCESSING,)
     assert OUTBOX.sources_of(OutboxStatus.INIT, among=claimed) == claimed
     with pytest.raises(IllegalTransition, match="no outbox row enters DISCARDED from PROCESSING"):
@@ -104,7 +102,7 @@ def test_only_states_without_a_wait_are_purgeable(lifecycle, arrows, statuses):
 
 
 @BOTH
-def test_the_diagram_has_one_line_for_each_arrow_with_its_cause(lifecycle, arrows, statuses):
+def test_diagram_has_one_line_per_transition_with_its_cause(lifecycle, arrows, statuses):
     first, *lines = lifecycle.mermaid().splitlines()
     assert first == "stateDiagram-v2"
     drawn = [re.fullmatch(r"    (\S+) --> (\w+): (.+)", line) for line in lines]

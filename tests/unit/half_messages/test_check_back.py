@@ -1,4 +1,4 @@
-"""Check-back by itself: what a pass asks, for how long, and what it leaves to others."""
+"""Check-back by itself: the checks of a pass, their time limits, and the checks left to others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FakeStore:
     gone: set[Any] = field(default_factory=set)
     answers: list[CheckResult] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
-    """How many answers came at a time."""
+    """The number of answers in each write."""
     back: list[DueCheck] = field(default_factory=list)
     old: list[Envelope] = field(default_factory=list)
     token: UUID = field(default_factory=uuid4)
@@ -79,7 +79,7 @@ def check_back(store: FakeStore, checker: Any, **options: Any) -> CheckBack:
     return CheckBack(event_type="orders.placed", store=store, checker=checker, **settings)  # type: ignore[arg-type]
 
 
-def test_a_pass_counts_what_it_heard():
+def test_pass_counts_the_outcomes():
     store = store_of(4)
     outcomes = iter([COMMIT, ROLLBACK, UNKNOWN, COMMIT])
     hints: list[int] = []
@@ -92,7 +92,7 @@ def test_a_pass_counts_what_it_heard():
 @pytest.mark.parametrize(
     "answer", [("1", "DE8937"), "DE8937", {"DE8937": 1}, None, ValueError("DE8937")]
 )
-def test_of_an_answer_that_is_no_outcome_only_the_type_is_told(answer, caplog):
+def test_invalid_answer_is_reported_by_its_type_only(answer, caplog):
     store = store_of(1)
     assert check_back(store, lambda _: answer).run_once().unknown == 1
     reason = store.answers[0].reason
@@ -102,14 +102,14 @@ def test_of_an_answer_that_is_no_outcome_only_the_type_is_told(answer, caplog):
     assert "DE8937" not in reason + caplog.text
 
 
-def test_a_full_batch_is_followed_by_the_next():
+def test_full_batch_is_followed_by_the_next():
     store = store_of(5)
     back = check_back(store, lambda _: ROLLBACK, batch_size=2)
     assert [back.run_once().more for _ in range(3)] == [True, True, False]
     assert len(store.answers) == 5
 
 
-def test_an_answer_that_was_overtaken_is_late():
+def test_answer_for_a_decided_message_counts_as_late():
     store = store_of(2)
     store.gone = {store.due[0].envelope.id}
     hints: list[int] = []
@@ -122,7 +122,7 @@ def test_an_answer_that_was_overtaken_is_late():
     assert hints == [1], "nothing was committed by the second pass"
 
 
-def test_the_answers_of_a_batch_are_written_down_together():
+def test_answers_of_a_batch_are_written_together():
     store = store_of(5)
     check_back(store, lambda _: COMMIT).run_once()
     assert store.written == [5]
@@ -144,7 +144,7 @@ def test_checks_beyond_the_time_of_a_pass_are_released():
 
 
 class Gate:
-    """A checker about some messages hangs until it is opened; about the others it answers."""
+    """A checker that hangs for some messages until it is opened, and answers for the others."""
 
     def __init__(self, *hanging: DueCheck) -> None:
         self.reached = threading.Semaphore(0)
@@ -165,7 +165,7 @@ class Gate:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_an_answer_does_not_wait_for_a_slow_one_of_its_batch(threads: int, eventually: Eventually):
+def test_answer_is_written_without_a_slow_one_of_its_batch(threads: int, eventually: Eventually):
     store = store_of(4)
     with Gate(store.due[3]) as gate, ThreadPoolExecutor(1) as pool:
         passing = pool.submit(check_back(store, gate, threads=threads).run_once)
@@ -176,7 +176,7 @@ def test_an_answer_does_not_wait_for_a_slow_one_of_its_batch(threads: int, event
         assert passing.result(30).committed == 4
 
 
-def test_a_thread_that_hangs_leaves_the_rest_to_the_others():
+def test_hanging_thread_leaves_the_rest_to_the_others():
     store = store_of(9)
     slow = store.due[0]
     with Gate(slow) as gate:
@@ -200,7 +200,7 @@ def test_no_check_is_made_while_all_threads_hang(eventually: Eventually):
     eventually(lambda: back.run_once().committed == 1, "they have come back")
 
 
-def test_no_further_check_is_made_when_answers_cannot_be_written_down():
+def test_no_further_check_is_made_when_answers_are_not_written():
     store = store_of(3)
     store.is_away = True
     asked: list[Envelope] = []
@@ -216,7 +216,7 @@ def test_no_further_check_is_made_when_answers_cannot_be_written_down():
     assert len(asked) == 2
 
 
-def test_an_error_says_no_more_than_nothing():
+def test_error_of_a_checker_counts_as_unknown():
     store = store_of(1)
     back = check_back(store, lambda _: 1 / 0)
     assert back.run_once().unknown == 1
@@ -232,11 +232,11 @@ def test_an_error_says_no_more_than_nothing():
         (CheckSchedule(most=2, interval=60 * SECOND, longest=SECOND), [60, 60]),
     ],
 )
-def test_the_pauses_between_checks_follow_the_plan(plan: CheckSchedule, seconds: list[int]):
+def test_pauses_between_checks_follow_the_schedule(plan: CheckSchedule, seconds: list[int]):
     assert [pause.total_seconds() for pause in plan.pauses()] == seconds
 
 
-def test_parking_raises_the_alarm_for_each(own_log):
+def test_each_parked_message_logs_an_error(own_log):
     store = store_of(0)
     store.old = [envelope() for _ in range(3)]
     ids = [str(each.id) for each in store.old]

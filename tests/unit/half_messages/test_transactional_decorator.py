@@ -1,4 +1,4 @@
-"""Methods as local transactions: what they declare, and what of their arguments is sent."""
+"""Methods as local transactions: their declarations, and the arguments that become the payload."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def rows(shop: Shop) -> list[Any]:
         return list(connection.execute(select(shop.tables.outbox)))
 
 
-def test_the_named_argument_is_sent_and_its_annotation_is_the_payloads_type(
-    shield: ShieldTx, shop: Shop
-) -> None:
+def test_named_argument_is_sent_with_its_annotation_as_type(shield: ShieldTx, shop: Shop) -> None:
     @shield.transactional("orders.placed", payload="order", key="customer", biz_key="id")
     def place(note: str, order: Order) -> str:
         return note
@@ -41,21 +39,19 @@ def test_the_named_argument_is_sent_and_its_annotation_is_the_payloads_type(
     assert len(rows(shop)) == 1
 
 
-def test_the_payload_may_be_made_of_all_arguments(shield: ShieldTx, shop: Shop) -> None:
+def test_payload_may_be_made_of_all_arguments(shield: ShieldTx, shop: Shop) -> None:
     @shield.transactional(
         "orders.placed", payload=lambda a: {"sum": a["x"] + a["y"]}, key=lambda p: f"k{p['sum']}"
     )
     def place(x: int, y: int = 2) -> None:
-        """Nothing else."""
+        """Do nothing else."""
 
     place(1)
     [row] = rows(shop)
     assert (json.loads(row.payload), row.key) == ({"sum": 3}, "k3")
 
 
-def test_a_key_that_is_not_there_is_refused_before_the_method_runs(
-    shield: ShieldTx, shop: Shop
-) -> None:
+def test_missing_key_is_refused_before_the_method_runs(shield: ShieldTx, shop: Shop) -> None:
     @shield.transactional("orders.placed", payload="order", key="nothing")
     def place(order: Order) -> None:
         pytest.fail("the local transaction was run")
@@ -65,30 +61,30 @@ def test_a_key_that_is_not_there_is_refused_before_the_method_runs(
     assert rows(shop) == []
 
 
-def test_a_type_is_declared_once(shield: ShieldTx) -> None:
+def test_second_declaration_of_a_type_is_refused(shield: ShieldTx) -> None:
     @shield.transactional("orders.placed", payload="order")
     def place(order: Order) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     @shield.transactional("orders.placed", payload="order")
     def place_again(order: Order) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     with pytest.raises(ConfigurationError, match="declared already"):
 
         @shield.transactional("orders.placed", payload="order", topic="other")
         def place_elsewhere(order: Order) -> None:
-            """Nothing."""
+            """Do nothing."""
 
 
-def test_an_annotation_that_cannot_be_resolved_asks_for_the_payloads_type(
+def test_unresolvable_annotation_asks_for_the_payload_type(
     shield: ShieldTx,
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"annotation of 'order' .*place.*payload_type="):
 
         @shield.transactional("orders.placed", payload="order")
         def place(order: Unheard) -> None:  # type: ignore[name-defined]  # noqa: F821
-            """Nothing."""
+            """Do nothing."""
 
 
 def test_blocks_work_on_sqlite_too(shield: ShieldTx, shop: Shop) -> None:

@@ -1,4 +1,4 @@
-"""Hooks by themselves: order, what they are given, and what becomes of their errors."""
+"""Hooks by themselves: their order, their contexts, and the handling of their errors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_registering_returns_the_hook_so_that_it_can_decorate() -> None:
     assert hooks.watch_consuming
 
 
-def test_a_hook_that_cannot_be_called_is_refused_at_once() -> None:
+def test_hook_that_cannot_be_called_is_refused_at_once() -> None:
     async def later(context: SendContext) -> None: ...
 
     for wrong in (later, "print", None):
@@ -76,7 +76,7 @@ def test_a_hook_that_cannot_be_called_is_refused_at_once() -> None:
             Hooks().before_send(wrong)  # type: ignore[type-var]
 
 
-def test_nothing_is_watched_without_registered_hooks() -> None:
+def test_attempts_are_not_watched_without_hooks() -> None:
     hooks = Hooks()
     assert not hooks.has_send_hooks
     assert not hooks.watch_consuming
@@ -85,7 +85,7 @@ def test_nothing_is_watched_without_registered_hooks() -> None:
     assert hooks.watch_consuming
 
 
-def test_hooks_are_called_in_the_order_of_registration_event_by_event() -> None:
+def test_hooks_are_called_in_registration_order_per_event() -> None:
     hooks, calls = Hooks(), []
     hooks.after_send(lambda c: calls.append(("first", c.key)))
     hooks.after_send(lambda c: calls.append(("second", c.key)))
@@ -93,7 +93,7 @@ def test_hooks_are_called_in_the_order_of_registration_event_by_event() -> None:
     assert calls == [("first", "a"), ("second", "a"), ("first", "b"), ("second", "b")]
 
 
-def test_the_outcome_selects_the_after_or_the_error_hook() -> None:
+def test_outcome_selects_the_after_or_the_error_hook() -> None:
     hooks, calls = Hooks(), []
     hooks.after_send(lambda c: calls.append(("after", c.key, c.offset)))
     hooks.on_send_error(lambda c: calls.append(("error", c.key, c.error)))
@@ -102,7 +102,7 @@ def test_the_outcome_selects_the_after_or_the_error_hook() -> None:
     assert calls == [("error", "a", "no such topic"), ("after", "b", 17)]
 
 
-def test_a_context_cannot_be_changed_and_holds_no_payload() -> None:
+def test_context_is_immutable_and_holds_no_payload() -> None:
     hooks, seen = Hooks(), []
     hooks.before_consume(seen.append)
     hooks.consuming([attempt()])
@@ -113,7 +113,7 @@ def test_a_context_cannot_be_changed_and_holds_no_payload() -> None:
     assert "payload" not in {f.name for f in (*fields(SendContext), *fields(ConsumeContext))}
 
 
-def test_an_error_is_logged_once_a_minute_for_each_hook_and_kind(
+def test_error_is_logged_once_a_minute_for_each_hook_and_kind(
     own_log: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()
@@ -134,7 +134,7 @@ def test_an_error_is_logged_once_a_minute_for_each_hook_and_kind(
     assert len(own_log.records) == 3
 
 
-def test_a_hook_is_named_without_what_it_holds(own_log: pytest.LogCaptureFixture) -> None:
+def test_hook_is_named_without_its_bound_values(own_log: pytest.LogCaptureFixture) -> None:
     hooks = Hooks()
 
     def report(token: str, context: SendContext) -> None:
@@ -147,7 +147,7 @@ def test_a_hook_is_named_without_what_it_holds(own_log: pytest.LogCaptureFixture
     assert "s3cr3t" not in str(failed)
 
 
-def test_later_hooks_and_events_do_not_notice_an_error() -> None:
+def test_error_of_a_hook_affects_no_later_hook_or_event() -> None:
     hooks, calls = Hooks(), []
 
     def broken(context: SendContext) -> None:
@@ -159,7 +159,7 @@ def test_later_hooks_and_events_do_not_notice_an_error() -> None:
     assert calls == ["a", "b"]
 
 
-def test_a_watch_takes_the_time_of_each_attempt() -> None:
+def test_watch_takes_the_time_of_each_attempt() -> None:
     clock, took = Clock(), []
     hooks = Hooks()
     hooks.after_consume(lambda c: took.append(c.took))
@@ -175,7 +175,7 @@ def test_a_watch_takes_the_time_of_each_attempt() -> None:
     assert took == [3, 1, (None, "its process died", None)]
 
 
-def test_an_attempt_that_begins_again_is_timed_from_there() -> None:
+def test_attempt_that_begins_again_is_timed_from_there() -> None:
     clock, took = Clock(), []
     hooks = Hooks()
     hooks.after_consume(lambda c: took.append(c.took))

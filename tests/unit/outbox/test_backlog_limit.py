@@ -1,4 +1,4 @@
-"""The gate of the write side: what it knows of a backlog, how it comes by it, what it says."""
+"""The backlog limit of the write side: its samples of a backlog, and its refusals and warnings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT = 5
 
 
 class Outbox:
-    """What waits, and a clock, both set by hand."""
+    """The number of waiting events, and a clock, both set by hand."""
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -46,7 +46,7 @@ def outbox() -> Outbox:
     return outbox
 
 
-def test_below_the_limit_events_are_let_in_and_at_the_limit_refused(outbox: Outbox) -> None:
+def test_events_are_refused_from_the_limit_on(outbox: Outbox) -> None:
     outbox.waiting = LIMIT - 1
     outbox.admit()
     outbox.waiting = LIMIT
@@ -57,7 +57,7 @@ def test_below_the_limit_events_are_let_in_and_at_the_limit_refused(outbox: Outb
     assert (error.topic, error.backlog, error.limit) == ("orders", LIMIT, LIMIT)
 
 
-def test_between_two_looks_nothing_is_counted(outbox: Outbox) -> None:
+def test_backlog_is_not_counted_between_two_samples(outbox: Outbox) -> None:
     for _ in range(100):
         outbox.admit()
         outbox.now += SAMPLE_EVERY / 101
@@ -67,7 +67,7 @@ def test_between_two_looks_nothing_is_counted(outbox: Outbox) -> None:
     assert len(outbox.looks) == 2
 
 
-def test_looks_that_take_long_come_seldom(outbox: Outbox) -> None:
+def test_slow_samples_are_taken_seldom(outbox: Outbox) -> None:
     outbox.took = 0.5
     outbox.admit()
     outbox.now += SHARE * 0.5 - 0.1
@@ -78,7 +78,7 @@ def test_looks_that_take_long_come_seldom(outbox: Outbox) -> None:
     assert len(outbox.looks) == 2
 
 
-def test_a_caller_without_a_connection_goes_by_the_last_look_or_orders_one(outbox: Outbox) -> None:
+def test_caller_without_a_connection_uses_or_requests_a_sample(outbox: Outbox) -> None:
     outbox.waiting = LIMIT
     outbox.admit(connection=None)
     assert not outbox.looks
@@ -102,7 +102,7 @@ def test_types_of_one_topic_may_have_limits_of_their_own(outbox: Outbox) -> None
         outbox.admit("orders")
 
 
-def test_a_warning_comes_once_in_a_while_and_the_event_is_let_in(
+def test_warning_is_throttled_and_the_event_is_accepted(
     outbox: Outbox, own_log: pytest.LogCaptureFixture
 ) -> None:
     outbox.event_types.declare("paid", backlog_limit=LIMIT, on_backlog="warn")
@@ -122,14 +122,14 @@ def test_a_warning_comes_once_in_a_while_and_the_event_is_let_in(
     assert len(own_log.records) == 2
 
 
-def test_a_type_that_ignores_backlogs_is_never_counted(outbox: Outbox) -> None:
+def test_type_that_ignores_backlogs_is_never_counted(outbox: Outbox) -> None:
     outbox.waiting = LIMIT
     outbox.event_types.declare("audit", backlog_limit=LIMIT, on_backlog=OnBacklog.IGNORE)
     outbox.admit("audit")
     assert not outbox.looks
 
 
-def test_the_settings_limit_is_that_of_types_without_one_of_their_own() -> None:
+def test_settings_limit_applies_to_types_without_their_own() -> None:
     event_types = EventTypeRegistry(backlog_limit=7, on_backlog=OnBacklog.WARN)
     assert not event_types.limits_backlogs
     inherited = event_types.declare("a")
@@ -147,21 +147,19 @@ def test_the_settings_limit_is_that_of_types_without_one_of_their_own() -> None:
         ({"on_backlog": "block"}, "on_backlog 'block' must be one of refuse, warn, ignore"),
     ],
 )
-def test_a_limit_that_cannot_work_is_refused_where_it_is_declared(
-    options: dict[str, Any], said: str
-) -> None:
+def test_impossible_limit_is_refused_at_its_declaration(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         EventTypeRegistry().declare("a", **options)
 
 
 class Contended(set[tuple[str, int]]):
-    """Of which another thread takes the last element after every look."""
+    """A set whose last element another thread takes after every test of its length."""
 
     def __len__(self) -> int:
         return 1
 
 
-def test_a_sample_that_another_thread_takes_is_no_error(outbox: Outbox) -> None:
+def test_sample_taken_by_another_thread_is_not_an_error(outbox: Outbox) -> None:
     outbox.gate._wanted = Contended()
     outbox.admit(connection=None)
     outbox.gate.sample_for_others(CONNECTION)

@@ -1,4 +1,4 @@
-"""The decorator: what a method returns becomes an event of the transaction that it was given."""
+"""The decorator: a method's result becomes an event of the transaction of the method."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def only(shop) -> dict[str, Any]:
     return row
 
 
-def test_what_a_method_returns_becomes_the_event_and_goes_to_the_caller_too(shop, shield):
+def test_result_becomes_the_event_and_is_returned_too(shop, shield):
     class Orders:
         @shield.publishes("order.placed", key="household", biz_key="id")
         def place(self, session: Session, number: int) -> Placed:
@@ -66,7 +66,7 @@ def test_what_a_method_returns_becomes_the_event_and_goes_to_the_caller_too(shop
     assert (Orders.place.__name__, Orders.place.__doc__) == ("place", "Place an order.")
 
 
-def test_a_coroutine_method_publishes_when_it_has_been_awaited(shop, shield):
+def test_coroutine_method_publishes_when_awaited(shop, shield):
     @shield.publishes("order.placed", key="id")
     async def place(session: Session, number: int) -> Placed:
         await asyncio.sleep(0)
@@ -82,7 +82,7 @@ def test_a_coroutine_method_publishes_when_it_has_been_awaited(shop, shield):
     assert shop.events() == ["1"]
 
 
-def test_topic_operation_headers_and_delay_are_the_declarations(shop, shield):
+def test_topic_operation_headers_and_delay_are_as_declared(shop, shield):
     @shield.publishes(
         "order.placed",
         topic="orders",
@@ -115,9 +115,7 @@ def test_topic_operation_headers_and_delay_are_the_declarations(shop, shield):
         (None, Placed(id=7), None),
     ],
 )
-def test_a_key_is_a_field_of_the_payload_by_name_or_a_function_of_it(
-    shop, shield, part, payload, key
-):
+def test_key_is_a_payload_field_by_name_or_a_function(shop, shield, part, payload, key):
     @shield.publishes("order.placed", key=part)
     def place(session: Session):
         return payload
@@ -139,7 +137,7 @@ def test_a_key_is_a_field_of_the_payload_by_name_or_a_function_of_it(
     ],
 )
 @pytest.mark.parametrize("name", ["key", "biz_key"])
-def test_a_payload_without_its_key_is_refused_by_name(shop, shield, name, part, payload):
+def test_payload_without_its_key_is_refused_by_name(shop, shield, name, part, payload):
     @shield.publishes("order.placed", **{name: part})
     def place(session: Session):
         return payload
@@ -152,7 +150,7 @@ def test_a_payload_without_its_key_is_refused_by_name(shop, shield, name, part, 
 
 @pytest.mark.parametrize("how", ["first", "by name", "in the middle"])
 @pytest.mark.parametrize("kind", ["session", "connection", "scoped"])
-def test_the_transaction_is_found_wherever_it_stands_among_the_arguments(shop, shield, how, kind):
+def test_transaction_is_found_at_any_place_of_the_arguments(shop, shield, how, kind):
     @shield.publishes("order.placed", key="id")
     def place(a: Any, b: Any = None, c: Any = None) -> Placed:
         return Placed(id=1)
@@ -175,7 +173,7 @@ def test_the_transaction_is_found_wherever_it_stands_among_the_arguments(shop, s
     assert shop.events() == ["1"]
 
 
-def test_a_call_without_a_transaction_is_refused_before_the_method_runs(shop, shield):
+def test_call_without_a_transaction_is_refused_before_it_runs(shop, shield):
     ran = []
 
     class Orders:
@@ -189,7 +187,7 @@ def test_a_call_without_a_transaction_is_refused_before_the_method_runs(shop, sh
     assert ran == []
 
 
-def test_a_method_that_raises_publishes_nothing(shop, shield):
+def test_method_that_raises_publishes_nothing(shop, shield):
     @shield.publishes("order.placed")
     def place(session: Session) -> int:
         session.add(Order(id=1))
@@ -206,7 +204,7 @@ def test_a_method_that_raises_publishes_nothing(shop, shield):
 @pytest.mark.parametrize("ending", ["commit", "rollback", "close"])
 @pytest.mark.parametrize("begun", [True, False])
 @pytest.mark.parametrize("kind", ["session", "connection"])
-def test_a_method_that_ends_the_transaction_is_refused(shop, shield, ending, begun, kind):
+def test_method_that_ends_the_transaction_is_refused(shop, shield, ending, begun, kind):
     @shield.publishes("order.placed")
     def place(transaction: Session | Connection) -> int:
         transaction.execute(insert(Order).values(id=1))
@@ -222,7 +220,7 @@ def test_a_method_that_ends_the_transaction_is_refused(shop, shield, ending, beg
     assert shop.events() == []
 
 
-def test_a_method_may_use_savepoints_of_its_own(shop, shield):
+def test_method_may_use_savepoints_of_its_own(shop, shield):
     @shield.publishes("order.placed", key="id")
     def place(session: Session) -> Placed:
         with session.begin_nested():
@@ -235,7 +233,7 @@ def test_a_method_may_use_savepoints_of_its_own(shop, shield):
     assert (shop.orders(), shop.events()) == ([1], ["1"])
 
 
-def test_a_method_is_called_with_its_own_arguments_untouched(shop, shield):
+def test_method_is_called_with_its_own_arguments_unchanged(shop, shield):
     @shield.publishes("order.placed")
     def place(session: Session, /, *numbers: int, **named: int) -> list[int]:
         return [*numbers, *named.values()]
@@ -262,9 +260,7 @@ class Reminder:
         ({"delay": lambda r: r.wait * 2}, Reminder(id=1, wait=timedelta(3)), timedelta(6)),
     ],
 )
-def test_an_event_is_due_by_a_value_a_field_of_the_payload_or_a_function_of_it(
-    shop, shield, declared, payload, wait
-):
+def test_due_time_is_a_value_a_payload_field_or_a_function(shop, shield, declared, payload, wait):
     @shield.publishes("order.placed", **declared)
     def remind(session: Session) -> Reminder:
         return payload
@@ -275,7 +271,7 @@ def test_an_event_is_due_by_a_value_a_field_of_the_payload_or_a_function_of_it(
     assert abs(row["due_at"] - row["created_at"] - wait) < timedelta(seconds=1)
 
 
-def test_an_event_is_due_at_the_time_that_its_payload_says(shop, shield):
+def test_event_is_due_at_a_time_in_its_payload(shop, shield):
     at = datetime(2199, 2, 28, 23, 30, tzinfo=UTC)
 
     @shield.publishes("order.placed", at="due")
@@ -290,9 +286,7 @@ def test_an_event_is_due_at_the_time_that_its_payload_says(shop, shield):
 @pytest.mark.parametrize(
     ("declared", "field"), [({"at": "due"}, "at"), ({"delay": "wait"}, "delay")]
 )
-def test_a_due_time_that_is_missing_in_the_payload_is_not_taken_for_now(
-    shop, shield, declared, field
-):
+def test_due_time_missing_in_the_payload_does_not_mean_now(shop, shield, declared, field):
     @shield.publishes("order.placed", **declared)
     def remind(session: Session) -> Reminder:
         return Reminder(id=1)
@@ -310,17 +304,15 @@ def test_a_due_time_that_is_missing_in_the_payload_is_not_taken_for_now(
         ({"delay": "wait", "at": "due"}, "give one of delay, at"),
         ({"level": 19}, "19 is not a level"),
         ({"delay": timedelta(-1)}, "in the past"),
-        ({"at": datetime(2030, 1, 1)}, "no time zone"),  # noqa: DTZ001  what is refused
+        ({"at": datetime(2030, 1, 1)}, "no time zone"),  # noqa: DTZ001  under test
     ],
 )
-def test_a_declaration_that_no_payload_could_make_right_is_refused_at_once(
-    shield, declared, problem
-):
+def test_declaration_that_fits_no_payload_is_refused_at_once(shield, declared, problem):
     with pytest.raises(ConfigurationError, match=f"'order.placed': .*{problem}"):
         shield.publishes("order.placed", **declared)(lambda session: None)
 
 
-def test_the_return_annotation_is_the_payloads_type(shop, shield):
+def test_return_annotation_is_the_payload_type(shop, shield):
     @shield.publishes("order.placed")
     def place(session: Session) -> Placed:
         return {"id": "not a number"}
@@ -330,14 +322,16 @@ def test_the_return_annotation_is_the_payloads_type(shop, shield):
     assert caught.value.field == "payload.id"
 
 
-def test_annotations_of_other_arguments_need_not_exist_at_run_time():
+def test_annotations_of_other_arguments_need_not_exist():
     def place(session: OnlyForTypeCheckers, *, unknown: Unheard = None) -> Placed:  # noqa: F821
         return Placed(id=1)
 
     assert payload_type_of(place) is Placed
 
 
-def test_a_payload_type_is_found_behind_decorators_methods_and_metadata():
+def test_payload_type_is_found_in_decorated_functions():
+    """It is found in methods and with metadata, too."""
+
     class Orders:
         def count(self) -> Positive:
             return 1
@@ -350,7 +344,7 @@ def test_a_payload_type_is_found_behind_decorators_methods_and_metadata():
     assert payload_type_of(partial(Orders.place, None)) is None
 
 
-def test_a_return_annotation_that_cannot_be_resolved_asks_for_the_payloads_type(shield):
+def test_unresolvable_return_annotation_asks_for_payload_type(shield):
     def place(session: Session) -> Unheard:  # noqa: F821
         return 1
 
@@ -382,7 +376,7 @@ def test_two_methods_may_publish_one_declared_type(shop, shield):
 @pytest.mark.parametrize(
     "again", [{"topic": "other"}, {"payload": int}, {"retry": RetryPolicy(max_attempts=1)}]
 )
-def test_a_declared_type_is_not_declared_otherwise_by_a_decorator(shield, again):
+def test_decorator_cannot_declare_a_declared_type_again(shield, again):
     shield.declare("order.changed", payload=Placed, topic="orders")
     with pytest.raises(ConfigurationError, match=r"'order\.changed' is declared already"):
         shield.publishes("order.changed", **again)(lambda session: None)

@@ -1,4 +1,4 @@
-"""What of the time that a run was asked for it cannot judge."""
+"""The part of the requested time that a run cannot judge."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PURGED, TO_COME = "could not be judged: their rows", "could not be judged yet: t
 
 
 def told(since=None, until=None, window=A_WEEK, alone=()):
-    """Ask for a window from so many days ago to so many days ago."""
+    """Request a window between two numbers of days ago; return the problems."""
     since, until = (
         days if days is None else NOON - timedelta(days=days) for days in (since, until)
     )
@@ -31,10 +31,10 @@ def told(since=None, until=None, window=A_WEEK, alone=()):
 
 @pytest.mark.parametrize(
     ("since", "until"),
-    # Without an end, or a beginning, a run judges what there is to judge.
+    # Without an end, or a beginning, a run judges every row that it can.
     [(5, 3), (5, 0), (7, 1), (5, None), (7, None), (0.1, None), (None, 3), (None, 6.9), (None, 0)],
 )
-def test_of_a_time_in_which_all_can_be_judged_nothing_is_told(since, until):
+def test_time_that_can_be_judged_has_no_problem(since, until):
     assert told(since, until) == []
 
 
@@ -48,7 +48,7 @@ def test_of_a_time_in_which_all_can_be_judged_nothing_is_told(since, until):
         (None, 7, "before 2026-01-08 12:00:00+0000"),
     ],
 )
-def test_a_time_of_which_rows_may_have_been_purged_is_told_once(since, until, purged):
+def test_time_of_purged_rows_is_one_problem(since, until, purged):
     (problem,) = told(since, until)
 
     assert problem.startswith(f"{WRITTEN} {purged} {PURGED}")
@@ -64,27 +64,27 @@ def test_a_time_of_which_rows_may_have_been_purged_is_told_once(since, until, pu
         (-365, None, "from 2027-01-15 12:00:00+0000 on"),
     ],
 )
-def test_a_time_of_which_events_are_in_flight_or_still_to_come_is_told_once(since, until, to_come):
+def test_time_of_events_in_flight_or_to_come_is_one_problem(since, until, to_come):
     (problem,) = told(since, until)
 
     assert problem.startswith(f"{WRITTEN} {to_come} {TO_COME}")
 
 
-def test_of_a_long_time_both_ends_are_told():
+def test_long_time_has_a_problem_at_both_ends():
     assert [PURGED in problem for problem in told(9, -1)] == [True, False]
 
 
-def test_where_nothing_is_purged_a_time_in_the_past_is_judged_by_what_is_there():
+def test_past_time_without_purging_has_no_problem():
     for_ever = Window(watermark=NOON)
 
     assert told(900, 800, for_ever) == told(900, None, for_ever) == told(None, 800, for_ever) == []
 
 
-def test_where_nothing_can_be_judged_the_obstacle_of_it_says_so():
+def test_window_with_an_obstacle_has_no_further_problem():
     assert told(9, -1, Window(obstacle="its clock is wrong")) == []
 
 
-def test_a_service_that_is_compared_with_topics_alone_is_told_of_by_itself():
+def test_service_compared_with_topics_alone_has_its_problem():
     a_day = Window(horizon=NOON - timedelta(days=1), watermark=NOON)
 
     (problem,) = told(4, 2, alone={"mail": a_day})

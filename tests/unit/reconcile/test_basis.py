@@ -1,4 +1,4 @@
-"""What a run judges, and what of it makes another run no longer its like."""
+"""The basis of a run's judgement, and the changes after which another run is not comparable."""
 
 from __future__ import annotations
 
@@ -82,13 +82,15 @@ def basis(*services: ServiceDatabase, history: DatabaseHistory = HISTORY, **chan
         ),
     ],
 )
-def test_whatever_a_verdict_depends_on_is_a_change(other: Callable[[], Basis], said: str) -> None:
+def test_everything_that_affects_verdicts_is_a_change(
+    other: Callable[[], Basis], said: str
+) -> None:
     before = basis() if "rules" not in said else other()
     after = other() if "rules" not in said else basis()
     assert changes(before, after) == [said]
 
 
-def test_topics_that_are_read_from_now_on_are_a_change() -> None:
+def test_topics_that_are_read_for_the_first_time_are_a_change() -> None:
     assert changes(basis(broker=None), basis()) == ["topics were not read before"]
 
 
@@ -103,7 +105,7 @@ def test_topics_that_are_read_from_now_on_are_a_change() -> None:
         basis(history=replace(HISTORY, timeline="00000002")),
     ],
 )
-def test_what_no_verdict_depends_on_is_none(other: Basis) -> None:
+def test_anything_that_affects_no_verdict_is_not_a_change(other: Basis) -> None:
     assert changes(basis(), other) == []
 
 
@@ -120,7 +122,9 @@ def test_what_no_verdict_depends_on_is_none(other: Basis) -> None:
         ),
     ],
 )
-def test_a_database_with_another_past_is_told_of(changed: dict[str, Any], said: list[str]) -> None:
+def test_replaced_or_restored_database_is_reported(
+    changed: dict[str, Any], said: list[str]
+) -> None:
     now = basis(ORDERS, history=replace(HISTORY, **changed))
     assert losses(basis(ORDERS), now) == [f"the database of orders {each}" for each in said]
 
@@ -141,7 +145,7 @@ SETTLED = SettledRow(event_id=UUID(int=7), settled_at=LATER)
         ({"asked_at": LATER}, {"orders": NOON}, True),
     ],
 )
-def test_a_clock_that_was_ahead_and_was_set_right_is_told_of(
+def test_clock_that_was_ahead_and_was_set_back_is_reported(
     earlier: dict[str, Any], watermarks: dict[str, datetime], is_ahead: bool
 ) -> None:
     before = basis(ORDERS, history=replace(HISTORY, **earlier))
@@ -155,7 +159,7 @@ def test_a_clock_that_was_ahead_and_was_set_right_is_told_of(
     assert clocks_set_back(before, basis(ORDERS), watermarks) == []
 
 
-def test_it_is_stored_without_a_secret_and_comes_back_as_it_was() -> None:
+def test_basis_is_stored_without_secrets_and_read_unchanged() -> None:
     stored = to_json(basis())
 
     assert "s3cret-word" not in stored
@@ -163,11 +167,11 @@ def test_it_is_stored_without_a_secret_and_comes_back_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("text", ["{}", "", "[1]", '{"rules": "many"}'])
-def test_what_another_release_has_stored_is_not_known(text: str) -> None:
+def test_unreadable_basis_of_another_release_is_ignored(text: str) -> None:
     assert from_json(text) is None
 
 
-def test_names_for_others_of_an_earlier_release_are_of_topics_and_of_types() -> None:
+def test_old_names_for_others_cover_topics_and_types() -> None:
     of_old = json.loads(to_json(basis()))
     of_old["services"]["stock"]["others"] = ["stock.audited"]
     del of_old["services"]["stock"]["former_groups"]
@@ -178,7 +182,7 @@ def test_names_for_others_of_an_earlier_release_are_of_topics_and_of_types() -> 
     assert earlier.services["stock"].others == Others.named("stock.audited")
 
 
-def test_what_a_run_met_is_stored_with_it() -> None:
+def test_observations_of_a_run_are_stored_with_its_basis() -> None:
     received = Received(
         downstream="stock",
         group="reserve",
@@ -196,7 +200,7 @@ def test_what_a_run_met_is_stored_with_it() -> None:
     assert changes(basis(), met) == []
 
 
-def test_bases_of_one_configuration_are_alike_whatever_was_met() -> None:
+def test_configuration_does_not_depend_on_observations() -> None:
     met = replace(
         basis(STOCK, ORDERS, history=replace(HISTORY, timeline="00000002")), observed=Observed()
     )
@@ -206,6 +210,6 @@ def test_bases_of_one_configuration_are_alike_whatever_was_met() -> None:
     assert configuration_of("{}") == "{}"
 
 
-def test_which_services_are_others_does_not_depend_on_the_margin_of_a_run() -> None:
+def test_other_services_do_not_depend_on_the_margin_of_a_run() -> None:
     assert other_services(basis(), basis(margin=timedelta(0), broker=None)) == []
     assert other_services(basis(), basis(ORDERS)) == ["service stock was taken out"]

@@ -1,4 +1,4 @@
-"""Between which services events can go, by the configuration and by what has arrived."""
+"""The pairs of services between which events can go, by configuration and by received events."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ def between(*members, received=()):
     return {(each.upstream, each.downstream) for each in possible_streams(members, received)}
 
 
-def test_a_named_group_may_receive_from_each_other_service():
+def test_named_group_may_receive_from_each_other_service():
     reserve = ExpectedGroup(name="reserve", topics=("orders.placed",))
     found = between(member("orders"), member("mail"), member("stock", reserve))
     assert found == {("orders", "stock"), ("mail", "stock")}
 
 
-def test_a_group_that_names_its_upstreams_receives_from_these_alone():
+def test_group_that_names_upstreams_receives_from_these_alone():
     reserve = ExpectedGroup(name="reserve", upstreams=("orders",))
     found = between(member("orders"), member("mail"), member("stock", reserve))
     assert found == {("orders", "stock")}
 
 
-def test_what_groups_have_received_counts_whether_or_not_they_are_named():
+def test_received_events_count_with_and_without_named_groups():
     seen = Received(
         downstream="orders",
         group="undo",

@@ -1,4 +1,4 @@
-"""What `reconcile.toml` may say, and what it becomes."""
+"""The content of `reconcile.toml`, and the resulting configuration."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def read(tmp_path: Path):
     return read
 
 
-def test_a_file_says_who_is_compared_and_who_should_receive_what(read) -> None:
+def test_file_names_the_services_and_their_receivers(read) -> None:
     found = {
         "event_types": ("placed",),
         "max_attempts": 5,
@@ -129,7 +129,7 @@ def test_a_file_says_who_is_compared_and_who_should_receive_what(read) -> None:
     )
 
 
-def test_little_has_to_be_said(read) -> None:
+def test_minimal_file_is_enough(read) -> None:
     found = read('[services.orders]\nurl = "ORDERS_URL"\n')
     assert found.scope == "nightly"
     assert found.broker is None
@@ -137,7 +137,7 @@ def test_little_has_to_be_said(read) -> None:
     assert (service.name, service.groups, service.retention) == ("orders", None, timedelta(days=7))
 
 
-def test_no_secret_is_shown_by_what_was_read(read) -> None:
+def test_configuration_shows_no_secret(read) -> None:
     shown = repr(read(EVERYTHING))
     assert "secret" not in shown
     assert "hush" not in shown
@@ -163,7 +163,7 @@ def test_no_secret_is_shown_by_what_was_read(read) -> None:
         ("[services.a", "is not TOML"),
     ],
 )
-def test_an_error_names_its_place(read, text: str, problem: str) -> None:
+def test_error_names_its_place(read, text: str, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem) as caught:
         read(text)
     assert "nightly.toml" in str(caught.value)
@@ -191,7 +191,7 @@ def test_parallel_topics_are_read(read) -> None:
 
 
 @pytest.mark.parametrize("key", ["url", "replica_url"])
-def test_a_url_in_the_place_of_a_variable_is_not_repeated(read, key: str) -> None:
+def test_url_in_place_of_a_variable_is_not_repeated(read, key: str) -> None:
     text = f'[services.a]\nurl = "ORDERS_URL"\n{key} = "postgresql://a:s3cret@h/d"'
     text = text if key != "url" else text.replace('url = "ORDERS_URL"\n', "", 1)
     with pytest.raises(ConfigurationError, match="environment variable") as caught:
@@ -199,7 +199,7 @@ def test_a_url_in_the_place_of_a_variable_is_not_repeated(read, key: str) -> Non
     assert "s3cret" not in str(caught.value)
 
 
-def test_whose_events_a_group_compensates_is_no_question(read) -> None:
+def test_from_is_refused_for_a_group_that_only_compensates(read) -> None:
     text = """
         [services.stock]
         url = "STOCK_URL"
@@ -216,9 +216,7 @@ def test_whose_events_a_group_compensates_is_no_question(read) -> None:
         ('receives = ["orders"], events = ["paid"]', "placed, which is not among its `events`"),
     ],
 )
-def test_a_group_compensates_events_of_others_only_where_it_handles_them(
-    read, more: str, problem: str
-) -> None:
+def test_group_compensates_foreign_events_only_if_handled(read, more: str, problem: str) -> None:
     text = f"""
         [services.stock]
         url = "STOCK_URL"

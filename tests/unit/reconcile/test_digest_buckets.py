@@ -1,4 +1,4 @@
-"""How ids fall into buckets."""
+"""The distribution of ids over buckets."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_all_buckets_are_one_range_without_ends():
 
 
 @pytest.mark.parametrize("samples", [[], [new_event_id()]])
-def test_without_two_ids_there_is_nothing_to_divide(samples):
+def test_fewer_than_two_ids_are_not_divided(samples):
     assert buckets_for(1_000_000, samples) is ONE
 
 
-def test_a_bucket_holds_about_a_hundred_rows_up_to_a_limit():
+def test_bucket_holds_about_a_hundred_rows_up_to_a_limit():
     ends = [UUID(int=0), LAST]
     assert buckets_for(10_000_000, ends).number == pytest.approx(100_000, rel=0.01)
     assert buckets_for(10**10, ends).number <= (1 << 17) + 2
@@ -61,7 +61,7 @@ def test_a_bucket_holds_about_a_hundred_rows_up_to_a_limit():
 
 @pytest.mark.parametrize("samples", [(1 << 17) + 1, (1 << 17) + 2, 400_000])
 @pytest.mark.parametrize("rows", [0, 10**10])
-def test_the_samples_of_many_services_make_no_more_buckets_than_a_digest_can_number(samples, rows):
+def test_samples_of_many_services_stay_below_the_bucket_limit(samples, rows):
     ids = [UUID(int=(1 << 120) + (number << 68)) for number in range(samples)]
     buckets = buckets_for(rows, ids)
     assert buckets.number <= (1 << 17) + 2

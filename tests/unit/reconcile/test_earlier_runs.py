@@ -1,4 +1,4 @@
-"""What a run takes over from those before it, and of which databases."""
+"""The observations that a run takes over from earlier runs, and of which databases."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def ran(*seen: Received, of: Basis | None = None, **observed: Any) -> Basis:
     return replace(of or judged(), observed=Observed(received=seen, **observed))
 
 
-def test_the_latest_run_says_what_earlier_ones_have_seen() -> None:
-    """It has taken over what those before it had seen, and what is left out there is over."""
+def test_latest_run_has_the_observations_of_earlier_ones() -> None:
+    """The latest run has taken over the earlier observations, except those that are over."""
     assert past_of([], judged()) == Past()
     assert past_of([ran(MONTHLY), ran(PLACED)], judged()).received == (MONTHLY,)
 
 
-def test_a_run_that_broke_off_or_cannot_be_read_says_nothing() -> None:
+def test_aborted_or_unreadable_run_is_ignored() -> None:
     assert past_of([None, judged(), ran(PLACED)], judged()).received == (PLACED,)
 
 
@@ -70,11 +70,11 @@ def test_a_run_that_broke_off_or_cannot_be_read_says_nothing() -> None:
         judged(ORDERS, replace(STOCK, retention=timedelta(days=1))),
         judged(ORDERS, STOCK, service("mail")),
         judged(history=replace(HISTORY, timeline="00000002", newest=(None, None))),
-        # Its role had no right to ask for the system.
+        # Its role had no right to query the system identifier.
         judged(history=replace(HISTORY, system=None)),
     ],
 )
-def test_neither_other_rules_nor_another_configuration_end_it(earlier: Basis) -> None:
+def test_other_rules_or_configuration_do_not_end_the_past(earlier: Basis) -> None:
     assert past_of([ran(PLACED, of=earlier)], judged()).received == (PLACED,)
 
 
@@ -87,11 +87,11 @@ def test_neither_other_rules_nor_another_configuration_end_it(earlier: Basis) ->
         judged(STOCK),
     ],
 )
-def test_a_run_of_other_databases_or_services_says_nothing(earlier: Basis) -> None:
+def test_run_of_other_databases_or_services_is_ignored(earlier: Basis) -> None:
     assert past_of([ran(PLACED, of=earlier)], judged()).received == ()
 
 
-def test_a_run_of_other_services_in_between_does_not_end_it() -> None:
+def test_run_of_other_services_in_between_is_ignored() -> None:
     mail = judged(ORDERS, service("mail"))
     stock_alone = ran(replace(PLACED, source="mail"), of=judged(STOCK, service("mail")))
 
@@ -100,7 +100,7 @@ def test_a_run_of_other_services_in_between_does_not_end_it() -> None:
     assert past_of([ran(), stock_alone, ran(PLACED)], judged()).received == ()
 
 
-def test_a_rollback_is_taken_over_where_the_writer_of_its_event_takes_part() -> None:
+def test_rollback_is_taken_over_if_its_event_writer_takes_part() -> None:
     back = replace(PLACED, kind=TxKind.ROLLBACK, causation_source="mail")
 
     assert past_of([ran(back)], judged()).received == ()
@@ -108,7 +108,7 @@ def test_a_rollback_is_taken_over_where_the_writer_of_its_event_takes_part() -> 
     assert past_of([ran(back, of=three)], three).received == (back,)
 
 
-def test_since_when_a_group_is_a_former_one_is_taken_over() -> None:
+def test_start_time_of_a_former_group_is_taken_over() -> None:
     former = judged(ORDERS, replace(STOCK, former_groups=(FormerGroup(name="mail"),)))
     since = {"stock": {"mail": NIGHT}}
 
@@ -116,7 +116,7 @@ def test_since_when_a_group_is_a_former_one_is_taken_over() -> None:
     assert past_of([ran(), ran(former_since=since)], former).former_since["stock"] == {}
 
 
-def test_names_of_groups_in_the_file_do_not_depend_on_the_past() -> None:
+def test_group_names_in_the_file_do_not_depend_on_the_past() -> None:
     named = replace(STOCK, groups=(ExpectedGroup(name="reserve", topics=("orders.placed",)),))
     assert past_of([ran(of=judged(ORDERS, named)), ran(PLACED)], judged()).received == ()
 
@@ -124,8 +124,8 @@ def test_names_of_groups_in_the_file_do_not_depend_on_the_past() -> None:
 OLD = replace(judged(), rules=6)
 
 
-def test_a_run_of_an_earlier_release_adds_what_it_met_and_ends_nothing() -> None:
-    """It was stored with what inboxes held that night, and with nothing of earlier runs."""
+def test_run_of_an_earlier_release_adds_its_observations() -> None:
+    """The run ends no observation: it stored what inboxes held that night, and nothing earlier."""
     since = {"stock": {"mail": NIGHT}}
 
     past = past_of([ran(PLACED, of=OLD), ran(of=OLD), ran(MONTHLY, former_since=since)], judged())
@@ -135,14 +135,14 @@ def test_a_run_of_an_earlier_release_adds_what_it_met_and_ends_nothing() -> None
     assert past_of([ran(), ran(PLACED, of=OLD), ran(MONTHLY)], judged()).received == ()
 
 
-def test_of_runs_of_earlier_releases_alone_the_latest_counts() -> None:
+def test_latest_run_counts_among_runs_of_earlier_releases() -> None:
     assert past_of([ran(PLACED, of=OLD), ran(MONTHLY, of=OLD)], judged()).received == (PLACED,)
     of_orders = replace(judged(ORDERS), rules=6)
     runs = [ran(of=of_orders), ran(PLACED, of=OLD), ran(MONTHLY, of=OLD)]
     assert past_of(runs, judged()).received == (PLACED,)
 
 
-def test_a_run_of_a_newer_release_is_read_as_far_as_it_is_known() -> None:
+def test_run_of_a_newer_release_is_read_as_far_as_known() -> None:
     newer = json.loads(to_json(ran(PLACED, of=replace(judged(), rules=99))))
     newer["moods"] = newer["observed"]["moods"] = {"orders": "fine"}
     newer["services"]["stock"]["mood"] = newer["observed"]["received"][0]["mood"] = "fine"
@@ -154,7 +154,7 @@ def test_a_run_of_a_newer_release_is_read_as_far_as_it_is_known() -> None:
     assert past_of([*runs, ran(MONTHLY)], judged()).received == (PLACED,)
 
 
-def test_what_runs_of_several_names_have_seen_is_added_up() -> None:
+def test_observations_of_runs_of_several_names_are_merged() -> None:
     first = Past(received=(PLACED,), former_since={"stock": {}})
     second = Past(received=(MONTHLY, PLACED), former_since={"stock": {"mail": NIGHT}, "orders": {}})
 
@@ -163,8 +163,8 @@ def test_what_runs_of_several_names_have_seen_is_added_up() -> None:
     )
 
 
-def test_a_file_that_does_not_list_a_former_group_says_nothing_of_it() -> None:
-    """As that of an application, which runs under a name of its own."""
+def test_file_without_a_former_group_does_not_affect_it() -> None:
+    """For example the file of an application, which runs under a name of its own."""
     unlisted = Past(former_since={"stock": {}})
     earlier = Past(former_since={"stock": {"mail": NIGHT}})
     later = Past(former_since={"stock": {"mail": NIGHT + timedelta(days=1)}})

@@ -1,4 +1,4 @@
-"""Which topics a run reads because earlier ones have read them."""
+"""The topics that a run reads because earlier runs have read them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ran(topics: ObservedTopics, of: Basis | None = None) -> Basis:
     return replace(of or judged(), observed=Observed(topics=topics))
 
 
-def test_the_latest_run_that_read_topics_tells_which_they_are() -> None:
+def test_topics_are_those_of_the_latest_run_that_read_topics() -> None:
     assert topics_before([], judged()) == ObservedTopics()
     assert topics_before([ran(PAID), ran(PLACED)], judged()) == PAID
 
@@ -49,15 +49,15 @@ def test_the_latest_run_that_read_topics_tells_which_they_are() -> None:
         ran(PAID, judged("crm")),
     ],
 )
-def test_a_run_of_other_topics_or_of_none_is_passed_over(later: Basis | None) -> None:
+def test_run_of_other_topics_or_of_none_is_ignored(later: Basis | None) -> None:
     assert topics_before([later, ran(PLACED)], judged()) == PLACED
 
 
-def test_another_address_of_the_brokers_and_further_services_change_nothing() -> None:
+def test_new_broker_address_or_services_keep_the_topics() -> None:
     now = judged("orders", "stock", broker=replace(BROKER, bootstrap="kafka-2:9092"))
 
     assert topics_before([ran(PLACED)], now) == PLACED
 
 
-def test_a_run_without_topics_asks_for_none() -> None:
+def test_run_without_topics_requests_none() -> None:
     assert topics_before([ran(PLACED)], judged(broker=None)) == ObservedTopics()

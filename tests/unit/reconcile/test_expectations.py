@@ -1,4 +1,4 @@
-"""Who should have received what: by what is declared, or by the past."""
+"""The expected receivers of events: by declaration, or by the past."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sent(upstream, topic, event_type=None):
 
 
 def taken_back(upstream, of, topic, event_type=None):
-    """Say that a service wrote rollbacks of another one's events."""
+    """Return a type of rollbacks that a service wrote of another one's events."""
     return Sent(
         upstream=upstream,
         kind=ROLLBACK,
@@ -48,7 +48,7 @@ def received(downstream, group, source, topic, event_type=None):
 
 
 def returned(downstream, group, source, topic, *, of=None, event_type=None):
-    """Say that a group received rollbacks, by default of its own service's events."""
+    """Return a type of rollbacks that a group received, by default of its own service's events."""
     return Received(
         downstream=downstream,
         group=group,
@@ -80,7 +80,7 @@ def named(route):
     return (stream.kind, stream.upstream, stream.downstream, route.group, route.event_type)
 
 
-def test_nothing_sent_and_nothing_received_is_nothing_to_judge():
+def test_without_events_there_is_nothing_to_judge():
     found = expectation_of([ORDERS, STOCK], sent=[], received=[])
     assert (found.routes, found.obstacles, found.left_out) == ((), (), ())
 
@@ -88,7 +88,7 @@ def test_nothing_sent_and_nothing_received_is_nothing_to_judge():
 # By the past.
 
 
-def test_a_group_should_receive_all_of_the_types_that_it_has_received_before():
+def test_group_is_expected_to_receive_its_earlier_types():
     found = routes(
         [ORDERS, STOCK],
         [sent("orders", "placed")],
@@ -97,7 +97,7 @@ def test_a_group_should_receive_all_of_the_types_that_it_has_received_before():
     assert found == {(COMMIT, "orders", "stock", "reserve", "placed")}
 
 
-def test_a_type_that_a_group_has_never_received_is_not_missed_there():
+def test_type_never_received_by_a_group_is_not_expected():
     found = routes(
         [ORDERS, STOCK],
         [sent("orders", "orders", "placed"), sent("orders", "orders", "paid")],
@@ -106,7 +106,7 @@ def test_a_type_that_a_group_has_never_received_is_not_missed_there():
     assert found == {(COMMIT, "orders", "stock", "reserve", "placed")}
 
 
-def test_the_same_type_of_another_service_is_another_route():
+def test_same_type_of_another_service_is_another_route():
     found = routes(
         [ORDERS, Member(name="shop"), STOCK],
         [sent("orders", "placed"), sent("shop", "placed")],
@@ -115,7 +115,7 @@ def test_the_same_type_of_another_service_is_another_route():
     assert found == {(COMMIT, "orders", "stock", "reserve", "placed")}
 
 
-def test_one_service_may_have_many_groups_and_one_group_many_services_before_it():
+def test_services_and_groups_may_have_many_routes():
     found = routes(
         [ORDERS, STOCK, MAIL],
         [sent("orders", "placed"), sent("stock", "reserved")],
@@ -149,7 +149,7 @@ def test_groups_of_the_same_name_in_two_services_are_two():
     }
 
 
-def test_a_service_may_receive_its_own_events():
+def test_service_may_receive_its_own_events():
     found = routes(
         [ORDERS],
         [sent("orders", "placed")],
@@ -158,7 +158,7 @@ def test_a_service_may_receive_its_own_events():
     assert found == {(COMMIT, "orders", "orders", "invoices", "placed")}
 
 
-def test_by_the_past_no_limit_of_attempts_is_known():
+def test_past_gives_no_limit_of_attempts():
     found = expectation_of(
         [ORDERS, STOCK], sent=[], received=[received("stock", "reserve", "orders", "placed")]
     )
@@ -168,13 +168,13 @@ def test_by_the_past_no_limit_of_attempts_is_known():
 # By declaration.
 
 
-def test_a_declared_group_is_expected_to_receive_what_it_never_has():
+def test_declared_group_is_expected_to_receive_new_types():
     stock = Member(name="stock", groups=(group("reserve", "placed"),))
     found = routes([ORDERS, stock], [sent("orders", "placed"), sent("orders", "paid")])
     assert found == {(COMMIT, "orders", "stock", "reserve", "placed")}
 
 
-def test_a_group_without_topics_should_receive_those_of_all_other_services():
+def test_group_without_topics_expects_those_of_other_services():
     stock = Member(name="stock", groups=(group("reserve"),))
     found = routes(
         [ORDERS, stock, MAIL],
@@ -186,13 +186,13 @@ def test_a_group_without_topics_should_receive_those_of_all_other_services():
     }
 
 
-def test_a_group_receives_its_own_services_events_where_it_names_the_topic():
+def test_group_expects_own_service_events_of_named_topics():
     stock = Member(name="stock", groups=(group("audit", "reserved"),))
     found = routes([stock], [sent("stock", "reserved"), sent("stock", "released")])
     assert found == {(COMMIT, "stock", "stock", "audit", "reserved")}
 
 
-def test_event_types_and_upstreams_narrow_what_a_group_should_receive():
+def test_event_types_and_upstreams_narrow_the_expectation():
     mail = Member(
         name="mail",
         groups=(
@@ -214,7 +214,8 @@ def test_event_types_and_upstreams_narrow_what_a_group_should_receive():
     }
 
 
-def test_declared_groups_replace_the_past_and_what_was_received_all_the_same_is_compared():
+def test_declared_groups_replace_the_past():
+    """Events that other groups received are compared in addition."""
     stock = Member(name="stock", groups=(group("billing", "placed"),))
     past = [received("stock", "reserve", "orders", "placed")]
     assert routes([ORDERS, stock], [sent("orders", "placed")], past) == {
@@ -225,7 +226,7 @@ def test_declared_groups_replace_the_past_and_what_was_received_all_the_same_is_
     }
 
 
-def test_a_route_that_was_declared_and_seen_is_one_with_its_limit():
+def test_declared_and_observed_route_is_one_with_its_limit():
     stock = Member(name="stock", groups=(group("reserve", "placed", max_attempts=7),))
     found = expectation_of(
         [ORDERS, stock],
@@ -237,7 +238,7 @@ def test_a_route_that_was_declared_and_seen_is_one_with_its_limit():
     assert route.stream == Stream(kind=COMMIT, upstream="orders", downstream="stock")
 
 
-def test_a_kind_without_a_declared_group_goes_by_the_past():
+def test_kind_without_a_declared_group_follows_the_past():
     orders = Member(name="orders", groups=(group("invoices", "reserved"),))
     found = routes(
         [orders, STOCK],
@@ -253,7 +254,7 @@ def test_a_kind_without_a_declared_group_goes_by_the_past():
 # Rollbacks.
 
 
-def test_a_rollback_is_expected_of_the_service_whose_event_it_takes_back_alone():
+def test_rollback_is_expected_by_the_event_writer_alone():
     everything = ExpectedGroup(name="refund", kind=ROLLBACK)
     members = [
         Member(name="orders", groups=(everything,)),
@@ -270,14 +271,14 @@ def test_a_rollback_is_expected_of_the_service_whose_event_it_takes_back_alone()
     }
 
 
-# Rollbacks of the events of others.
+# Rollbacks of events of other services.
 
 REFUND = returned("orders", "refund", "stock", "placed")
 REFUNDED = (ROLLBACK, "stock", "orders", "refund", "placed")
 
 
 def undoing(name, *topics, types=(), upstreams=()):
-    """Declare a group that compensates events of other services, and the half that handles them."""
+    """Declare a group that handles and compensates events of other services."""
     both = {"name": name, "topics": topics, "upstreams": upstreams}
     return (
         ExpectedGroup(**both),
@@ -285,7 +286,7 @@ def undoing(name, *topics, types=(), upstreams=()):
     )
 
 
-def test_a_group_that_is_declared_to_compensate_an_event_of_another_should_have_each_rollback():
+def test_declared_foreign_compensation_expects_each_rollback():
     mail = Member(name="mail", groups=undoing("notify", "placed"))
     back = [taken_back(by, "orders", "placed") for by in ("stock", "mail")]
     assert routes([ORDERS, STOCK, mail], back, [REFUND]) == {
@@ -299,9 +300,9 @@ def test_a_group_that_is_declared_to_compensate_an_event_of_another_should_have_
 @pytest.mark.parametrize(
     "groups",
     [
-        # It handles the event, and is not said to compensate it.
+        # The group handles the event, and does not declare a compensation.
         (group("notify", "placed"),),
-        # What it compensates are events of its own, on the same topic and of the same type.
+        # The group compensates events of its own service, on the same topic and of the same type.
         (group("notify", "placed"), group("notify", "placed", kind=ROLLBACK)),
         (group("notify", "placed"), group("notify", kind=ROLLBACK)),
         undoing("notify", "other"),
@@ -309,13 +310,13 @@ def test_a_group_that_is_declared_to_compensate_an_event_of_another_should_have_
         undoing("notify", "placed", upstreams=("stock",)),
     ],
 )
-def test_a_group_that_is_not_declared_to_compensate_an_event_is_not_accused(groups):
+def test_rollback_is_not_missed_without_declared_compensation(groups):
     mail = Member(name="mail", groups=groups)
     back = [taken_back("stock", "orders", "placed")]
     assert routes([ORDERS, STOCK, mail], back, [REFUND]) == {REFUNDED}
 
 
-def test_a_group_should_have_all_rollbacks_of_events_of_others_that_it_has_compensated_before():
+def test_earlier_foreign_compensation_expects_each_rollback():
     past = [
         REFUND,
         received("mail", "notify", "orders", "placed"),
@@ -344,8 +345,8 @@ def test_a_group_should_have_all_rollbacks_of_events_of_others_that_it_has_compe
         Member(name="mail", groups=undoing("other", "paid")),
     ],
 )
-def test_what_a_group_has_received_because_it_compensates_its_own_events_is_not_missed(mail):
-    """Two services write a type: each receives the rollbacks of both, and passes over others."""
+def test_rollback_received_for_own_events_is_not_missed(mail):
+    """Two services write a type: each receives the rollbacks of both, and skips foreign ones."""
     heard = returned("mail", "notify", "stock", "placed", of="orders")
     back = [taken_back("stock", "orders", "placed")]
     assert routes([ORDERS, STOCK, mail], back, [REFUND, heard]) == {REFUNDED}
@@ -355,7 +356,7 @@ def test_what_a_group_has_received_because_it_compensates_its_own_events_is_not_
 
 
 def test_rollbacks_of_two_writers_of_a_type_are_two_routes():
-    """A group compensates the type of one writer, and its own service compensates its own."""
+    """A group compensates the type of one writer, its service compensates its own events."""
     shop = Member(name="shop", groups=undoing("notify", "placed", upstreams=("orders",)))
     back = [taken_back("stock", "orders", "placed"), taken_back("stock", "shop", "placed")]
     found = expectation_of([ORDERS, STOCK, shop], sent=back, received=[REFUND]).routes
@@ -366,7 +367,8 @@ def test_rollbacks_of_two_writers_of_a_type_are_two_routes():
     }
 
 
-def test_rollbacks_of_a_service_that_takes_no_part_are_left_out_wherever_they_arrive():
+def test_rollbacks_of_a_nonparticipant_have_no_route():
+    """This holds wherever the rollbacks arrive."""
     mail = Member(name="mail", groups=undoing("notify", "placed"))
     heard = returned("mail", "notify", "stock", "placed", of="legacy")
     found = expectation_of(
@@ -375,7 +377,7 @@ def test_rollbacks_of_a_service_that_takes_no_part_are_left_out_wherever_they_ar
     assert found.routes == ()
 
 
-def test_no_group_has_to_receive_a_rollback_never_received_before():
+def test_new_rollback_is_expected_by_no_group():
     found = routes(
         [ORDERS, STOCK],
         [taken_back("stock", "orders", "placed"), taken_back("stock", "orders", "paid")],
@@ -387,7 +389,7 @@ def test_no_group_has_to_receive_a_rollback_never_received_before():
     }
 
 
-def test_no_group_has_to_receive_a_rollback_without_a_declared_group():
+def test_rollback_without_a_declared_group_is_for_no_group():
     orders = Member(name="orders", groups=(group("refund", "placed", kind=ROLLBACK),))
     back = [taken_back("stock", "orders", "placed"), taken_back("stock", "orders", "paid")]
     assert routes([orders, STOCK], back) == {
@@ -396,8 +398,8 @@ def test_no_group_has_to_receive_a_rollback_without_a_declared_group():
     }
 
 
-def test_a_rollback_that_one_undeclared_group_receives_is_expected_there():
-    """What it lacks, no group has: a loss counts as missing."""
+def test_rollback_received_by_one_undeclared_group_is_expected():
+    """A rollback that this group lacks, no group has: a loss counts as missing."""
     orders = Member(name="orders", groups=(group("refund", "placed", kind=ROLLBACK),))
     back = [taken_back("stock", "orders", "placed"), taken_back("stock", "orders", "paid")]
     past = [returned("orders", "undo", "stock", "paid")]
@@ -407,7 +409,7 @@ def test_a_rollback_that_one_undeclared_group_receives_is_expected_there():
     }
 
 
-def test_a_rollback_of_a_declared_type_is_not_expected_of_another_group():
+def test_rollback_of_a_declared_type_is_for_that_group_alone():
     orders = Member(name="orders", groups=(group("refund", "placed", kind=ROLLBACK),))
     back = [taken_back("stock", "orders", "placed")]
     past = [returned("orders", "undo", "stock", "placed")]
@@ -419,7 +421,7 @@ def test_a_rollback_of_a_declared_type_is_not_expected_of_another_group():
     }
 
 
-def test_rollbacks_that_several_undeclared_groups_receive_are_an_obstacle():
+def test_rollbacks_of_several_undeclared_groups_are_obstacles():
     orders = Member(name="orders", groups=(group("refund", "placed", kind=ROLLBACK),))
     back = [taken_back("stock", "orders", "events", "paid")]
     past = [
@@ -432,17 +434,17 @@ def test_rollbacks_that_several_undeclared_groups_receive_are_an_obstacle():
     assert "`compensates`" in why
 
 
-def test_a_rollback_of_a_service_that_takes_no_part_is_said_to_be_left_out():
+def test_rollback_of_a_nonparticipant_is_left_out():
     found = expectation_of([STOCK], sent=[taken_back("stock", "legacy", "placed")], received=[])
     assert (found.routes, found.obstacles) == ((), ())
     (sentence,) = found.left_out
     assert "stock has taken back events of legacy" in sentence
 
 
-# What cannot be judged.
+# Events that cannot be judged.
 
 
-def test_a_topic_that_no_group_should_receive_is_an_obstacle_and_never_clean():
+def test_topic_without_a_receiving_group_is_an_obstacle():
     found = expectation_of(
         [ORDERS, STOCK],
         sent=[sent("orders", "placed"), sent("orders", "archived"), sent("orders", "paid")],
@@ -454,7 +456,7 @@ def test_a_topic_that_no_group_should_receive_is_an_obstacle_and_never_clean():
     assert "name the groups" in why
 
 
-def test_what_was_only_received_by_chance_does_not_make_a_topic_awaited():
+def test_unexpectedly_received_topic_stays_an_obstacle():
     stock = Member(name="stock", groups=(group("billing", "paid"),))
     found = expectation_of(
         [ORDERS, stock],
@@ -464,14 +466,14 @@ def test_what_was_only_received_by_chance_does_not_make_a_topic_awaited():
     assert [upstream for upstream, _ in found.obstacles] == ["orders"]
 
 
-def test_a_topic_that_is_said_to_be_for_others_is_no_obstacle():
+def test_topic_for_others_is_not_an_obstacle():
     orders = Member(name="orders", others=Others.named("shipping"))
     assert not expectation_of([orders], sent=[sent("orders", "shipping")], received=[]).obstacles
     other = sent("stock", "shipping")
     assert expectation_of([orders, STOCK], sent=[other], received=[]).obstacles
 
 
-def test_a_type_that_no_group_should_receive_is_an_obstacle_beside_others_of_its_topic():
+def test_type_without_a_group_is_an_obstacle_in_a_used_topic():
     types = [sent("orders", "orders", each) for each in ("placed", "refunded", "recalled")]
     past = [received("stock", "reserve", "orders", "orders", "placed")]
     declared = Member(name="stock", groups=(group("reserve", "orders", event_types=("placed",)),))
@@ -482,7 +484,7 @@ def test_a_type_that_no_group_should_receive_is_an_obstacle_beside_others_of_its
         assert "list the types in `for_others`" in why
 
 
-def test_a_type_that_is_awaited_on_one_topic_is_an_obstacle_on_another():
+def test_type_expected_on_one_topic_is_an_obstacle_on_another():
     found = expectation_of(
         [ORDERS, STOCK],
         sent=[sent("orders", "orders", "placed"), sent("orders", "archive", "placed")],
@@ -492,14 +494,14 @@ def test_a_type_that_is_awaited_on_one_topic_is_an_obstacle_on_another():
     assert "receive placed (archive) of orders" in why
 
 
-def test_a_type_whose_rollbacks_alone_are_expected_is_an_obstacle():
+def test_type_expected_as_rollback_only_is_an_obstacle():
     stock = Member(name="stock", groups=(group("refund", "orders", kind=ROLLBACK),))
     types = [sent("orders", "orders", "placed"), taken_back("orders", "stock", "orders", "placed")]
     found = expectation_of([ORDERS, stock], sent=types, received=[])
     assert [upstream for upstream, _ in found.obstacles] == ["orders"]
 
 
-def test_a_type_that_is_said_to_be_for_others_is_no_obstacle():
+def test_type_for_others_is_not_an_obstacle():
     types = [sent("orders", "orders", each) for each in ("placed", "refunded", "recalled")]
     past = [received("stock", "reserve", "orders", "orders", "placed")]
 
@@ -514,14 +516,14 @@ def test_a_type_that_is_said_to_be_for_others_is_no_obstacle():
     assert "receive recalled (orders) of orders" in why
 
 
-def test_a_type_for_others_says_nothing_about_the_topic_of_its_name():
+def test_type_for_others_does_not_cover_a_topic_of_its_name():
     orders = Member(name="orders", others=Others(event_types=("placed",)))
     types = [sent("orders", "placed", each) for each in ("placed", "refunded")]
     ((_, why),) = expectation_of([orders, STOCK], sent=types, received=[]).obstacles
     assert "receive refunded (placed) of orders" in why
 
 
-def test_a_topic_for_others_says_nothing_about_the_type_of_its_name():
+def test_topic_for_others_does_not_cover_a_type_of_its_name():
     orders = Member(name="orders", others=Others(topics=("audits",)))
     types = [sent("orders", "audits", "noted"), sent("orders", "orders", "audits")]
     ((_, why),) = expectation_of([orders, STOCK], sent=types, received=[]).obstacles
@@ -537,7 +539,7 @@ def test_each_service_has_an_obstacle_of_its_own():
     assert [upstream for upstream, _ in found.obstacles] == ["orders", "stock"]
 
 
-def test_events_of_a_foreign_service_are_left_out_and_named_once():
+def test_events_of_a_foreign_service_are_left_out_once():
     found = expectation_of(
         [STOCK],
         sent=[],
@@ -553,7 +555,7 @@ def test_events_of_a_foreign_service_are_left_out_and_named_once():
 
 
 @pytest.mark.parametrize("turn", [1, -1])
-def test_the_order_of_what_was_seen_does_not_matter(turn):
+def test_order_of_observations_does_not_matter(turn):
     members = [ORDERS, STOCK, MAIL]
     past = [
         received("stock", "reserve", "orders", "placed"),
@@ -567,10 +569,10 @@ def test_the_order_of_what_was_seen_does_not_matter(turn):
     assert again == once
 
 
-# What earlier runs have seen, and what is over.
+# Observations of earlier runs, and former groups.
 
 
-def test_what_a_former_group_has_received_does_not_say_what_it_should():
+def test_observations_of_a_former_group_expect_nothing():
     past = [received("stock", name, "orders", "placed") for name in ("reserve", "mail")]
     former = Member(name="stock", former_groups=(FormerGroup(name="mail"),))
     wrote = [sent("orders", "placed")]
@@ -582,7 +584,7 @@ def test_what_a_former_group_has_received_does_not_say_what_it_should():
     }
 
 
-def test_a_former_group_of_one_type_should_have_the_others():
+def test_former_group_of_one_type_is_expected_to_get_others():
     past = [received("stock", "mail", "orders", each) for each in ("placed", "paid")]
     former = Member(name="stock", former_groups=(FormerGroup(name="mail", event_type="paid"),))
     assert routes([ORDERS, former], [sent("orders", "placed"), sent("orders", "paid")], past) == {
@@ -590,14 +592,14 @@ def test_a_former_group_of_one_type_should_have_the_others():
     }
 
 
-def test_a_type_that_only_a_former_group_has_received_is_an_obstacle():
+def test_type_received_only_by_a_former_group_is_an_obstacle():
     former = Member(name="stock", former_groups=(FormerGroup(name="mail"),))
     past = [received("stock", "mail", "orders", "placed")]
     found = expectation_of([ORDERS, former], sent=[sent("orders", "placed")], received=past)
     assert [upstream for upstream, _ in found.obstacles] == ["orders"]
 
 
-def test_a_former_group_has_to_compensate_what_it_has_applied_of_others():
+def test_former_group_compensates_foreign_events_it_applied():
     back = [taken_back("stock", "orders", "placed")]
     past = [
         received("mail", "notify", "orders", "placed"),
@@ -612,7 +614,7 @@ def test_a_former_group_has_to_compensate_what_it_has_applied_of_others():
     assert list(expected_by_the_past(found, back, past[:2])) == [], "it is listed already"
 
 
-def test_what_is_expected_by_the_past_alone_is_told_once_by_group():
+def test_expectation_by_the_past_is_reported_once_per_group():
     past = [received("stock", "mail", "orders", "events", each) for each in ("paid", "placed")]
     types = [sent("orders", "events", each) for each in ("paid", "placed")]
     found = expectation_of([ORDERS, STOCK], sent=types, received=past).routes

@@ -1,4 +1,4 @@
-"""What findings say of a run as a whole, and how they are kept."""
+"""The outcome of a run by its findings, and the storage of findings."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.support.sample_findings import BACK, NOON, PAIR, all_findings, bounds
         ([(PAIR, Verdict.MATCHED, 9), (BACK, Verdict.UNKNOWN_UPSTREAM, 1)], RunOutcome.MISMATCHES),
     ],
 )
-def test_the_outcome_follows_from_the_verdicts(counts, outcome):
+def test_outcome_follows_from_the_verdicts(counts, outcome):
     assert findings(*counts).outcome is outcome
 
 
-def test_what_could_not_be_judged_is_never_clean():
+def test_run_with_unjudged_parts_is_never_clean():
     assert findings((PAIR, Verdict.MATCHED, 9), obstacle="blind").outcome is RunOutcome.NOT_JUDGED
     assert findings((PAIR, Verdict.STUCK, 9), obstacle="blind").outcome is RunOutcome.MISMATCHES
     obstacles = ("no such topic",)
@@ -54,11 +54,11 @@ HELD = Window(watermark=NOON, transaction_since=NOON)
         (HELD, (Verdict.IN_FLIGHT, Verdict.MATCHED), RunOutcome.CLEAN),
         # Its last events were purged long ago.
         (HELD, (Verdict.TOO_OLD,), RunOutcome.CLEAN),
-        # A night in which the only event of a pair is young.
+        # A night in which the only event of a pair is recent.
         (Window(watermark=NOON), (Verdict.IN_FLIGHT,), RunOutcome.CLEAN),
     ],
 )
-def test_a_pair_that_a_transaction_leaves_in_flight_is_not_clean(window, verdicts, outcome):
+def test_pair_kept_in_flight_by_a_transaction_is_not_clean(window, verdicts, outcome):
     found = findings(
         (PAIR, Verdict.MATCHED, 9),
         *((BACK, verdict, 1) for verdict in verdicts),
@@ -69,7 +69,7 @@ def test_a_pair_that_a_transaction_leaves_in_flight_is_not_clean(window, verdict
     assert is_good(found, Mode.FULL)
 
 
-def test_a_time_that_no_run_has_judged_is_a_problem_of_one_run():
+def test_time_that_no_run_has_judged_is_a_problem_of_one_run():
     found = findings((PAIR, Verdict.MATCHED, 9), unjudged_spans=("no run",))
     assert (found.outcome, found.problems) == (RunOutcome.NOT_JUDGED, ("no run",))
     assert is_good(found, Mode.INCREMENTAL)
@@ -81,18 +81,18 @@ def test_services_left_out_do_not_change_the_outcome():
     assert findings((PAIR, Verdict.MATCHED, 9), left_out=("of crm",)).outcome is RunOutcome.CLEAN
 
 
-def test_the_exit_statuses_are_those_that_are_promised():
+def test_exit_statuses_are_the_documented_ones():
     assert [outcome.value for outcome in RunOutcome] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("found", all_findings().values(), ids=all_findings())
-def test_findings_come_out_of_their_file_as_they_went_in(found):
+def test_findings_are_read_from_their_file_unchanged(found):
     kept = from_json(to_json(found))
     assert to_json(kept) == to_json(found)
     assert kept.by_pair == found.by_pair
 
 
-def test_what_a_run_looked_at_is_kept_too():
+def test_scope_of_a_run_is_stored_too():
     selection = Selection(
         moved_since={"orders": NOON}, written_until=NOON, written_since=NOON - timedelta(days=1)
     )

@@ -1,4 +1,4 @@
-"""Which inboxes may lack rows of events that have had their effects, by what runs knew of them."""
+"""Inboxes that may lack rows of events with effects, by the observations of earlier runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shieldtx.reconcile.incomplete_inboxes import incomplete_inboxes
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 MARGIN = timedelta(minutes=15)
 NOW = NOON + MARGIN
-"""From when an inbox has all rows that is found to lack some at noon."""
+"""An inbox that is found to lack rows at noon has all rows from this time on."""
 YESTERDAY = NOON - timedelta(days=1)
 NONE: dict[str, datetime] = {}
 
@@ -44,7 +44,7 @@ def judged(
 
 
 def run(number: int, *, noted: dict[str, datetime] | None = NONE, **of: int | str | None) -> Basis:
-    """Return a run that knew of the inbox; `noted=None` is one of an earlier release."""
+    """Return a run that observed the inbox; `noted=None` is one of an earlier release."""
     return replace(judged(history(number, **of)), incomplete_inboxes=noted)
 
 
@@ -78,18 +78,18 @@ def found(
     return incomplete_inboxes(own, others, now or judged(history(0)), Inboxes(**of))
 
 
-def test_an_inbox_that_has_its_rows_is_whole():
+def test_inbox_with_its_rows_is_complete():
     assert found([run(1), run(2)]) == {}
     assert found([run(1)], now=judged(None)) == {}
 
 
-def test_an_inbox_that_lacks_rows_is_whole_from_now_on():
+def test_inbox_that_lacks_rows_is_complete_from_now_on():
     assert found([run(1)], lacks=[1]) == {"stock": NOW}
 
 
 @pytest.mark.parametrize("of", [{"inbox": 4}, {"system": "7713"}])
-def test_another_inbox_is_whole_if_it_has_the_rows(of: dict[str, int | str]):
-    """As after pg_upgrade, or a move of the whole database."""
+def test_another_inbox_is_complete_if_it_has_the_rows(of: dict[str, int | str]):
+    """This happens after pg_upgrade, or a move of the whole database."""
     assert found([run(1, **of)]) == {}
     assert found([run(1, **of)], lacks=[1]) == {"stock": NOW}
 
@@ -99,43 +99,43 @@ def test_another_inbox_is_whole_if_it_has_the_rows(of: dict[str, int | str]):
     [[], [run(1, noted=None)], [judged(None)], [run(2)]],
     ids=["no run", "of an earlier release", "of another service", "all of then may be purged"],
 )
-def test_an_inbox_of_which_nothing_is_known_is_whole_from_its_oldest_row_on(own: list[Basis]):
+def test_unknown_inbox_is_complete_from_its_oldest_row_on(own: list[Basis]):
     assert found(own, purged=[2], oldest=YESTERDAY) == {"stock": YESTERDAY + MARGIN}
     assert found(own, purged=[2], oldest=None) == {"stock": NOW}
 
 
-def test_what_a_run_has_noted_is_carried_on():
+def test_notes_of_a_run_are_carried_on():
     assert found([run(1, noted={"stock": YESTERDAY})]) == {"stock": YESTERDAY}
     other = run(2, noted={"stock": YESTERDAY})
     assert found([run(1)], [other]) == {"stock": YESTERDAY}
     assert found([], [other]) == {"stock": YESTERDAY}
 
 
-def test_the_latest_run_of_each_configuration_stands_for_those_before_it():
+def test_latest_run_of_each_configuration_is_sufficient():
     inboxes = Inboxes(lacks=[2, 4])
     own, other = [run(1), run(2)], [run(3), run(4)]
     assert incomplete_inboxes(own, [other], judged(history(0)), inboxes) == {}
     assert inboxes.asked == [1, 3]
 
 
-def test_runs_of_an_earlier_release_are_passed_over():
+def test_runs_of_an_earlier_release_are_skipped():
     assert found([run(1, noted=None), run(2)], lacks=[2]) == {"stock": NOW}
 
 
-def test_a_run_of_another_configuration_ends_no_search_and_adds_what_it_knows():
+def test_run_of_another_configuration_is_read_in_addition():
     assert found([run(2)], [run(1)], lacks=[1]) == {"stock": NOW}
     assert found([run(2)], [run(1)], lacks=[2]) == {"stock": NOW}
-    # It is a service of the same name in another file.
+    # The other run is of a service of the same name in another file.
     assert found([run(2)], [run(1, inbox=4, noted={"stock": NOON})], lacks=[1]) == {}
 
 
-def test_what_is_older_than_rows_are_kept_is_forgotten():
+def test_notes_older_than_the_retention_are_dropped():
     runs = [run(1, noted={"stock": YESTERDAY})]
     for kept, is_noted in ((timedelta(days=2), True), (timedelta(hours=23), False)):
         assert bool(found(runs, now=judged(history(0), kept=kept))) is is_noted
 
 
-def test_what_a_run_notes_is_no_part_of_its_configuration():
+def test_notes_of_a_run_are_not_part_of_its_configuration():
     plain = judged(history(0))
     noted = replace(plain, incomplete_inboxes={"stock": NOON})
     assert basis.from_json(basis.to_json(noted)) == noted

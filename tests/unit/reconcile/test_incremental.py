@@ -1,4 +1,4 @@
-"""From where the next run may start."""
+"""The watermarks from which the next run may start."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ MARGIN = timedelta(minutes=15)
     ("watermark", "stored"),
     [
         (NOON - timedelta(hours=1), NOON - timedelta(hours=1)),
-        # The clocks of the databases are ahead of that of the machine of the run.
+        # The clocks of the databases are ahead of the clock of the run's machine.
         (NOON + timedelta(hours=2), NOON - MARGIN),
     ],
 )
-def test_a_watermark_is_no_later_than_by_the_clock_of_the_run(watermark, stored):
+def test_watermark_is_not_after_the_clock_of_the_run(watermark, stored):
     found = findings(bounds=(bounds(PAIR, watermark=watermark),), margin=MARGIN)
     assert watermarks_of(found) == {"orders": stored, "stock": stored}
 
 
-def test_the_earliest_stream_of_a_service_decides():
+def test_earliest_stream_of_a_service_decides():
     early = NOON - timedelta(hours=3)
     found = findings(bounds=(bounds(PAIR), bounds(BACK, watermark=early)))
     assert watermarks_of(found) == {"orders": early, "stock": early}
 
 
-def test_services_with_a_stream_that_could_not_be_judged_have_no_watermark():
+def test_services_with_an_unjudged_stream_have_no_watermark():
     blind = replace(bounds(PAIR), downstream="mail", window=Window(obstacle="blind"))
     found = findings(bounds=(blind, bounds(PAIR), bounds(BACK)), margin=MARGIN)
     assert watermarks_of(found) == {"stock": NOON - MARGIN}
 
 
-def test_a_service_of_which_nothing_has_moved_has_the_watermark_of_its_own_clock():
+def test_idle_service_has_the_watermark_of_its_own_clock():
     hours = {name: NOON + timedelta(hours=n) for name, n in (("mail", -2), ("billing", 2))}
     found = findings(bounds=(bounds(PAIR),), idle=hours, margin=MARGIN)
     both = dict.fromkeys(("orders", "stock", "billing"), NOON - MARGIN)
     assert watermarks_of(found) == {**both, "mail": NOON - timedelta(hours=2)}
 
 
-def test_a_time_in_which_one_stream_could_not_be_judged_is_told_afterwards():
-    """The clocks of orders and stock are too far apart for ten nights, that of mail is between."""
+def test_time_not_judged_for_one_stream_is_reported_later():
+    """For ten nights the clocks of orders and stock are too far apart; that of mail is between."""
     ahead = {"orders": timedelta(0), "mail": timedelta(minutes=10), "stock": timedelta(minutes=20)}
     runs = [judged_run(NOON, {name: timedelta(0) for name in ahead})]
     runs += [judged_run(NOON + timedelta(days=day), ahead) for day in range(1, 11)]
@@ -64,7 +64,7 @@ def test_a_time_in_which_one_stream_could_not_be_judged_is_told_afterwards():
 
 
 def judged_run(now, ahead):
-    """Return what a run has judged by clocks that are ahead of that of its machine."""
+    """Return the watermarks of a run, by clocks that are ahead of its machine's clock."""
     streams = tuple(
         Bounds(kind=s.kind, upstream=s.upstream, downstream=s.downstream, window=window)
         for s, window in windows(now, ahead).items()
@@ -74,7 +74,7 @@ def judged_run(now, ahead):
 
 
 def windows(now, ahead):
-    """Return the windows of each two services."""
+    """Return the window of each pair of services."""
     clocks = {
         name: Clock(service=name, now=now + by, ahead=by, retention=timedelta(days=7))
         for name, by in ahead.items()

@@ -1,4 +1,4 @@
-"""Which times no run has judged."""
+"""The times that no run has judged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def told(*runs, windows=None):
     return unjudged_spans(windows or {FORTH: A_WEEK}, until)
 
 
-def test_what_no_run_has_judged_before_the_horizon_is_told():
+def test_unjudged_time_before_the_horizon_is_reported():
     (span,) = told(run(orders=9, stock=9), run(orders=10, stock=10))
     assert span.startswith(
         "no run has judged the events between orders and stock from 2026-01-06 12:00:00+0000 to "
@@ -41,43 +41,43 @@ def test_what_no_run_has_judged_before_the_horizon_is_told():
     )
 
 
-def test_the_latest_run_decides_whatever_its_order():
+def test_latest_run_decides_in_any_order_of_runs():
     late, early = run(orders=1, stock=1), run(orders=9, stock=9)
     assert told(late, early) == []
     assert told(early, late) == []
 
 
-def test_a_stream_was_judged_as_far_as_the_better_one_of_its_services():
+def test_stream_was_judged_up_to_the_later_watermark():
     assert told(run(orders=9, stock=6)) == []
     assert told(run(orders=6, stock=9)) == []
 
 
-def test_a_stream_was_judged_as_far_as_the_one_service_that_has_a_watermark():
-    """The other one has another stream that the run could not judge."""
+def test_stream_was_judged_up_to_the_only_watermark():
+    """The service without a watermark has another stream that the run could not judge."""
     three = (*BOTH, "mail")
     assert told(run(three, orders=6), run(orders=9, stock=9)) == []
     assert len(told(run(three, mail=6), run(orders=9, stock=9))) == 1
 
 
-def test_of_services_that_no_run_has_judged_together_nothing_is_known():
+def test_services_never_judged_together_have_no_problem():
     assert told() == []
     assert told(run(["orders"], orders=9), run(["stock"], stock=9)) == []
 
 
-def test_a_run_that_lacked_a_service_has_not_judged_its_streams():
+def test_run_without_a_service_has_not_judged_its_streams():
     assert len(told(run(["orders"], orders=1), run(orders=9, stock=9))) == 1
 
 
-def test_where_nothing_is_purged_or_judged_nothing_is_told():
+def test_window_without_a_horizon_or_judgement_has_no_problem():
     for window in (Window(watermark=NOON), Window(obstacle="blind")):
         assert told(run(orders=9, stock=9), windows={FORTH: window}) == []
 
 
-def test_both_directions_are_told_in_one_sentence():
+def test_both_directions_are_reported_in_one_sentence():
     assert len(told(run(orders=9, stock=9), windows={FORTH: A_WEEK, BACK: A_WEEK})) == 1
 
 
-def test_the_stream_of_a_service_to_itself_is_known_by_its_own_watermark():
+def test_stream_of_a_service_to_itself_needs_its_own_watermark():
     windows = {OWN: A_WEEK}
     assert told(run(orders=6), windows=windows) == []
     assert len(told(run(stock=6), run(orders=9), windows=windows)) == 1

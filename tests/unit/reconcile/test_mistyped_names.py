@@ -1,4 +1,4 @@
-"""Names in the declaration of groups that fit no event, and those that need not."""
+"""Names in declarations of groups that match no event, and names that need not match."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def declared(*topics, **more):
             "is to have the events placed.late,",
         ),
         (declared("placed", upstreams=("orders", "mail")), "is to have events from mail,"),
-        # The events are there, and from nobody who is named.
+        # The events exist, and none comes from a named service.
         (
             declared("paid", event_types=("paid",), upstreams=("mail",)),
             "is to have events from mail,",
         ),
-        # Stock sends none of these itself.
+        # Stock itself sends none of these.
         (declared("placed", kind=ROLLBACK), "group audit of stock compensates placed,"),
     ],
 )
-def test_a_name_that_fits_no_event_is_an_obstacle(stock, told):
+def test_name_that_matches_no_event_is_an_obstacle(stock, told):
     everyone = Member(name="mail", groups=(ExpectedGroup(name="all"),))
     types = [sent("orders", "placed"), sent("orders", "paid"), sent("stock", "reserved")]
 
@@ -59,15 +59,15 @@ def test_a_name_that_fits_no_event_is_an_obstacle(stock, told):
         declared(),
     ],
 )
-def test_names_that_fit_or_need_not_are_none(stock):
+def test_names_that_match_or_need_not_are_accepted(stock):
     everyone = Member(name="mail", groups=(ExpectedGroup(name="all"),))
     types = [sent("orders", "placed"), sent("stock", "reserved")]
 
     assert list(mistyped_names([ORDERS, stock, everyone], types, [])) == []
 
 
-def test_a_type_that_a_group_has_ever_received_is_named_rightly():
-    """It comes once a month, and neither side keeps it for as long."""
+def test_type_ever_received_by_a_group_is_a_valid_name():
+    """The event comes once a month, and neither side keeps it for as long."""
     stock = declared("placed", "invoiced")
     types = [sent("orders", "placed")]
     invoiced = Received(
@@ -84,8 +84,8 @@ def test_a_type_that_a_group_has_ever_received_is_named_rightly():
     assert list(mistyped_names([ORDERS, stock], types, [invoiced])) == []
 
 
-def test_a_group_that_compensates_what_it_receives_is_named_rightly():
-    """As one that handles events of another service, and one filter for both its halves."""
+def test_group_may_name_compensated_and_handled_types():
+    """One filter applies to both halves of the group, which handles events of another service."""
     both = {"name": "audit", "event_types": ("placed", "reserved")}
     stock = Member(
         name="stock",
@@ -100,7 +100,7 @@ def test_a_group_that_compensates_what_it_receives_is_named_rightly():
     assert list(mistyped_names([ORDERS, stock, everyone], types, [])) == []
 
 
-def test_an_event_of_others_that_a_group_compensates_is_named_rightly_or_told():
+def test_foreign_type_to_compensate_is_valid_or_reported():
     halves = (
         ExpectedGroup(name="audit", topics=("placed",)),
         ExpectedGroup(
@@ -121,7 +121,7 @@ def test_an_event_of_others_that_a_group_compensates_is_named_rightly_or_told():
     assert "group audit of stock compensates events of others called reserved, and no" in problem
 
 
-def test_what_only_an_inbox_still_keeps_is_no_mistyped_name():
+def test_type_kept_by_an_inbox_only_is_a_valid_name():
     stock = declared("recalled", event_types=("recalled",), upstreams=("orders",))
     past = [
         Received(

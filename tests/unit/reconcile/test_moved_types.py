@@ -1,4 +1,4 @@
-"""Types that are sent on another topic now."""
+"""Types whose events moved to another topic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def followed(past, stock=STOCK, orders=ORDERS):
 
 
 def sent(first, last):
-    """Say when the first and the last were sent: so many hours ago."""
+    """Return the span between two ages in hours, of the first and the last event sent."""
     return SentBetween(first=NOW - timedelta(hours=first), last=NOW - timedelta(hours=last))
 
 
@@ -58,18 +58,18 @@ MOVED = [received("reserve", "old"), received("reserve", "new"), received("mail"
     "between",
     [
         {OLD: sent(90, 50), NEW: sent(48, 1)},
-        # Both were sent while processes were replaced.
+        # Both topics were used while processes were replaced.
         {OLD: sent(90, 47.5), NEW: sent(48, 1)},
-        # What was on the old topic is purged.
+        # The rows of the old topic are purged.
         {NEW: sent(48, 1)},
         # The new release was rolled out over days.
         {OLD: sent(200, 25), NEW: sent(90, 1)},
         {OLD: sent(200, 25), NEW: sent(90, 24.8)},
-        # It was rolled out this night, with an overlap of less than an hour.
+        # The new release was rolled out this night, with an overlap of less than an hour.
         {OLD: sent(200, 2.5), NEW: sent(3, 1)},
     ],
 )
-def test_a_type_that_has_moved_to_a_topic_that_a_group_does_not_read_is_told(between):
+def test_type_moved_to_a_topic_unread_by_a_group_is_reported(between):
     (problem,) = told(MOVED, between)
 
     assert problem.startswith("placed of orders is sent on new now, and no longer on old: group")
@@ -80,20 +80,20 @@ def test_a_type_that_has_moved_to_a_topic_that_a_group_does_not_read_is_told(bet
 @pytest.mark.parametrize(
     "between",
     [
-        # Some events go to this topic and some to that one.
+        # Some events go to the one topic and some to the other.
         {OLD: sent(90, 2), NEW: sent(48, 1)},
         {OLD: sent(90, 0), NEW: sent(0.5, 0.1)},
         {OLD: sent(90, 24), NEW: sent(48, 1)},
-        # The group may be about to receive it.
+        # The group may be about to receive the type.
         {OLD: sent(90, 2), NEW: sent(0.2, 0.1)},
-        # It has moved back.
+        # The type has moved back.
         {OLD: sent(90, 1), NEW: sent(2, 1.5)},
         {OLD: sent(90, 30), NEW: sent(80, 31)},
         {OLD: sent(90, 50)},
         {},
     ],
 )
-def test_a_type_that_has_not_moved_is_not_told(between):
+def test_type_that_has_not_moved_is_not_reported(between):
     assert told(MOVED, between) == []
 
 
@@ -108,12 +108,12 @@ BOTH = [*MOVED, *(received(group, "other") for group in ("reserve", "mail"))]
         {OLD: sent(90, 47.5), NEW: sent(48, 1), OTHER: sent(90, 0)},
         # The new release was rolled out over days.
         {OLD: sent(90, 25), NEW: sent(80, 1), OTHER: sent(70, 0)},
-        # Nothing is kept of the other one.
+        # No rows of the other topic are kept.
         {OLD: sent(90, 50), NEW: sent(48, 1)},
     ],
 )
 @pytest.mark.parametrize("parallel", [(), ("old", "other")])
-def test_a_type_that_has_moved_from_one_of_the_topics_of_a_group_is_told(between, parallel):
+def test_type_moved_from_one_topic_of_a_group_is_reported(between, parallel):
     of = followed(BOTH, orders=Member(name="orders", parallel_topics=parallel))
 
     (problem,) = moved_types(of, between, before=NOW - timedelta(minutes=15))
@@ -126,20 +126,21 @@ def test_a_type_that_has_moved_from_one_of_the_topics_of_a_group_is_told(between
 @pytest.mark.parametrize(
     "between",
     [
-        # The other topic of the group goes on, and the new one is older than the one that is idle.
+        # The group's other topic goes on, and the new topic is older than the idle one.
         {OLD: sent(80, 50), NEW: sent(90, 1), OTHER: sent(90, 1)},
         {OLD: sent(90, 50), NEW: sent(90, 1), OTHER: sent(90, 0)},
-        # The topic of the group has not been idle for long, and was sent beside the new one.
+        # The group's idle topic has not been idle for long, and was used concurrently with the new
+        # one.
         {OLD: sent(90, 20), NEW: sent(48, 1), OTHER: sent(90, 1)},
-        # It is rolled out right now.
+        # The new release is being rolled out right now.
         {OLD: sent(90, 0.1), NEW: sent(0.5, 0.1), OTHER: sent(90, 0)},
-        # One of two topics is idle, and nothing has begun since.
+        # One of two topics is idle, and no topic has begun since.
         {OLD: sent(90, 50), NEW: sent(80, 60), OTHER: sent(90, 1)},
-        # Nothing is kept of the one that may have been left.
+        # No rows are kept of the topic that may have been left.
         {NEW: sent(48, 1), OTHER: sent(90, 1)},
     ],
 )
-def test_a_type_that_goes_on_on_one_of_the_topics_of_a_group_has_not_moved(between):
+def test_type_continuing_on_a_topic_of_its_group_has_not_moved(between):
     assert told(BOTH, between) == []
 
 
@@ -147,19 +148,19 @@ def test_a_type_that_goes_on_on_one_of_the_topics_of_a_group_has_not_moved(betwe
     ("between", "left"),
     [
         ({OLD: sent(90, 60), NEW: sent(48, 1), OTHER: sent(90, 50)}, "old, other"),
-        # Whichever of them is the older one: none of the topics of the group goes on.
+        # Even if the new topic is older: none of the group's topics goes on.
         ({OLD: sent(90, 60), NEW: sent(95, 1), OTHER: sent(90, 50)}, "old, other"),
         ({NEW: sent(48, 1), OTHER: sent(90, 50)}, "other"),
         ({NEW: sent(48, 1)}, "old, other"),
     ],
 )
-def test_a_type_that_has_left_all_topics_of_a_group_is_told_once(between, left):
+def test_type_that_left_all_topics_of_a_group_is_reported_once(between, left):
     (problem,) = told(BOTH, between)
 
     assert f"is sent on new now, and no longer on {left}" in problem
 
 
-def test_of_each_topic_that_was_left_it_is_told_where_its_type_may_have_gone():
+def test_each_left_topic_is_reported_with_its_possible_target():
     past = [*MOVED, received("reserve", "other")]
     past += [received(group, "third") for group in ("reserve", "mail")]
     between = {OLD: sent(90, 50), NEW: sent(48, 1), OTHER: sent(20, 1), THIRD: sent(70, 24)}
@@ -180,7 +181,7 @@ def test_of_each_topic_that_was_left_it_is_told_where_its_type_may_have_gone():
         [received("reserve", "new"), received("mail", "new")],
     ],
 )
-def test_a_group_that_reads_all_topics_of_the_type_that_are_read_is_not_asked_about(past):
+def test_group_that_reads_all_read_topics_is_not_checked(past):
     assert followed(past) == []
 
 
@@ -191,7 +192,7 @@ def test_a_group_that_reads_all_topics_of_the_type_that_are_read_is_not_asked_ab
         Member(name="stock", groups=(ExpectedGroup(name="mail", topics=("old",)),)),
     ],
 )
-def test_a_former_group_and_one_that_is_named_are_not_asked_about(stock):
+def test_former_and_named_groups_are_not_checked(stock):
     assert followed(MOVED, stock) == []
 
 
@@ -200,20 +201,20 @@ def test_a_former_group_and_one_that_is_named_are_not_asked_about(stock):
     [
         (("old", "new"), []),
         (("old", "new", "third"), []),
-        # A topic beside them is no parallel one.
+        # A topic that is not listed with them is not parallel.
         (("old", "third"), [("new",)]),
         (("new", "third"), [("new",)]),
         (("placed",), [("new",)]),
         ((), [("new",)]),
     ],
 )
-def test_a_type_does_not_move_between_topics_that_are_parallel(topics, others):
+def test_type_does_not_move_between_parallel_topics(topics, others):
     orders = Member(name="orders", parallel_topics=topics)
 
     assert [each.others for each in followed(MOVED, orders=orders)] == others
 
 
-def test_parallel_topics_are_those_of_the_service_that_sends():
+def test_parallel_topics_are_those_of_the_sender():
     stock = Member(name="stock", parallel_topics=("old", "new"))
 
     assert [each.others for each in followed(MOVED, stock)] == [("new",)]

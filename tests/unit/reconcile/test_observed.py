@@ -1,4 +1,4 @@
-"""What a run met, and what of it makes the next one look at everything."""
+"""The observations of a run, and those after which the next run judges everything."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def members(*groups: ExpectedGroup) -> list[Member]:
     return [Member(name="orders"), Member(name="stock", groups=groups or None)]
 
 
-def test_what_was_received_is_decisive_only_where_no_group_of_its_kind_is_declared() -> None:
+def test_received_types_are_decisive_without_declared_groups() -> None:
     seen = [TAKEN_BACK, PLACED, PLACED, replace(PLACED, source="bank")]
     declared = ExpectedGroup(name="reserve", topics=("orders.placed",))
 
@@ -50,7 +50,7 @@ def test_what_was_received_is_decisive_only_where_no_group_of_its_kind_is_declar
 @pytest.mark.parametrize(
     "changed", [{"group": "audit"}, {"source": "mail"}, {"topic": "x"}, {"event_type": "x"}]
 )
-def test_what_a_group_receives_for_the_first_time_is_told(changed: dict[str, Any]) -> None:
+def test_first_reception_of_a_type_by_a_group_is_reported(changed: dict[str, Any]) -> None:
     new = replace(PLACED, **changed)
 
     (told,) = received_first(Observed(received=(PLACED,)), [PLACED, new])
@@ -61,7 +61,7 @@ def test_what_a_group_receives_for_the_first_time_is_told(changed: dict[str, Any
     )
 
 
-def test_the_first_group_that_receives_rollbacks_of_a_type_is_not_told() -> None:
+def test_first_group_with_rollbacks_of_a_type_is_not_reported() -> None:
     another = replace(TAKEN_BACK, group="audit")
 
     assert list(received_first(Observed(received=(PLACED,)), [PLACED, TAKEN_BACK, another])) == []
@@ -71,8 +71,8 @@ def test_the_first_group_that_receives_rollbacks_of_a_type_is_not_told() -> None
 OF_ORDERS = replace(TAKEN_BACK, source="mail", causation_source="orders")
 
 
-def test_the_first_group_that_compensates_events_of_others_is_told() -> None:
-    """None was expected to: earlier rollbacks may not have arrived there."""
+def test_first_group_with_foreign_rollbacks_is_reported() -> None:
+    """No such group was expected: earlier rollbacks may not have arrived there."""
     known = Observed(received=(PLACED, TAKEN_BACK))
     elsewhere = replace(OF_ORDERS, source="bank")
 
@@ -82,7 +82,7 @@ def test_the_first_group_that_compensates_events_of_others_is_told() -> None:
     assert len(list(received_first(known, [replace(OF_ORDERS, group="audit")]))) == 1
 
 
-def test_what_compensates_events_of_others_is_decisive_where_nothing_is_declared_to() -> None:
+def test_foreign_rollbacks_are_decisive_without_declarations() -> None:
     mail, own = Member(name="mail"), ExpectedGroup(name="undo", kind=TxKind.ROLLBACK)
     of_others = replace(own, of_others=True)
     seen = [TAKEN_BACK, OF_ORDERS, replace(OF_ORDERS, causation_source="bank")]
@@ -93,7 +93,7 @@ def test_what_compensates_events_of_others_is_decisive_where_nothing_is_declared
     assert decisive([*members(of_others), mail], seen) == (seen[0],)
 
 
-def test_a_type_that_is_not_received_any_more_is_not_told() -> None:
+def test_type_that_is_no_longer_received_is_not_reported() -> None:
     assert list(received_first(Observed(received=(PLACED, TAKEN_BACK)), [PLACED])) == []
 
 
@@ -148,11 +148,12 @@ def shorter(end: int) -> str:
         ),
     ],
 )
-def test_topics_that_may_have_lost_records_are_told(now: ObservedTopics, told: str) -> None:
+def test_topics_that_may_have_lost_records_are_reported(now: ObservedTopics, told: str) -> None:
     assert list(topics_replaced(TOPICS, now)) == [told]
 
 
-def test_what_is_remembered_says_nothing_where_groups_are_named_or_are_former_ones() -> None:
+def test_remembered_types_do_not_count_for_named_groups() -> None:
+    """They do not count for former groups either."""
     past = Past(received=(PLACED, TAKEN_BACK, replace(PLACED, group="mail")))
     named = ExpectedGroup(name="reserve", topics=("orders.placed",))
     former = Member(name="stock", former_groups=(FormerGroup(name="mail"),))
@@ -162,7 +163,7 @@ def test_what_is_remembered_says_nothing_where_groups_are_named_or_are_former_on
     assert set(remembered([Member(name="orders"), former], past)) == {PLACED, TAKEN_BACK}
 
 
-def test_it_is_remembered_that_a_former_group_compensates_events_of_others() -> None:
+def test_foreign_rollbacks_of_a_former_group_are_remembered() -> None:
     of_shop = replace(TAKEN_BACK, downstream="stock", group="mail", causation_source="orders")
     own = replace(of_shop, causation_source="stock")
     past = Past(received=(replace(PLACED, group="mail"), of_shop, own))

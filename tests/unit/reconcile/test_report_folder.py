@@ -1,4 +1,4 @@
-"""One folder, one run: what the launcher makes of jobs that stand in for Spark's."""
+"""One folder per run, with jobs that replace those of Spark."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ with locked(OutputFolder(path=request.folder), request):
 
 
 class Runs:
-    """Runs in one folder, whose jobs write prepared findings and end with a prepared status."""
+    """Runs in one folder, whose jobs write prepared findings and exit with a prepared status."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "reconciliation"
@@ -114,7 +114,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     return runs
 
 
-def test_a_second_run_in_a_folder_is_refused_and_the_first_one_is_unharmed(runs: Runs):
+def test_second_run_in_a_folder_is_refused(runs: Runs):
+    """The first run is unaffected."""
     runs.plan("r1", Verdict.MISSING_DOWNSTREAM, status=RunOutcome.MISMATCHES, waits=True)
     runs.plan("r2")
     results: list[ReconcileResult] = []
@@ -137,7 +138,7 @@ def test_a_second_run_in_a_folder_is_refused_and_the_first_one_is_unharmed(runs:
     assert result.findings.run_id == "r1"
 
 
-def test_the_findings_of_another_run_are_an_error(runs: Runs):
+def test_findings_of_another_run_are_an_error(runs: Runs):
     runs.plan("r1", found_by="r2")
 
     result = runs.run("r1")
@@ -156,7 +157,7 @@ def test_the_findings_of_another_run_are_an_error(runs: Runs):
         (Verdict.MATCHED, RunOutcome.NOT_JUDGED),
     ],
 )
-def test_findings_with_another_outcome_than_the_job_are_an_error(
+def test_findings_that_contradict_the_exit_status_are_an_error(
     runs: Runs, verdict: Verdict, status: RunOutcome
 ):
     runs.plan("r1", verdict, status=status)
@@ -167,8 +168,8 @@ def test_findings_with_another_outcome_than_the_job_are_an_error(
     assert f"ended as run r1 with {status.name}" in result.problem
 
 
-def test_a_folder_can_be_used_again_though_a_process_of_the_run_is_still_ending(runs: Runs):
-    """Java may be there for a moment after the job; it has the log open."""
+def test_folder_can_be_reused_while_a_process_still_exits(runs: Runs):
+    """Java may live for a moment after the job; it has the log open."""
     runs.plan("r1", lingering=True)
     runs.plan("r2")
 
@@ -197,9 +198,7 @@ def holder(runs: Runs) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def test_a_process_that_is_killed_leaves_the_folder_to_the_next_run(
-    runs: Runs, holder: subprocess.Popen[str]
-):
+def test_killed_process_releases_the_folder(runs: Runs, holder: subprocess.Popen[str]):
     runs.plan("r2")
     with pytest.raises(ConfigurationError, match=f"in use by run r1 .*process {holder.pid} on"):
         runs.run("r2")
@@ -210,7 +209,7 @@ def test_a_process_that_is_killed_leaves_the_folder_to_the_next_run(
     assert runs.run("r2").outcome is RunOutcome.CLEAN
 
 
-def test_without_locks_a_run_goes_by_its_findings(runs: Runs, monkeypatch: pytest.MonkeyPatch):
+def test_without_locks_a_run_checks_the_findings(runs: Runs, monkeypatch: pytest.MonkeyPatch):
     runs.plan("r1")
 
     class Locks:
@@ -225,7 +224,7 @@ def test_without_locks_a_run_goes_by_its_findings(runs: Runs, monkeypatch: pytes
         assert runs.run("r1").outcome is RunOutcome.CLEAN
 
 
-def test_the_log_begins_with_the_run_and_never_goes_through_a_link(runs: Runs, tmp_path: Path):
+def test_log_begins_with_the_run_and_follows_no_link(runs: Runs, tmp_path: Path):
     runs.plan("r1")
     runs.run("r1")
     runs.run("r1")
@@ -243,7 +242,7 @@ def test_the_log_begins_with_the_run_and_never_goes_through_a_link(runs: Runs, t
     assert precious.read_text() == "three years of work"
 
 
-def test_what_an_earlier_run_left_is_gone_before_the_job_starts(runs: Runs):
+def test_files_of_an_earlier_run_are_removed_before_the_job(runs: Runs):
     folder = OutputFolder(path=runs.folder)
     for directory in (folder.rows, folder.summary):
         directory.mkdir(parents=True)
@@ -263,7 +262,7 @@ def test_runs_of_one_second_have_folders_of_their_own(tmp_path: Path):
     assert len(folders) == 5
 
 
-def test_a_place_where_no_folder_can_be_is_said(tmp_path: Path):
+def test_impossible_folder_is_reported(tmp_path: Path):
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for parent in (tmp_path / "file", tmp_path / "link"):

@@ -1,4 +1,4 @@
-"""What can be asked for, and how databases are named."""
+"""Valid requests, and the addresses of databases."""
 
 from __future__ import annotations
 
@@ -103,13 +103,13 @@ def everything_that_can_be_asked():
 
 
 @pytest.mark.parametrize("asked", [request(), everything_that_can_be_asked()])
-def test_a_request_comes_out_of_json_as_it_went_in(asked):
+def test_request_is_read_from_json_unchanged(asked):
     line = to_json(asked)
     assert b"\n" not in line
     assert from_json(line) == asked
 
 
-def test_a_time_comes_out_of_json_to_the_microsecond_and_in_utc():
+def test_time_is_read_from_json_in_utc_to_the_microsecond():
     exact = datetime(2026, 1, 15, 12, 0, 0, 1, tzinfo=UTC)
     asked = request(selection=Selection(moved_since={"orders": exact}, written_since=exact))
     selection = from_json(to_json(asked)).selection
@@ -118,14 +118,14 @@ def test_a_time_comes_out_of_json_to_the_microsecond_and_in_utc():
     assert selection.written_since.utcoffset() == timedelta(0)
 
 
-def test_a_request_shows_no_password():
+def test_request_shows_no_password():
     shown = repr(everything_that_can_be_asked())
     assert SECRET not in shown
     assert "s3cret" not in shown
     assert URL not in shown
 
 
-def test_a_request_that_cannot_be_read_is_refused_without_repeating_it():
+def test_unreadable_request_is_refused_without_repeating_it():
     with pytest.raises(ConfigurationError) as refusal:
         from_json('{"services": [{"name": "orders", "url": ["s3cret"]}], "folder": "s3cret"}')
     assert "services.0.url" in str(refusal.value)
@@ -133,7 +133,7 @@ def test_a_request_that_cannot_be_read_is_refused_without_repeating_it():
     assert refusal.value.__cause__ is None
 
 
-def test_a_request_that_is_no_json_is_refused_without_repeating_it():
+def test_request_that_is_not_json_is_refused_unrepeated():
     with pytest.raises(ConfigurationError) as refusal:
         from_json("s3cret")
     assert "s3cret" not in str(refusal.value)
@@ -150,7 +150,7 @@ def test_a_request_that_is_no_json_is_refused_without_repeating_it():
         ({"first_rows": 1_001}, "choose 0 to 1,000"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused(changes, hint):
+def test_inconsistent_request_is_refused(changes, hint):
     with pytest.raises(ConfigurationError, match=hint):
         request(**changes)
 
@@ -159,11 +159,11 @@ def test_one_service_alone_may_be_reconciled_with_itself():
     assert [s.name for s in request(services=(service("orders"),)).services] == ["orders"]
 
 
-def test_no_margin_at_all_may_be_asked_for():
+def test_margin_of_zero_is_valid():
     assert request(margin=timedelta(0)).margin == timedelta(0)
 
 
-def test_left_as_it_is_a_selection_is_everything():
+def test_default_selection_is_everything():
     assert Selection() == EVERYTHING
     assert EVERYTHING.is_everything
     assert request().selection == EVERYTHING
@@ -177,12 +177,12 @@ def test_left_as_it_is_a_selection_is_everything():
         {"written_until": NOON},
     ],
 )
-def test_a_selection_that_leaves_something_out_is_not_everything(narrowed):
+def test_selection_with_a_limit_is_not_everything(narrowed):
     assert not Selection(**narrowed).is_everything
 
 
 @pytest.mark.parametrize("bound", ["written_since", "written_until"])
-def test_a_bound_without_a_time_zone_is_refused(bound):
+def test_bound_without_a_time_zone_is_refused(bound):
     with pytest.raises(ConfigurationError, match="no time zone"):
         Selection(**{bound: NOON.replace(tzinfo=None)})
 
@@ -193,12 +193,12 @@ def test_earlier_runs_without_a_time_zone_are_refused():
 
 
 @pytest.mark.parametrize("until", [NOON, NOON - timedelta(seconds=1)])
-def test_a_window_that_ends_before_it_begins_is_refused(until):
+def test_window_that_ends_before_it_begins_is_refused(until):
     with pytest.raises(ConfigurationError, match="not after it begins"):
         Selection(written_since=NOON, written_until=until)
 
 
-def test_a_service_is_a_member_by_its_name_its_groups_and_what_it_writes_for_others():
+def test_member_has_name_groups_and_types_for_others():
     groups = (ExpectedGroup(name="reserve"),)
     assert service("stock", groups=groups, others=Others.named("shipping")).member == Member(
         name="stock", groups=groups, others=Others.named("shipping")
@@ -206,7 +206,7 @@ def test_a_service_is_a_member_by_its_name_its_groups_and_what_it_writes_for_oth
     assert service("stock").member == Member(name="stock")
 
 
-def test_a_jdbc_url_holds_neither_user_nor_password():
+def test_jdbc_url_contains_neither_user_nor_password():
     address = jdbc_address("orders", URL)
     assert address.url == "jdbc:postgresql://db.example:6432/orders"
     assert address.properties["user"] == "anna"
@@ -214,7 +214,7 @@ def test_a_jdbc_url_holds_neither_user_nor_password():
     assert "s3cret" not in repr(address)
 
 
-def test_what_libpq_and_jdbc_have_in_common_is_passed_on():
+def test_options_common_to_libpq_and_jdbc_are_passed_on():
     address = jdbc_address(
         "orders", "postgresql://a:b@[::1]/o%20k?sslmode=require&connect_timeout=3&keepalives=1"
     )
@@ -224,7 +224,7 @@ def test_what_libpq_and_jdbc_have_in_common_is_passed_on():
     assert "keepalives" not in address.properties
 
 
-def test_the_session_is_read_only():
+def test_session_is_read_only():
     properties = jdbc_address("orders", URL).properties
     assert (properties["readOnly"], properties["readOnlyMode"]) == ("true", "always")
 
@@ -242,7 +242,7 @@ def test_the_session_is_read_only():
         ("not a url, s3cret", "cannot be read"),
     ],
 )
-def test_a_database_that_jdbc_cannot_reach_is_refused_without_repeating_the_url(url, hint):
+def test_url_that_jdbc_cannot_reach_is_refused_unrepeated(url, hint):
     with pytest.raises(ConfigurationError, match=hint) as refusal:
         jdbc_address("orders", url)
     assert "orders" in str(refusal.value)

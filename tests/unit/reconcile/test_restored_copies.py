@@ -1,4 +1,4 @@
-"""What runs have judged of databases that were restored since from earlier copies."""
+"""Judgements of earlier runs about databases that were restored from earlier copies since."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run(
 
 @dataclass
 class Databases:
-    """The database of stock, by what it has left of the runs of each age."""
+    """The database of stock, by its remaining rows of the runs of each age."""
 
     remains: Mapping[int, Remains]
     last: datetime | None = None
@@ -83,7 +83,7 @@ def judged(databases: Databases, *runs: JudgedRun) -> JudgedUntil:
     return {each.services: each for each in judged_until(restored, BOTH)}[BOTH]
 
 
-def test_what_a_copy_lacks_counts_as_not_judged() -> None:
+def test_time_that_a_copy_lacks_counts_as_not_judged() -> None:
     databases = Databases({1: copied(2), 2: copied(3)}, last=days(10))
 
     until = judged(databases, run(1), run(2))
@@ -97,7 +97,7 @@ def test_what_a_copy_lacks_counts_as_not_judged() -> None:
     )
 
 
-def test_of_a_copy_of_which_no_time_is_left_all_is_told() -> None:
+def test_copy_without_any_kept_time_is_reported_in_full() -> None:
     until = judged(Databases({1: copied(1)}), run(1))
 
     assert (until.until, until.restored) == (None, ("stock",))
@@ -106,14 +106,14 @@ def test_of_a_copy_of_which_no_time_is_left_all_is_told() -> None:
     assert unjudged_spans({FORTH: Window(watermark=NOON)}, [until]) == []
 
 
-def test_a_copy_that_is_younger_than_what_is_kept_leaves_nothing_to_tell() -> None:
+def test_copy_younger_than_the_retention_is_not_reported() -> None:
     until = judged(Databases({1: copied(1)}, last=days(3)), run(1))
 
     assert until.until == days(3) - MARGIN
     assert unjudged_spans({FORTH: A_WEEK}, [until]) == []
 
 
-def test_what_runs_before_the_copy_have_judged_counts() -> None:
+def test_judgements_of_runs_before_the_copy_count() -> None:
     databases = Databases({1: copied(1), 8: copied(8), 9: UNKNOWN, 11: THERE}, last=None)
 
     until = judged(databases, run(1), run(8), run(9), run(11), run(12))
@@ -122,14 +122,14 @@ def test_what_runs_before_the_copy_have_judged_counts() -> None:
     assert ("stock", 12) not in databases.asked
 
 
-def test_it_is_told_once() -> None:
-    """The run that told it has judged the database as it was restored."""
+def test_restored_copy_is_reported_once() -> None:
+    """The run that reported the copy has judged the database as restored."""
     until = judged(Databases({1: THERE}), run(1), run(2), run(3))
 
     assert until == JudgedUntil(services=BOTH, until=days(1))
 
 
-def test_it_is_told_until_a_run_could_judge_the_service() -> None:
+def test_copy_is_reported_until_a_run_judges_the_service() -> None:
     databases = Databases({2: copied(2)}, last=days(10))
     blind = run(1, known=(), marks=("orders",))
 
@@ -137,14 +137,14 @@ def test_it_is_told_until_a_run_could_judge_the_service() -> None:
 
 
 @pytest.mark.parametrize("remains", [THERE, UNKNOWN])
-def test_rows_that_may_have_been_purged_are_no_sign_of_a_copy(remains: Remains) -> None:
+def test_purged_rows_do_not_indicate_a_copy(remains: Remains) -> None:
     databases = Databases({1: remains})
 
     assert judged(databases, run(1), run(2)).until == days(1)
     assert databases.asked == [("orders", 1), ("stock", 1)]
 
 
-def test_a_run_without_the_other_service_has_not_told_it() -> None:
+def test_run_without_the_other_service_does_not_report_a_copy() -> None:
     databases = Databases({1: THERE, 2: copied(2)}, last=days(10))
 
     until = judged(databases, run_of_stock(1), run(2))
@@ -152,7 +152,7 @@ def test_a_run_without_the_other_service_has_not_told_it() -> None:
     assert until == JudgedUntil(services=BOTH, until=days(10) - MARGIN, restored=("stock",))
 
 
-def test_what_a_run_without_the_other_service_told_is_not_told_again() -> None:
+def test_copy_reported_by_a_run_of_one_service_is_not_repeated() -> None:
     runs = run_of_stock(1), run(2)
     databases = Databases({1: THERE, 2: copied(2)}, last=days(10))
 
@@ -163,7 +163,7 @@ def test_what_a_run_without_the_other_service_told_is_not_told_again() -> None:
     assert until == JudgedUntil(services=alone, until=days(1))
 
 
-def test_of_two_copies_a_run_between_them_hides_neither() -> None:
+def test_run_between_two_copies_hides_neither() -> None:
     databases = Databases({1: copied(2), 2: THERE, 3: copied(3)}, last=days(10))
 
     until = judged(databases, run_of_stock(1), run_of_stock(2), run(3))
@@ -171,13 +171,13 @@ def test_of_two_copies_a_run_between_them_hides_neither() -> None:
     assert (until.until, until.restored) == (days(10) - MARGIN, ("stock",))
 
 
-def test_a_run_without_the_other_service_proves_a_copy() -> None:
+def test_run_without_the_other_service_proves_a_copy() -> None:
     databases = Databases({1: copied(1), 2: UNKNOWN}, last=days(10))
 
     assert judged(databases, run_of_stock(1), run(2)).until == days(10) - MARGIN
 
 
-def test_more_frequent_runs_without_the_other_service_hide_nothing(
+def test_frequent_runs_of_one_service_hide_no_copy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(restored_copies, "ENOUGH", 1)
@@ -188,7 +188,7 @@ def test_more_frequent_runs_without_the_other_service_hide_nothing(
     assert (until.until, until.restored) == (days(10) - MARGIN, ("stock",))
 
 
-def test_runs_of_which_the_database_is_not_known_are_as_the_one_before() -> None:
+def test_run_of_an_unknown_database_is_like_the_one_before() -> None:
     of_another_release = run(1, known=())
     restored = Databases({2: copied(2)}, last=days(10))
 
@@ -196,7 +196,7 @@ def test_runs_of_which_the_database_is_not_known_are_as_the_one_before() -> None
     assert judged(Databases({2: THERE}), of_another_release, run(2)).until == days(1)
 
 
-def test_no_more_runs_are_asked_about_than_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_databases_are_queried_for_the_read_runs_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restored_copies, "ENOUGH", 2)
     monkeypatch.setattr(judged_spans, "ENOUGH", 2)
     databases = Databases({1: copied(1), 2: copied(2)}, last=days(10))

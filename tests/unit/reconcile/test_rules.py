@@ -1,4 +1,4 @@
-"""What the rules say, for every combination of facts."""
+"""The verdict of the rules for every combination of facts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shieldtx.reconcile.facts import VOCABULARY, Fact
 from shieldtx.reconcile.rules import PAIRS, TOPICS
 from shieldtx.reconcile.verdicts import Verdict, Weight
 
-O, I, V, F = OutboxStatus, InboxStatus, Verdict, Fact  # noqa: E741  the alphabets of the tables below
+O, I, V, F = OutboxStatus, InboxStatus, Verdict, Fact  # noqa: E741  short for the tables below
 COMMIT, ROLLBACK = TxKind.COMMIT, TxKind.ROLLBACK
 BOOKS = {"pairs": PAIRS, "topics": TOPICS}
 
@@ -26,20 +26,20 @@ def combinations(book, is_possible):
 
 
 def has_a_row(facts):
-    """Whether a side has the event; what one side alone has cannot differ."""
+    """Return whether a side has the event; an event on one side alone cannot differ."""
     sides = (facts[F.UPSTREAM], facts[F.DOWNSTREAM])
     return sides != (None, None) and (is_same(facts) or None not in sides)
 
 
 def is_same(facts):
-    """Whether both sides say the same of the event, as far as there are two."""
+    """Return whether both sides agree on the event, as far as there are two."""
     return facts[F.SAME_PAYLOAD] and facts[F.SAME_ENVELOPE]
 
 
 def has_a_trace(facts):
-    """Whether a row or a record is there; without a record there is nothing to repeat or order.
+    """Return whether a row or a record exists; without a record, none is repeated or out of order.
 
-    Nor is there an order without the row, which knows the key and when it was written.
+    There is no order without the row either, which has the key and the write time.
     """
     row, record = facts[F.UPSTREAM] is not None, facts[F.RECORDED]
     return (
@@ -55,7 +55,7 @@ EVERY = [(PAIRS, facts) for facts in OF_PAIRS] + [(TOPICS, facts) for facts in O
 
 
 def differing_in(fact):
-    """Return each combination beside the one that differs from it in one true or false fact."""
+    """Pair each combination with the one in which this fact is true instead of false."""
     return [
         (book, facts, {**facts, fact: True})
         for book, facts in EVERY
@@ -64,7 +64,7 @@ def differing_in(fact):
 
 
 def judge_pair(kind, upstream, downstream, **facts):
-    """Judge two rows past the watermark; what is not said is in order, and there is no answer."""
+    """Judge two rows past the watermark; omitted facts are in order, and there is no answer."""
     known = {
         F.SAME_PAYLOAD: True,
         F.SAME_ENVELOPE: True,
@@ -98,7 +98,7 @@ def test_every_verdict_is_reached():
 
 
 @pytest.mark.parametrize("name", BOOKS)
-def test_every_rule_decides_something_that_no_earlier_rule_does(name):
+def test_every_rule_decides_a_case_that_no_earlier_rule_does(name):
     book = BOOKS[name]
 
     def decides(facts):
@@ -112,13 +112,13 @@ def test_every_rule_decides_something_that_no_earlier_rule_does(name):
 
 
 @pytest.mark.parametrize("name", BOOKS)
-def test_the_last_rule_alone_has_no_conditions(name):
+def test_only_the_last_rule_has_no_conditions(name):
     *others, last = BOOKS[name].rules
     assert all(rule.when for rule in others)
     assert not last.when
 
 
-def test_the_vocabulary_covers_every_status_of_both_lifecycles():
+def test_vocabulary_covers_every_status_of_both_lifecycles():
     assert set(VOCABULARY) == set(Fact)
     assert set(VOCABULARY[F.KIND]) == set(TxKind)
     assert set(VOCABULARY[F.UPSTREAM]) == {None, *OutboxStatus}
@@ -126,7 +126,7 @@ def test_the_vocabulary_covers_every_status_of_both_lifecycles():
 
 
 @pytest.mark.parametrize("name", BOOKS)
-def test_the_rules_use_only_the_names_of_their_sheet(name):
+def test_rules_use_only_the_facts_of_their_book(name):
     book = BOOKS[name]
     assert set(book.facts) == {fact for rule in book.rules for fact in rule.when}
     for rule in book.rules:
@@ -136,7 +136,7 @@ def test_the_rules_use_only_the_names_of_their_sheet(name):
 
 
 @pytest.mark.parametrize("name", BOOKS)
-def test_a_row_of_which_a_fact_is_not_known_cannot_be_judged(name):
+def test_row_with_an_unknown_fact_cannot_be_judged(name):
     book = BOOKS[name]
     facts = next(facts for of, facts in EVERY if of is book)
     for fact in book.facts:
@@ -144,8 +144,10 @@ def test_a_row_of_which_a_fact_is_not_known_cannot_be_judged(name):
             book.judge({known: facts[known] for known in facts if known is not fact})
 
 
-def test_before_the_watermark_nothing_is_a_mismatch_but_what_time_cannot_mend():
-    """A payload, a given-up row's attempts, an effect and a row parked for an operator stay."""
+def test_recent_rows_mismatch_only_where_time_changes_nothing():
+    """Payloads, attempts of given-up rows, effects and rows parked for an operator do
+    not change.
+    """
     young = [(book, facts) for book, facts in EVERY if not facts[F.QUIET]]
     accused = {book.judge(facts) for book, facts in young if book.judge(facts).is_mismatch}
     assert accused == {
@@ -158,13 +160,14 @@ def test_before_the_watermark_nothing_is_a_mismatch_but_what_time_cannot_mend():
     assert not any(book.judge(facts).is_mismatch for book, facts in young if book is TOPICS)
 
 
-def test_waiting_turns_rows_in_flight_into_something_else():
+def test_time_changes_the_verdict_of_rows_in_flight():
     for book, young, old in differing_in(F.QUIET):
         if book.judge(young) is V.IN_FLIGHT:
             assert book.judge(old) is not V.IN_FLIGHT
 
 
-def test_waiting_changes_nothing_else_but_what_an_answer_read_too_early_may_hide():
+def test_time_changes_other_verdicts_only_for_early_answers():
+    """An answer that the run may have read too early hides the later verdict."""
     changed = {
         (book.judge(young), book.judge(old))
         for book, young, old in differing_in(F.QUIET)
@@ -178,12 +181,12 @@ def test_waiting_changes_nothing_else_but_what_an_answer_read_too_early_may_hide
     }
 
 
-def test_nothing_that_may_have_been_purged_is_missed():
+def test_possibly_purged_rows_are_not_missed():
     absences = {
         V.MISSING_DOWNSTREAM,
         V.UNKNOWN_UPSTREAM,
         V.ROLLBACK_NOT_COMPENSATED,
-        # Of what called for a rollback, or of the rollback that a tombstone is of.
+        # The absent row caused a rollback, or is the rollback of a tombstone.
         V.EFFECT_DESPITE_ROLLBACK,
         V.STATUS_DISAGREES,
         V.ABSENT_FROM_TOPIC,
@@ -195,11 +198,11 @@ def test_nothing_that_may_have_been_purged_is_missed():
             continue
         assert before not in absences
         if before in {V.STUCK, V.PARKED}:
-            # What nobody goes on with stays longer than the row of the other side.
+            # An unfinished row stays longer than the row of the other side.
             assert purged[F.UPSTREAM] is None
             assert after in {V.UNKNOWN_UPSTREAM, V.IN_FLIGHT}
         elif before is V.NEITHER_EFFECT_NOR_COMPENSATION:
-            # Whether its rollback may be purged is another fact.
+            # Another fact determines whether its rollback may be purged.
             assert (purged[F.OWES], after) == (True, V.UNKNOWN_UPSTREAM)
         elif after in absences:
             assert before is (V.BEFORE_TOPIC if after is V.ABSENT_FROM_TOPIC else V.TOO_OLD)
@@ -208,7 +211,7 @@ def test_nothing_that_may_have_been_purged_is_missed():
             assert after not in {V.TOO_OLD, V.BEFORE_TOPIC}
 
 
-def test_an_answer_matters_only_to_what_is_settled_downstream():
+def test_answer_affects_only_rows_settled_downstream():
     for _, unanswered, answered in differing_in(F.ANSWERED):
         if PAIRS.judge(unanswered) is not PAIRS.judge(answered):
             is_given_up = answered[F.DOWNSTREAM] is I.MAX_RECONSUMED
@@ -220,7 +223,7 @@ def test_an_answer_matters_only_to_what_is_settled_downstream():
             }
 
 
-def test_a_rollback_nothing_called_for_accuses_an_effect_and_nothing_else():
+def test_rollback_without_a_cause_accuses_an_effect_only():
     changed = {
         (PAIRS.judge(uncalled), PAIRS.judge(called), called[F.ANSWERED], called[F.QUIET])
         for _, uncalled, called in differing_in(F.ENTITLED)
@@ -232,7 +235,7 @@ def test_a_rollback_nothing_called_for_accuses_an_effect_and_nothing_else():
     }
 
 
-def test_a_group_without_an_effect_has_nothing_to_compensate_at_any_time() -> None:
+def test_group_without_an_effect_never_has_to_compensate() -> None:
     changed = {
         (PAIRS.judge(nothing), PAIRS.judge(owing), owing[F.KIND], owing[F.DOWNSTREAM])
         for _, nothing, owing in differing_in(F.OWES)
@@ -246,23 +249,23 @@ def test_a_group_without_an_effect_has_nothing_to_compensate_at_any_time() -> No
         assert judge_pair(ROLLBACK, O.PROCESSED, I.PROCESSED, quiet=False, **facts) is V.IN_FLIGHT
     owed = (V.TOO_OLD, V.NEITHER_EFFECT_NOR_COMPENSATION, COMMIT, I.MAX_RECONSUMED)
     assert changed == {owed, *((V.MATCHED, each, ROLLBACK, I.PROCESSED) for each in before)}
-    # As long as it has not settled the rollback, it has not said so.
+    # The group has not confirmed this until it has settled the rollback.
     for status, verdict in ((None, V.MISSING_DOWNSTREAM), (I.INIT, V.STUCK), (I.DEAD, V.PARKED)):
         assert judge_pair(ROLLBACK, O.PROCESSED, status, owes=False) is verdict
 
 
-def test_the_database_of_a_group_alone_proves_that_a_rollback_is_lost() -> None:
+def test_database_of_a_group_alone_proves_a_lost_rollback() -> None:
     for upstream in (O.PROCESSED, None):
         pair = (COMMIT, upstream, I.MAX_RECONSUMED)
         assert judge_pair(*pair, kept=False) is V.NEITHER_EFFECT_NOR_COMPENSATION
         assert judge_pair(*pair, kept=False, owes=None) is V.TOO_OLD
         assert judge_pair(*pair, kept=False, quiet=False) is V.IN_FLIGHT
     assert judge_pair(COMMIT, None, I.MAX_RECONSUMED, kept=False, answered=True) is V.TOO_OLD
-    # Of an event that its upstream would still have, that is the first thing to find out.
+    # The upstream would still have the event: its absence is investigated first.
     assert judge_pair(COMMIT, None, I.MAX_RECONSUMED) is V.UNKNOWN_UPSTREAM
 
 
-def test_an_effect_after_its_compensation_is_despite_it_at_any_time() -> None:
+def test_effect_after_its_compensation_is_always_a_mismatch() -> None:
     changed = {
         (PAIRS.judge(late), PAIRS.judge(right))
         for _, right, late in differing_in(F.UNDONE_FIRST)
@@ -278,7 +281,7 @@ def test_an_effect_after_its_compensation_is_despite_it_at_any_time() -> None:
         assert judged is V.EFFECT_DESPITE_ROLLBACK
 
 
-def test_attempts_beyond_the_limit_matter_only_to_an_event_that_was_given_up_in_good_order():
+def test_attempts_above_the_limit_affect_given_up_events_only():
     changed = {
         (PAIRS.judge(beyond), PAIRS.judge(within), within[F.KIND])
         for _, beyond, within in differing_in(F.WITHIN_LIMIT)
@@ -287,20 +290,20 @@ def test_attempts_beyond_the_limit_matter_only_to_an_event_that_was_given_up_in_
     assert changed == {(V.ATTEMPTS_DIFFER, V.REFUSED, COMMIT)}
 
 
-def test_payloads_that_differ_come_before_everything_else():
+def test_different_payloads_precede_all_other_verdicts():
     for _, differing, same in differing_in(F.SAME_PAYLOAD):
         assert PAIRS.judge(differing) is V.PAYLOAD_DIFFERS
         assert PAIRS.judge(same) is not V.PAYLOAD_DIFFERS
 
 
-def test_envelopes_that_differ_come_before_all_else_but_payloads():
+def test_different_envelopes_precede_all_but_payloads():
     for _, differing, same in differing_in(F.SAME_ENVELOPE):
         if same[F.SAME_PAYLOAD]:
             assert PAIRS.judge(differing) is V.ENVELOPE_DIFFERS
         assert PAIRS.judge(same) is not V.ENVELOPE_DIFFERS
 
 
-def test_a_clean_or_parked_verdict_on_a_pair_needs_both_sides_at_rest():
+def test_clean_or_parked_pair_has_both_sides_settled():
     for facts in OF_PAIRS:
         verdict = PAIRS.judge(facts)
         if verdict.weight is Weight.CLEAN or verdict is V.PARKED:
@@ -310,7 +313,7 @@ def test_a_clean_or_parked_verdict_on_a_pair_needs_both_sides_at_rest():
             assert facts[F.UPSTREAM] in OUTBOX.settled or is_longer
 
 
-def test_a_clean_pair_has_one_payload_and_its_answer_if_it_owes_one():
+def test_clean_pair_has_one_payload_and_a_required_answer():
     for facts in OF_PAIRS:
         if PAIRS.judge(facts) in {V.MATCHED, V.REFUSED}:
             assert is_same(facts)
@@ -319,14 +322,14 @@ def test_a_clean_pair_has_one_payload_and_its_answer_if_it_owes_one():
             assert facts[F.ANSWERED] or owes is False
 
 
-def test_an_event_that_will_not_be_sent_disagrees_with_every_row_downstream():
+def test_unsendable_event_disagrees_with_any_row_downstream():
     for facts in OF_PAIRS:
         is_ended = facts[F.UPSTREAM] not in {None, O.PROCESSED, O.INIT, O.PROCESSING}
         if is_ended and facts[F.DOWNSTREAM] and facts[F.QUIET] and is_same(facts):
             assert PAIRS.judge(facts) is V.STATUS_DISAGREES
 
 
-def test_what_nobody_goes_on_with_is_told_of_when_its_outbox_row_is_purged():
+def test_unfinished_row_is_reported_after_its_outbox_row_purge():
     for status in (I.INIT, I.PROCESSING):
         assert judge_pair(COMMIT, None, status, quiet=True, kept=False) is V.STUCK
         assert judge_pair(COMMIT, None, status, quiet=False, kept=False) is V.IN_FLIGHT
@@ -335,13 +338,13 @@ def test_what_nobody_goes_on_with_is_told_of_when_its_outbox_row_is_purged():
         assert judge_pair(ROLLBACK, None, I.DEAD, quiet=quiet, kept=False) is V.PARKED
 
 
-def test_an_open_event_that_has_arrived_waits_for_its_relay_alone():
+def test_open_event_that_has_arrived_waits_for_its_relay_only():
     for facts in OF_PAIRS:
         if facts[F.UPSTREAM] in {O.INIT, O.PROCESSING} and is_same(facts):
             assert PAIRS.judge(facts) is (V.STUCK if facts[F.QUIET] else V.IN_FLIGHT)
 
 
-def test_a_tombstone_needs_the_rollback_that_left_it():
+def test_tombstone_needs_the_rollback_that_left_it():
     changed = {
         (PAIRS.judge(alone), PAIRS.judge(overtaken), overtaken[F.KIND], overtaken[F.DOWNSTREAM])
         for _, alone, overtaken in differing_in(F.OVERTAKEN)
@@ -352,7 +355,7 @@ def test_a_tombstone_needs_the_rollback_that_left_it():
     assert changed == refused | {(V.UNKNOWN_UPSTREAM, V.TOO_OLD, COMMIT, I.FENCED)}
 
 
-def test_a_tombstone_outlives_an_event_that_was_long_there_before_its_rollback():
+def test_tombstone_outlives_an_event_much_older_than_rollback():
     assert judge_pair(COMMIT, None, I.FENCED, overtaken=True) is V.TOO_OLD
     assert judge_pair(COMMIT, None, I.FENCED, overtaken=True, quiet=False) is V.IN_FLIGHT
 
@@ -424,7 +427,7 @@ def test_rows_past_the_watermark_are_judged_by_both_sides(
         (I.PROCESSED, {"same_envelope": False, "same_payload": False}, V.PAYLOAD_DIFFERS),
     ],
 )
-def test_an_event_that_was_sent_and_dealt_with_may_still_be_wrong(downstream, facts, verdict):
+def test_sent_and_settled_event_may_still_be_wrong(downstream, facts, verdict):
     assert judge_pair(COMMIT, O.PROCESSED, downstream, **facts) is verdict
 
 
@@ -438,7 +441,7 @@ def test_an_event_that_was_sent_and_dealt_with_may_still_be_wrong(downstream, fa
         (O.PROCESSED, {"recorded": False}, V.ABSENT_FROM_TOPIC),
         (O.PROCESSED, {"recorded": False, "quiet": False}, V.IN_FLIGHT),
         (O.PROCESSED, {"recorded": False, "kept": False}, V.BEFORE_TOPIC),
-        # Sent, and its relay died before it could say so.
+        # The record was sent, and its relay died before the write-back.
         (O.INIT, {"recorded": True}, V.ON_TOPIC),
         (O.PROCESSING, {"recorded": True, "repeated": True}, V.ON_TOPIC),
         (O.INIT, {"recorded": False}, V.NOT_ON_TOPIC),
@@ -454,11 +457,11 @@ def test_an_event_that_was_sent_and_dealt_with_may_still_be_wrong(downstream, fa
         (None, {"recorded": True, "kept": False}, V.TOO_OLD),
     ],
 )
-def test_an_event_and_its_topic_are_judged_by_row_and_record(upstream, facts, verdict):
+def test_event_and_its_topic_are_judged_by_row_and_record(upstream, facts, verdict):
     assert judge_record(upstream, **facts) is verdict
 
 
-def test_every_verdict_says_what_it_means_and_what_to_do():
+def test_every_verdict_has_a_meaning_and_an_advice():
     for verdict in Verdict:
         assert verdict.value == verdict.name
         assert verdict.meaning.endswith(".")
@@ -466,7 +469,7 @@ def test_every_verdict_says_what_it_means_and_what_to_do():
     assert len({verdict.meaning for verdict in Verdict}) == len(Verdict)
 
 
-def test_advice_on_what_was_delivered_names_each_status_of_an_outbox_that_denies_it():
+def test_status_advice_names_each_contradicting_outbox_status():
     advice = V.STATUS_DISAGREES.advice
     for status in ("FAILED", "HALF", "UNRESOLVED", "DISCARDED"):
         assert status in advice
@@ -484,7 +487,7 @@ def test_only_clean_rows_are_counted_without_being_listed():
     }
 
 
-def test_what_may_be_wrong_or_is_unknown_is_never_clean():
+def test_wrong_or_unknown_rows_are_never_clean():
     assert {verdict for verdict in Verdict if verdict.weight is Weight.UNJUDGED} == {
         V.IN_FLIGHT,
         V.TOO_OLD,

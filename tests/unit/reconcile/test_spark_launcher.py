@@ -1,4 +1,4 @@
-"""Which job the reconciliation starts, wherever shieldtx lies."""
+"""The job that the reconciliation starts, in any installation of shieldtx."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SHOW = "from shieldtx.reconcile.spark_launcher import command; print(*command()[
     ("home", "job", "module"),
     [
         ("a checkout", "spark", "spark"),
-        # As a clone of the repository is named, unless one says otherwise.
+        # The folder name of a clone of the repository by default.
         ("shieldtx", "spark", "spark"),
         ("site-packages", "shieldtx/spark", "shieldtx.spark"),
     ],
 )
-def test_the_job_is_found_beside_the_package_or_in_it(
+def test_job_is_found_next_to_the_package_or_in_it(
     tmp_path: Path, home: str, job: str, module: str
 ) -> None:
     place = tmp_path / home

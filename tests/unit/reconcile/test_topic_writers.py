@@ -1,4 +1,4 @@
-"""Which services have written on the topics of a run."""
+"""The services that have written to the topics of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shieldtx.reconcile.topic_writers import with_writers
 
 
 def topics(writers: Mapping[str, set[str]]) -> ObservedTopics:
-    """Return topics that these services have written."""
+    """Return topics to which these services have written."""
     return ObservedTopics(
         cluster="one",
         topics={
@@ -37,7 +37,7 @@ def sent(topic: str, by: str, kind: TxKind = TxKind.COMMIT) -> Sent:
     return Sent(upstream=by, kind=kind, topic=topic, event_type="placed")
 
 
-def test_a_topic_is_of_the_services_whose_outboxes_have_rows_of_it() -> None:
+def test_topic_writers_are_the_services_with_rows_of_it() -> None:
     read = topics({"t.placed.commit": set(), "t.placed.rollback": set(), "t.other.commit": set()})
     rows = [sent("placed", "orders"), sent("placed", "stock", TxKind.ROLLBACK)]
 
@@ -52,7 +52,7 @@ def test_a_topic_is_of_the_services_whose_outboxes_have_rows_of_it() -> None:
     )
 
 
-def test_who_has_written_is_remembered_when_the_rows_are_purged() -> None:
+def test_topic_writers_are_remembered_after_the_purge() -> None:
     before = topics({"t.placed.commit": {"orders"}, "t.gone.commit": {"orders"}})
     read = topics({"t.placed.commit": set()})
 
@@ -61,7 +61,7 @@ def test_who_has_written_is_remembered_when_the_rows_are_purged() -> None:
     )
 
 
-def test_a_topic_for_others_is_of_the_service_that_names_it() -> None:
+def test_topic_for_others_is_of_the_service_that_names_it() -> None:
     read = topics({"t.audited.commit": set()})
 
     assert with_writers(read, [], request(ObservedTopics(), "audited")) == topics(
@@ -69,7 +69,7 @@ def test_a_topic_for_others_is_of_the_service_that_names_it() -> None:
     )
 
 
-def test_a_topic_that_does_not_exist_stays_one() -> None:
+def test_topic_that_does_not_exist_stays_missing() -> None:
     read = ObservedTopics(topics={"t.placed.commit": None})
 
     assert with_writers(read, [sent("placed", "orders")], request(ObservedTopics())) == read

@@ -1,4 +1,4 @@
-"""Groups that the file does not name, and former ones that it should not."""
+"""Groups that the file does not name, and former groups that it should not name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def told(member, received=(), earlier=()):
 
 
 @pytest.mark.parametrize("when", ["received", "earlier"])
-def test_a_group_that_the_file_leaves_out_is_told_of_once(when):
+def test_group_missing_in_the_file_is_reported_once(when):
     (remark,) = told(stock(AUDIT), **{when: [PLACED, PAID]})
 
     assert remark.startswith(
@@ -50,36 +50,36 @@ def test_a_group_that_the_file_leaves_out_is_told_of_once(when):
     "member",
     [
         stock(),
-        # The past speaks of events that a group handles.
+        # The past decides for events that a group handles.
         stock(UNDO),
         stock(AUDIT, replace(AUDIT, name="reserve")),
         stock(AUDIT, former_groups=(FormerGroup(name="reserve"),)),
         stock(AUDIT, former_groups=(FormerGroup(name="reserve", event_type="placed"),)),
     ],
 )
-def test_a_group_that_is_named_or_need_not_be_is_not_told_of(member):
+def test_named_or_exempt_group_is_not_reported(member):
     assert told(member, [PLACED], [PLACED]) == []
 
 
-def test_events_of_a_service_that_takes_no_part_are_not_told_of():
+def test_events_of_a_nonparticipant_are_not_reported():
     assert told(stock(AUDIT), [replace(PLACED, source="legacy")]) == []
 
 
-def test_a_group_that_is_named_for_other_events_is_told_of_by_what_the_run_itself_has_seen():
-    """Its file may have changed with the topic of what it receives."""
+def test_group_named_for_other_events_is_reported_if_observed():
+    """Only this run counts: the file may have changed with the topic of the received events."""
     moved = stock(AUDIT, ExpectedGroup(name="reserve", topics=("orders.v2",)))
     assert told(moved, [], [PLACED]) == []
     assert len(told(moved, [PLACED])) == 1
 
 
-def test_a_group_whose_rollbacks_another_one_is_named_to_compensate_is_told_of():
+def test_group_is_reported_if_another_compensates_its_events():
     assert len(told(stock(UNDO), [RESERVED])) == 1
-    # What no group is named to compensate is missed where it has been received.
+    # Rollbacks that no group is named to compensate are missed where they have been received.
     assert told(stock(UNDO), [replace(RESERVED, topic="other")]) == []
     assert told(stock(UNDO), [replace(RESERVED, causation_source="orders")]) == []
 
 
-def test_a_former_group_that_has_received_nothing_is_an_obstacle():
+def test_former_group_that_has_received_nothing_is_an_obstacle():
     known = FormerGroup(name="reserve"), FormerGroup(name="reserve", event_type="placed")
     unknown = FormerGroup(name="resreve"), FormerGroup(name="reserve", event_type="paid")
     elsewhere = Member(name="bank", former_groups=known[:1])
@@ -94,7 +94,7 @@ def test_a_former_group_that_has_received_nothing_is_an_obstacle():
         ]
 
 
-def test_a_former_group_that_the_file_names_too_is_an_obstacle():
+def test_former_group_that_the_file_also_names_is_an_obstacle():
     named = replace(AUDIT, name="reserve")
     former = FormerGroup(name="reserve")
 

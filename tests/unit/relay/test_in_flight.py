@@ -1,4 +1,4 @@
-"""What a relay has claimed and not settled: written back in order, withdrawn, renamed."""
+"""The unsettled rows that a relay has claimed: written back in order, withdrawn, renamed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DONE, REJECTED, UNSENT = (
 
 
 class Outbox:
-    """An outbox store that notes what it is asked for, and fails while `error` is set."""
+    """An outbox store that records its calls, and fails while `error` is set."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -98,7 +98,7 @@ def in_flight(outbox: Outbox) -> InFlight:
 
 
 def send(in_flight: InFlight, *outcomes: DeliveryOutcome, outage: str = "") -> UUID:
-    """Add the write-backs of a batch whose events ended so; return its token."""
+    """Add the write-backs of a batch with these outcomes; return its token."""
     claim = batch_of(len(outcomes)).claim
     deliveries = [Delivery(outcome=outcome) for outcome in outcomes]
     outcome = decide_outcomes(claim, deliveries, lambda event_type: NO_RETRY)
@@ -118,7 +118,7 @@ def test_write_backs_are_made_in_their_order(in_flight: InFlight, outbox: Outbox
     assert in_flight.settle() == RelayResult()
 
 
-def test_a_failed_write_back_stays_first(in_flight: InFlight, outbox: Outbox) -> None:
+def test_failed_write_back_stays_first(in_flight: InFlight, outbox: Outbox) -> None:
     first, second = send(in_flight, DONE), send(in_flight, DONE)
     outbox.error = OSError("the database is away")
     with pytest.raises(OSError, match="away"):
@@ -128,7 +128,7 @@ def test_a_failed_write_back_stays_first(in_flight: InFlight, outbox: Outbox) ->
     assert outbox.calls == [("settle", first), ("settle", second)]
 
 
-def test_an_ambiguous_claim_is_withdrawn_after_the_write_backs(
+def test_ambiguous_claim_is_withdrawn_after_the_write_backs(
     in_flight: InFlight, outbox: Outbox
 ) -> None:
     sent = send(in_flight, DONE)
@@ -143,7 +143,7 @@ def test_an_ambiguous_claim_is_withdrawn_after_the_write_backs(
     assert outbox.calls[-1] == ("claim", "one+1", 10)
 
 
-def test_an_interruption_makes_claims_ambiguous_and_drops_the_batch_ahead(
+def test_interruption_makes_claims_and_prefetch_ambiguous(
     in_flight: InFlight, outbox: Outbox
 ) -> None:
     in_flight.keep_ahead(batch_of(3))
@@ -154,14 +154,14 @@ def test_an_interruption_makes_claims_ambiguous_and_drops_the_batch_ahead(
     assert outbox.calls == [("withdraw", "one", "one+1")]
 
 
-def test_an_error_is_no_interruption(in_flight: InFlight, outbox: Outbox) -> None:
+def test_ordinary_error_is_not_an_interruption(in_flight: InFlight, outbox: Outbox) -> None:
     with pytest.raises(OSError, match="away"), in_flight.ambiguous_if_abandoned():
         raise OSError("the database is away")
     in_flight.settle()
     assert outbox.calls == []
 
 
-def test_a_withdrawal_that_fails_is_repeated(in_flight: InFlight, outbox: Outbox) -> None:
+def test_failed_withdrawal_is_repeated(in_flight: InFlight, outbox: Outbox) -> None:
     outbox.error = OSError("the response is lost")
     with pytest.raises(OSError, match="lost"):
         in_flight.claim(10)
@@ -184,7 +184,7 @@ def test_former_names_are_withdrawn_after_the_ambiguous_claim(
     assert len(outbox.calls) == 2
 
 
-def test_the_batch_ahead_is_released_unsent(in_flight: InFlight, outbox: Outbox) -> None:
+def test_batch_ahead_is_released_unsent(in_flight: InFlight, outbox: Outbox) -> None:
     assert not in_flight.release_ahead("no reason")
     batch = batch_of(3)
     in_flight.keep_ahead(batch)
@@ -195,7 +195,7 @@ def test_the_batch_ahead_is_released_unsent(in_flight: InFlight, outbox: Outbox)
     assert outbox.calls == [("settle", batch.claim.token)]
 
 
-def test_results_add_up_and_the_later_one_says_what_is_left() -> None:
+def test_results_add_up_and_the_later_backlog_counts() -> None:
     first = RelayResult(claimed=3, published=2, lost=1, outage="no broker", ahead=5, backlog=True)
     later = RelayResult(claimed=1, retried=1, outage="paused", slowed=0.5)
     assert first.then(later) == RelayResult(
@@ -205,7 +205,7 @@ def test_results_add_up_and_the_later_one_says_what_is_left() -> None:
 
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
-def test_a_release_that_is_broken_off_forgets_no_batch(
+def test_interrupted_release_forgets_no_batch(
     in_flight: InFlight, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
     batch = batch_of(2)
@@ -223,7 +223,7 @@ def test_a_release_that_is_broken_off_forgets_no_batch(
         assert in_flight.take_ahead() is batch
 
 
-def test_a_batch_whose_release_was_broken_off_is_withdrawn_when_it_is_left(
+def test_batch_of_an_interrupted_release_is_withdrawn_if_unsent(
     in_flight: InFlight, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_flight.keep_ahead(in_flight.claim(2))
@@ -248,9 +248,8 @@ def ended_by(in_flight: InFlight, error: type[Exception]) -> Iterator[None]:
         yield
 
 
-def test_a_batch_that_an_error_leaves_is_withdrawn_with_the_batch_ahead(
-    in_flight: InFlight, outbox: Outbox
-) -> None:
+def test_unsent_batch_of_a_failed_pass_is_withdrawn(in_flight: InFlight, outbox: Outbox) -> None:
+    """The batch ahead is withdrawn with it."""
     sent = send(in_flight, DONE)
     in_flight.keep_ahead(in_flight.claim(2))
     in_flight.claim(3)
@@ -261,7 +260,7 @@ def test_a_batch_that_an_error_leaves_is_withdrawn_with_the_batch_ahead(
     assert outbox.calls[2:] == [("settle", sent), ("withdraw", "one", "one+1")]
 
 
-def test_a_batch_that_may_be_sent_is_not_withdrawn(in_flight: InFlight, outbox: Outbox) -> None:
+def test_batch_that_may_be_sent_is_not_withdrawn(in_flight: InFlight, outbox: Outbox) -> None:
     batch = in_flight.claim(3)
     in_flight.begin_send(batch)
     in_flight.keep_ahead(in_flight.claim(2))
@@ -279,7 +278,7 @@ def test_a_batch_that_may_be_sent_is_not_withdrawn(in_flight: InFlight, outbox: 
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-def test_a_claim_is_ambiguous_whatever_breaks_it_off(
+def test_interrupted_claim_is_ambiguous_after_any_error(
     in_flight: InFlight, outbox: Outbox, error: type[BaseException]
 ) -> None:
     outbox.error = error("the response is lost")

@@ -30,7 +30,7 @@ class Clock:
 
 
 class Leases:
-    """A lease store that counts renewals, and fails or waits where a test wants it."""
+    """A lease store that counts renewals, and fails or waits when a test sets it to."""
 
     def __init__(self) -> None:
         self.renewals = 0
@@ -48,7 +48,7 @@ class Leases:
         return ShardLeases(shards=ALL, relays=1, surplus=frozenset())
 
     def leave(self, **_: Any) -> None:
-        """Nothing to free."""
+        """Release nothing."""
 
 
 class EmptyOutbox:
@@ -63,13 +63,13 @@ class EmptyOutbox:
 
 
 class NoPublisher:
-    """A publisher that nothing is given to."""
+    """A publisher that receives no records."""
 
     def pressure(self) -> Backpressure:
         return Backpressure()
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Close nothing."""
 
 
 @pytest.fixture
@@ -130,8 +130,8 @@ def test_passes_leave_renewals_to_a_thread_that_makes_them(
         assert leases.renewals == renewals
 
 
-def test_each_renewal_that_is_asked_for_is_made(relay: Relay, leases: Leases) -> None:
-    # So that each failed one counts: a worker whose renewals fail has to end.
+def test_each_requested_renewal_is_made(relay: Relay, leases: Leases) -> None:
+    # Each failed renewal must count: a worker whose renewals fail has to end.
     leases.error = OSError("no permission")
     for _ in range(3):
         with pytest.raises(OSError, match="no permission"):
@@ -158,7 +158,7 @@ def test_no_pass_awaits_the_renewal_of_another_thread(
     assert leases.renewals == 2
 
 
-def test_a_failed_first_renewal_is_repeated_by_the_next_pass(
+def test_failed_first_renewal_is_repeated_by_the_next_pass(
     relay: Relay, leases: Leases, outbox: EmptyOutbox
 ) -> None:
     leases.error = OSError("the database is away")
@@ -170,7 +170,7 @@ def test_a_failed_first_renewal_is_repeated_by_the_next_pass(
     assert (leases.renewals, outbox.claims) == (3, 1)
 
 
-def test_a_failed_renewal_is_raised_after_the_pass_and_repeated_soon(
+def test_failed_renewal_is_raised_after_the_pass_and_repeated(
     relay: Relay, leases: Leases, outbox: EmptyOutbox, clock: Clock
 ) -> None:
     relay.run_once()

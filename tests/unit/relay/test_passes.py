@@ -1,4 +1,4 @@
-"""The passes of a relay: what they know of a backlog, report, and do before the shards are free."""
+"""The passes of a relay: the backlog that they know, their results, and the release of shards."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Clock:
 
 
 class Database:
-    """Hands claims out, and notes the write-backs and the shards that are freed."""
+    """Returns claims, and records the write-backs and the released shards."""
 
     def __init__(self) -> None:
         self.claims: list[Claim] = []
@@ -131,14 +131,12 @@ def relay(clock: Clock, database: Database, broker: Broker, thread: Executor) ->
     )
 
 
-def test_a_batch_cut_at_its_bytes_shows_a_backlog_however_few_it_has(
-    relay: Relay, database: Database
-) -> None:
+def test_batch_cut_at_its_bytes_shows_a_backlog(relay: Relay, database: Database) -> None:
     database.claims = [claim_of(1, cut=True)]
     assert relay.run_once().backlog
 
 
-def test_a_throttled_relay_with_a_backlog_passes_again(
+def test_throttled_relay_with_a_backlog_passes_again(
     relay: Relay, database: Database, broker: Broker, clock: Clock
 ) -> None:
     broker.asks_for = Backpressure(pause=5.0)
@@ -150,7 +148,7 @@ def test_a_throttled_relay_with_a_backlog_passes_again(
 
 
 @pytest.mark.parametrize(("waited", "sent"), [(35.0, [3]), (37.0, [])])
-def test_a_batch_is_sent_only_while_its_lease_leaves_time_for_the_write_back(
+def test_batch_is_sent_only_if_its_lease_covers_the_write_back(
     relay: Relay, database: Database, broker: Broker, clock: Clock, waited: float, sent: list[int]
 ) -> None:
     relay.renew()
@@ -166,7 +164,7 @@ def test_a_batch_is_sent_only_while_its_lease_leaves_time_for_the_write_back(
     assert (done.published, done.released) == ((3, 0) if sent else (0, 3))
 
 
-def test_a_slow_renewal_leaves_time_for_the_next_one(
+def test_slow_renewal_leaves_time_for_the_next_one(
     relay: Relay, database: Database, clock: Clock
 ) -> None:
     def be_slow() -> None:
@@ -177,7 +175,7 @@ def test_a_slow_renewal_leaves_time_for_the_next_one(
     assert relay.until_renewal == LEASE / 4
 
 
-def test_a_pass_whose_renewal_fails_is_reported_by_the_next_one(
+def test_failed_renewal_of_a_pass_is_reported_by_the_next_one(
     relay: Relay, database: Database, clock: Clock
 ) -> None:
     relay.renew()
@@ -190,7 +188,7 @@ def test_a_pass_whose_renewal_fails_is_reported_by_the_next_one(
     assert relay.run_once().published == 3
 
 
-def test_a_relay_frees_its_shards_after_its_write_backs(
+def test_relay_releases_its_shards_after_its_write_backs(
     relay: Relay, database: Database, broker: Broker
 ) -> None:
     database.claims = [claim_of(BATCH), claim_of(BATCH)]
@@ -200,7 +198,7 @@ def test_a_relay_frees_its_shards_after_its_write_backs(
     assert database.calls == ["settle", "settle", "leave"]
 
 
-def test_a_relay_whose_write_backs_fail_keeps_its_shards(relay: Relay, database: Database) -> None:
+def test_relay_with_failed_write_backs_keeps_its_shards(relay: Relay, database: Database) -> None:
     database.claims = [claim_of(BATCH), claim_of(BATCH)]
     relay.run_once()
     database.settle_error = OSError("the database is unreachable")
@@ -209,7 +207,7 @@ def test_a_relay_whose_write_backs_fail_keeps_its_shards(relay: Relay, database:
     assert database.calls == []
 
 
-def test_a_relay_ends_its_thread_where_the_broker_cannot_be_closed(
+def test_relay_ends_its_thread_if_the_broker_cannot_be_closed(
     relay: Relay, broker: Broker, thread: Executor
 ) -> None:
     broker.close_error = OSError("the broker is unreachable")

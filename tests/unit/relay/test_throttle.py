@@ -1,4 +1,4 @@
-"""The batch size of a relay: half of what was too much, a step more while all is well."""
+"""The batch size of a relay: halved under pressure, and a step larger after each calm batch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def batch_size(clock: Clock) -> AdaptiveBatchSize:
 
 
 @given(SIZES, SIZES, SIZES, st.booleans())
-def test_a_batch_is_never_empty_and_never_above_the_most(
+def test_batch_is_never_empty_and_never_above_the_maximum(
     size: int, sent: int, most: int, is_pressed: bool
 ) -> None:
     size, sent = min(size, most), min(sent, size)
@@ -54,14 +54,14 @@ def test_a_batch_is_never_empty_and_never_above_the_most(
 
 
 @given(SIZES, SIZES)
-def test_under_pressure_the_next_batch_has_half_of_what_was_sent(size: int, sent: int) -> None:
+def test_pressure_halves_the_next_batch(size: int, sent: int) -> None:
     sent = min(sent, size)
     following = next_size(size, sent=sent, most=10_000, is_pressed=True)
     assert following == max(1, sent // 2)
 
 
 @given(SIZES)
-def test_without_pressure_full_speed_is_a_bounded_number_of_batches_away(most: int) -> None:
+def test_full_speed_returns_within_a_bounded_number_of_batches(most: int) -> None:
     size, batches = 1, 0
     while size < most:
         following = next_size(size, sent=size, most=most, is_pressed=False)
@@ -71,7 +71,7 @@ def test_without_pressure_full_speed_is_a_bounded_number_of_batches_away(most: i
 
 
 @given(st.lists(st.sampled_from([CALM, THROTTLED, FULL]), max_size=60), SIZES)
-def test_whatever_comes_full_speed_follows_when_the_pressure_ends(
+def test_full_speed_returns_after_any_sequence_of_pressures(
     pressures: list[Backpressure], most: int
 ) -> None:
     clock = Clock()
@@ -83,7 +83,7 @@ def test_whatever_comes_full_speed_follows_when_the_pressure_ends(
     assert (batch_size.size, batch_size.pause, batch_size.is_throttled) == (most, 0.0, False)
 
 
-def test_a_relay_pauses_for_as_long_as_the_broker_asks_for(
+def test_relay_pauses_as_long_as_the_broker_requests(
     batch_size: AdaptiveBatchSize, clock: Clock
 ) -> None:
     batch_size.record(THROTTLED, sent=MOST)
@@ -100,7 +100,7 @@ def test_full_buffers_make_smaller_batches_without_a_pause(batch_size: AdaptiveB
     assert (batch_size.size, batch_size.pause, batch_size.is_throttled) == (500, 0.0, False)
 
 
-def test_the_log_says_when_a_relay_is_slowed_once_in_a_while_and_when_no_more(
+def test_slowdown_is_logged_with_a_throttle_and_at_its_end(
     batch_size: AdaptiveBatchSize, clock: Clock, own_log: pytest.LogCaptureFixture
 ) -> None:
     own_log.set_level(logging.INFO)
@@ -118,7 +118,7 @@ def test_the_log_says_when_a_relay_is_slowed_once_in_a_while_and_when_no_more(
     assert [fields_of(record) for record in own_log.records[2:]] == [full_speed]
 
 
-def test_a_relay_that_is_slowed_again_logs_it_at_once(
+def test_next_slowdown_is_logged_at_once(
     batch_size: AdaptiveBatchSize, own_log: pytest.LogCaptureFixture
 ) -> None:
     own_log.set_level(logging.WARNING)
@@ -139,7 +139,7 @@ OUTAGE = BatchOutcome(
 LONGEST = timedelta(seconds=10)
 
 
-def test_an_outage_doubles_the_pause_up_to_the_longest(clock: Clock) -> None:
+def test_outage_doubles_the_pause_up_to_the_longest(clock: Clock) -> None:
     policy = RetryPolicy(first=timedelta(seconds=1), longest=LONGEST, jitter=0, max_attempts=6)
     breaker = CircuitBreaker(policy, clock=clock)
     assert [pause_after(breaker, clock) for _ in range(8)] == [1, 2, 4, 8, 10, 10, 10, 10]

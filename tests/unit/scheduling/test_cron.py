@@ -1,4 +1,4 @@
-"""Work that comes at times of the clock, in a process of its own, as signals are for processes."""
+"""Jobs that run by a crontab line, in a separate process, since signals are per process."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def started(body: str, *, every: float = 0.1) -> Iterator[subprocess.Popen[str]]
         process.stderr.close()
 
 
-def test_it_runs_again_and_again_and_an_error_does_not_end_that() -> None:
+def test_job_runs_again_after_an_error() -> None:
     with started("print('ran', flush=True); raise OSError('no disk')") as process:
         assert [process.stdout.readline() for _ in range(3)] == ["ran\n"] * 3
         process.send_signal(signal.SIGTERM)
@@ -64,7 +64,7 @@ def test_it_runs_again_and_again_and_an_error_does_not_end_that() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_breaks_off_what_runs_and_lets_it_clean_up(number: signal.Signals) -> None:
+def test_signal_interrupts_a_run_and_lets_it_clean_up(number: signal.Signals) -> None:
     with started(INTERRUPTED) as process:
         assert process.stdout.readline() == "runs\n"
         process.send_signal(number)
@@ -72,14 +72,14 @@ def test_a_signal_breaks_off_what_runs_and_lets_it_clean_up(number: signal.Signa
         assert process.wait(20) == EXIT_STOPPED
 
 
-def test_a_signal_between_two_runs_ends_it_too() -> None:
+def test_signal_between_two_runs_ends_the_process() -> None:
     with started("pass", every=3600) as process:
         process.send_signal(signal.SIGTERM)
-        # Before the scheduler listens, a signal ends the process by itself.
+        # Before the scheduler handles signals, a signal ends the process by itself.
         assert process.wait(20) in {EXIT_STOPPED, -signal.SIGTERM}
 
 
-def test_a_signal_while_it_starts_ends_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_during_the_start_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(self: BackgroundScheduler) -> None:
         signal.raise_signal(signal.SIGTERM)
 
@@ -87,7 +87,7 @@ def test_a_signal_while_it_starts_ends_it_too(monkeypatch: pytest.MonkeyPatch) -
     assert run_by(IntervalTrigger(seconds=60), lambda: None) == EXIT_STOPPED
 
 
-def test_a_signal_before_the_schedulers_thread_runs_ends_it_too(
+def test_signal_before_the_scheduler_thread_ends_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     start = threading.Thread.start
@@ -101,6 +101,6 @@ def test_a_signal_before_the_schedulers_thread_runs_ends_it_too(
 
 
 @pytest.mark.parametrize("line", ["", "at two", "0 2 * *", "0 25 * * *", "61 2 * * *"])
-def test_what_is_no_crontab_line_is_refused(line: str) -> None:
+def test_invalid_crontab_line_is_refused(line: str) -> None:
     with pytest.raises(ConfigurationError, match="every night at two"):
         run_by_crontab(line, lambda: None)

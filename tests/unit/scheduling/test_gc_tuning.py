@@ -21,11 +21,11 @@ assert gc.get_freeze_count() <= before[1]
 """
 
 
-def test_a_worker_looks_seldom_and_at_nothing_older_and_leaves_no_trace() -> None:
+def test_worker_collects_seldom_and_restores_the_settings() -> None:
     subprocess.run([sys.executable, "-c", IN_A_PROCESS_OF_ITS_OWN], check=True)
 
 
-def test_what_a_host_has_frozen_stays_frozen_and_nothing_else_is() -> None:
+def test_objects_frozen_by_a_host_stay_frozen_without_others() -> None:
     gc.freeze()
     frozen = gc.get_freeze_count()
     more = [[] for _ in range(10_000)]
@@ -35,7 +35,7 @@ def test_what_a_host_has_frozen_stays_frozen_and_nothing_else_is() -> None:
     assert more
 
 
-def test_a_host_that_has_switched_collections_off_keeps_them_off() -> None:
+def test_host_without_garbage_collection_keeps_it_off() -> None:
     before = gc.get_threshold()
     gc.set_threshold(0)
     try:

@@ -24,7 +24,7 @@ def made(limit: timedelta = MINUTE) -> tuple[Health, Clock]:
     return Health(watchdog=MINUTE, failure_limit=limit, clock=clock), clock
 
 
-def test_a_tick_that_fails_beyond_the_limit_is_named() -> None:
+def test_tick_that_fails_beyond_the_limit_is_named() -> None:
     health, clock = made()
     health.failed("poll", LookupError())
     clock.seconds = 60.0
@@ -35,7 +35,7 @@ def test_a_tick_that_fails_beyond_the_limit_is_named() -> None:
     assert health.failing() == Symptom(job="poll", seconds=61.0)
 
 
-def test_one_good_pass_begins_the_count_again() -> None:
+def test_good_pass_restarts_the_limit() -> None:
     health, clock = made()
     health.failed("poll", LookupError())
     clock.seconds = 50.0
@@ -49,7 +49,7 @@ def test_one_good_pass_begins_the_count_again() -> None:
     assert health.failing() == Symptom(job="poll", seconds=61.0)
 
 
-def test_a_good_pass_of_another_tick_helps_none() -> None:
+def test_good_pass_of_another_tick_does_not_count() -> None:
     health, clock = made()
     health.failed("poll", LookupError())
     clock.seconds = 61.0
@@ -58,7 +58,7 @@ def test_a_good_pass_of_another_tick_helps_none() -> None:
     assert health.failing() == Symptom(job="poll", seconds=61.0)
 
 
-def test_an_unreachable_broker_does_not_count() -> None:
+def test_unreachable_broker_does_not_count() -> None:
     health, clock = made()
     health.failed("poll", LookupError())
     health.failed("poll", BrokerUnavailable("Kafka is unreachable"))
@@ -73,7 +73,7 @@ def test_without_a_limit_no_tick_fails_for_too_long() -> None:
     assert health.failing() is None
 
 
-def test_a_pass_beyond_the_watchdog_hangs_until_it_ends() -> None:
+def test_pass_beyond_the_watchdog_hangs_until_it_ends() -> None:
     health, clock = made()
     with health.watching("poll"):
         clock.seconds = 60.0
@@ -83,7 +83,7 @@ def test_a_pass_beyond_the_watchdog_hangs_until_it_ends() -> None:
     assert health.hung() is None
 
 
-def test_a_pass_in_progress_after_a_failed_one_may_be_good() -> None:
+def test_pass_in_progress_after_a_failed_one_may_be_good() -> None:
     health, clock = made()
     health.failed("poll", LookupError())
     with health.watching("poll"):

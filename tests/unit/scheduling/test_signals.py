@@ -1,4 +1,4 @@
-"""Signals end a block gracefully, and their earlier handlers are back behind it."""
+"""Signals end a block gracefully; the earlier handlers are restored after the block."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_each_signal_calls_the_function_with_its_number() -> None:
     assert came == list(GRACEFUL)
 
 
-def test_a_hangup_that_is_ignored_stays_ignored() -> None:
+def test_ignored_hangup_stays_ignored() -> None:
     came: list[int] = []
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with graceful_signals(came.append):
@@ -38,7 +38,7 @@ def test_a_hangup_that_is_ignored_stays_ignored() -> None:
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
-def test_earlier_handlers_are_back_after_an_error() -> None:
+def test_earlier_handlers_are_restored_after_an_error() -> None:
     def end(number: int) -> None:
         raise InterruptedError(number)
 

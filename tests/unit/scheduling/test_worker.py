@@ -1,4 +1,4 @@
-"""The life of a worker process: its jobs, their errors, and every way to its end."""
+"""The lifecycle of a worker process: its jobs, their errors, and every way to stop it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_a_tick_runs_at_once_and_then_every_so_often(bench: Bench):
+def test_tick_runs_at_once_and_then_periodically(bench: Bench):
     times: list[float] = []
 
     def run() -> None:
@@ -88,7 +88,7 @@ def test_a_tick_runs_at_once_and_then_every_so_often(bench: Bench):
     assert bench.closed == 1
 
 
-def test_a_tick_with_more_to_do_runs_again_without_waiting(bench: Bench):
+def test_tick_with_a_backlog_runs_again_without_waiting(bench: Bench):
     rest = [True] * 50
 
     def run() -> bool:
@@ -102,7 +102,7 @@ def test_a_tick_with_more_to_do_runs_again_without_waiting(bench: Bench):
 
 
 class WallClock(datetime):
-    """The clock of the machine, which somebody sets while the worker runs."""
+    """The clock of the machine, which is changed while the worker runs."""
 
     ahead = timedelta(0)
 
@@ -121,7 +121,7 @@ def wall_clock(monkeypatch: pytest.MonkeyPatch) -> type[WallClock]:
 
 @pytest.mark.parametrize("by", [timedelta(hours=-1), timedelta(hours=1)])
 @pytest.mark.parametrize("when", ["it runs", "it starts"])
-def test_a_clock_that_is_set_back_or_forward_delays_no_tick(bench: Bench, wall_clock, by, when):
+def test_change_of_the_clock_delays_no_tick(bench: Bench, wall_clock, by, when):
     runs: list[float] = []
     is_set = threading.Event()
 
@@ -145,7 +145,7 @@ def test_a_clock_that_is_set_back_or_forward_delays_no_tick(bench: Bench, wall_c
     assert len(runs) == 6
 
 
-def test_an_error_in_a_tick_is_logged_and_the_tick_runs_again(bench: Bench, caplog):
+def test_error_in_a_tick_is_logged_and_the_tick_runs_again(bench: Bench, caplog):
     runs = []
 
     def run() -> None:
@@ -174,7 +174,7 @@ def test_an_error_in_a_tick_is_logged_and_the_tick_runs_again(bench: Bench, capl
     ids=repr,
 )
 @pytest.mark.parametrize("where", ["pass", "close"])
-def test_what_is_no_error_ends_the_process(bench: Bench, caplog, error, status, where):
+def test_exit_and_interrupt_end_the_process(bench: Bench, caplog, error, status, where):
     def run() -> None:
         if where == "pass":
             raise error
@@ -196,9 +196,9 @@ def test_what_is_no_error_ends_the_process(bench: Bench, caplog, error, status, 
     )
 
 
-def test_what_an_error_keeps_in_circles_is_freed_before_the_next_run(bench: Bench, monkeypatch):
-    """A worker's garbage collector runs seldom, and an outage brings an error each second."""
-    # Pytest keeps what is logged.
+def test_reference_cycles_of_an_error_are_freed_before_next_run(bench: Bench, monkeypatch):
+    """A worker's garbage collector runs seldom, and an outage raises an error each second."""
+    # Pytest keeps the logged records.
     monkeypatch.setattr(shieldtx.scheduling.worker_log.log, "disabled", True)
     kept: list[weakref.ref[Circle]] = []
     freed: list[bool] = []
@@ -220,7 +220,7 @@ def test_what_an_error_keeps_in_circles_is_freed_before_the_next_run(bench: Benc
     assert freed == [True] * 3
 
 
-def test_an_error_in_one_tick_leaves_the_others_alone(bench: Bench):
+def test_error_in_one_tick_does_not_affect_the_others(bench: Bench):
     runs = []
 
     def fail() -> None:
@@ -236,7 +236,7 @@ def test_an_error_in_one_tick_leaves_the_others_alone(bench: Bench):
     assert bench.run() == EXIT_STOPPED
 
 
-def test_a_tick_that_is_woken_runs_at_once(bench: Bench):
+def test_woken_tick_runs_at_once(bench: Bench):
     ran = threading.Event()
     runs: list[float] = []
 
@@ -259,7 +259,7 @@ def test_a_tick_that_is_woken_runs_at_once(bench: Bench):
     assert runs[1] - began < 5
 
 
-def test_a_tick_that_is_woken_while_it_runs_runs_once_more(bench: Bench):
+def test_tick_woken_during_its_run_runs_once_more(bench: Bench):
     runs = []
 
     def run() -> None:
@@ -275,7 +275,7 @@ def test_a_tick_that_is_woken_while_it_runs_runs_once_more(bench: Bench):
     assert len(runs) == 2
 
 
-def test_a_tick_that_lingers_is_woken_without_the_scheduler(bench: Bench, monkeypatch):
+def test_lingering_tick_is_woken_without_the_scheduler(bench: Bench, monkeypatch):
     monkeypatch.delattr(BaseScheduler, "modify_job")
     runs = []
 
@@ -291,7 +291,7 @@ def test_a_tick_that_lingers_is_woken_without_the_scheduler(bench: Bench, monkey
     assert len(runs) == 2
 
 
-def test_a_tick_that_lingers_does_not_keep_the_end_waiting(bench: Bench):
+def test_lingering_tick_does_not_delay_the_end(bench: Bench):
     bench.jobs.append(PeriodicJob(name="poll", run=lambda: False, every=NEVER, linger=NEVER))
     began = time.monotonic()
     threading.Timer(0.2, bench.stop).start()
@@ -300,7 +300,7 @@ def test_a_tick_that_lingers_does_not_keep_the_end_waiting(bench: Bench):
 
 
 @pytest.mark.parametrize("seconds", [-3600.0, 0.0, 0.01, 0.3])
-def test_a_tick_that_knows_its_next_time_runs_then_and_not_before(bench: Bench, seconds: float):
+def test_tick_with_a_known_next_time_runs_then_and_not_before(bench: Bench, seconds: float):
     runs: list[float] = []
     asked: list[float] = []
 
@@ -321,7 +321,7 @@ def test_a_tick_that_knows_its_next_time_runs_then_and_not_before(bench: Bench, 
         assert seconds - 0.001 <= following - at < max(seconds, 0) + 5
 
 
-def test_a_tick_is_asked_for_its_next_time_only_when_there_is_nothing_more_to_do(bench: Bench):
+def test_tick_is_asked_for_its_next_time_only_when_idle(bench: Bench):
     order: list[str] = []
 
     def run() -> bool:
@@ -338,7 +338,7 @@ def test_a_tick_is_asked_for_its_next_time_only_when_there_is_nothing_more_to_do
 
 
 @pytest.mark.parametrize("pause", [None, timedelta(hours=2), timedelta.max])
-def test_a_tick_without_a_nearer_time_runs_at_its_next_one(bench: Bench, pause: timedelta | None):
+def test_tick_without_an_earlier_time_runs_periodically(bench: Bench, pause: timedelta | None):
     runs = []
 
     def run() -> bool:
@@ -351,7 +351,7 @@ def test_a_tick_without_a_nearer_time_runs_at_its_next_one(bench: Bench, pause: 
     assert bench.run() == EXIT_STOPPED
 
 
-def test_a_tick_that_is_woken_while_it_is_asked_runs_once_more(bench: Bench):
+def test_tick_woken_while_it_is_asked_runs_once_more(bench: Bench):
     runs = []
 
     def run() -> bool:
@@ -369,7 +369,7 @@ def test_a_tick_that_is_woken_while_it_is_asked_runs_once_more(bench: Bench):
     assert len(runs) == 2
 
 
-def test_an_error_about_the_next_time_leaves_the_tick_to_its_interval(bench: Bench, caplog):
+def test_error_about_the_next_time_keeps_the_interval(bench: Bench, caplog):
     runs = []
 
     def run() -> bool:
@@ -386,7 +386,7 @@ def test_an_error_about_the_next_time_leaves_the_tick_to_its_interval(bench: Ben
     assert {"worker": "bench", "job": "poll"} in logged(caplog.records, "job_failed")
 
 
-def test_no_tick_runs_twice_at_a_time(bench: Bench):
+def test_tick_never_runs_twice_concurrently(bench: Bench):
     running = threading.Lock()
     overlaps = []
     runs = []
@@ -408,7 +408,7 @@ def test_no_tick_runs_twice_at_a_time(bench: Bench):
     assert overlaps == []
 
 
-def test_everything_is_closed_after_the_last_pass_has_ended(bench: Bench):
+def test_close_comes_after_the_last_pass_has_ended(bench: Bench):
     order = []
 
     def run() -> None:
@@ -422,7 +422,7 @@ def test_everything_is_closed_after_the_last_pass_has_ended(bench: Bench):
     assert order == ["pass", "closed"]
 
 
-def test_a_close_that_fails_is_no_graceful_end(bench: Bench, caplog):
+def test_failed_close_is_not_a_graceful_end(bench: Bench, caplog):
     def fail() -> None:
         raise ConnectionError("the broker is away")
 
@@ -432,7 +432,7 @@ def test_a_close_that_fails_is_no_graceful_end(bench: Bench, caplog):
     assert logged(caplog.records, "worker_close_failed") == [{"worker": "bench"}]
 
 
-def test_a_tick_that_comes_after_the_end_neither_runs_nor_waits(bench: Bench):
+def test_tick_after_the_end_neither_runs_nor_waits(bench: Bench):
     runs = []
 
     def run() -> None:
@@ -441,7 +441,7 @@ def test_a_tick_that_comes_after_the_end_neither_runs_nor_waits(bench: Bench):
 
     bench.job("poll", run)
     bench.run()
-    # As one that the scheduler had handed to its threads in the last moment.
+    # The scheduler may have passed this tick to its threads at the last moment.
     late = threading.Thread(target=bench.worker._run_job, args=[bench.jobs[0]], daemon=True)
     late.start()
     late.join(timeout=10)
@@ -451,7 +451,8 @@ def test_a_tick_that_comes_after_the_end_neither_runs_nor_waits(bench: Bench):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_whenever_it_comes_and_finds_its_old_handler_afterwards(number):
+def test_signal_ends_the_worker_at_any_time(number):
+    """Afterwards the earlier handler is installed again."""
     before = signal.getsignal(number)
     for delay_ms in range(0, 40, 2):
         bench = Bench()
@@ -495,7 +496,7 @@ sys.exit(worker.run(ready=lambda: say("ready")))
 
 @contextmanager
 def process(hung: str, *, stop_timeout: float, watchdog: float = 600) -> Iterator[subprocess.Popen]:
-    """A worker process of its own, ready, of which a part hangs."""
+    """Start a worker process, ready, of which a part hangs."""
     command = [sys.executable, "-c", PROCESS, hung, str(stop_timeout), str(watchdog)]
     with child_process.start(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -509,7 +510,7 @@ def process(hung: str, *, stop_timeout: float, watchdog: float = 600) -> Iterato
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_process_gracefully(number):
+def test_signal_ends_the_process_gracefully(number):
     with process("nothing", stop_timeout=60) as worker:
         worker.send_signal(number)
         assert worker.wait(timeout=30) == EXIT_STOPPED
@@ -517,7 +518,7 @@ def test_a_signal_ends_the_process_gracefully(number):
 
 
 @pytest.mark.parametrize("hung", ["pass", "close"])
-def test_what_hangs_at_the_end_is_left_at_the_stops_deadline(hung):
+def test_hanging_part_is_abandoned_at_the_stop_deadline(hung):
     with process(hung, stop_timeout=1) as worker:
         worker.send_signal(signal.SIGTERM)
         began = time.monotonic()
@@ -528,7 +529,7 @@ def test_what_hangs_at_the_end_is_left_at_the_stops_deadline(hung):
 
 @pytest.mark.parametrize("hung", ["pass", "close"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_leaves_at_once(hung, number):
+def test_second_signal_exits_at_once(hung, number):
     with process(hung, stop_timeout=600) as worker:
         worker.send_signal(signal.SIGTERM)
         if hung == "close":
@@ -539,6 +540,6 @@ def test_a_second_signal_leaves_at_once(hung, number):
         assert worker.wait(timeout=20) == 128 + number
 
 
-def test_a_pass_that_hangs_ends_the_process():
+def test_hanging_pass_ends_the_process():
     with process("pass", stop_timeout=600, watchdog=0.5) as worker:
         assert worker.wait(timeout=30) == EXIT_HUNG

@@ -1,4 +1,4 @@
-"""The end of a worker that fails for too long, in a host's thread, and where its start fails."""
+"""The end of a worker that fails for too long, in a host's thread, and after a failed start."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMIT = timedelta(milliseconds=300)
 
 
 class Made:
-    """A worker of one job, and what became of it."""
+    """A worker of one job, and its exit status."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ def failing(error: Exception) -> Callable[[], None]:
     return fail
 
 
-def test_a_worker_without_one_good_pass_ends_itself(caplog: pytest.LogCaptureFixture) -> None:
+def test_worker_without_one_good_pass_ends_itself(caplog: pytest.LogCaptureFixture) -> None:
     made = Made(failing(LookupError("the password is refused")))
     assert made.worker.run() == EXIT_FAILING
     assert made.closed == 1
@@ -77,11 +77,11 @@ def test_a_worker_without_one_good_pass_ends_itself(caplog: pytest.LogCaptureFix
     ],
     ids=["not vital", "no limit"],
 )
-def test_a_failing_tick_leaves_the_worker_running(made: Callable[..., Made]) -> None:
+def test_failing_tick_next_to_a_good_one_keeps_the_worker(made: Callable[..., Made]) -> None:
     assert ended_after(LIMIT * 5, made(failing(LookupError("not there")))) == EXIT_STOPPED
 
 
-def test_an_outage_of_the_broker_does_not_count() -> None:
+def test_outage_of_the_broker_does_not_count() -> None:
     made = Made(failing(BrokerUnavailable("Kafka is away")))
     assert ended_after(LIMIT * 5, made) == EXIT_STOPPED
 
@@ -91,7 +91,7 @@ def ended_after(pause: timedelta, made: Made) -> int:
     return made.worker.run()
 
 
-def test_a_worker_runs_in_a_thread_of_its_host() -> None:
+def test_worker_runs_in_a_thread_of_its_host() -> None:
     before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     passed = threading.Event()
     made = Made(passed.set)
@@ -183,13 +183,13 @@ handled.wait(20)
 
 
 @pytest.mark.parametrize("more", [False, True], ids=["idle", "busy"])
-def test_a_worker_in_a_thread_ends_when_its_hosts_main_thread_returns(more: bool) -> None:
+def test_worker_in_a_thread_ends_with_the_host_main_thread(more: bool) -> None:
     lines = output_of(RETURNING_HOST.format(more=more))
     assert "action=main_thread_returned worker=bench" in fields_in(lines)
     assert fields_in(lines)[-3:] == ["closed", "action=worker_stopped worker=bench", "status 0"]
 
 
-def test_a_relay_and_a_consumer_in_threads_end_gracefully_with_their_host(tmp_path: Path) -> None:
+def test_relay_and_consumer_threads_end_with_their_host(tmp_path: Path) -> None:
     lines = output_of(HOST_OF_A_SERVICE, f"sqlite:///{tmp_path / 'stock.db'}")
     assert lines.count("status 0") == 2, lines
     stopped = [
@@ -205,7 +205,7 @@ def fields_in(lines: list[str]) -> list[str]:
 
 
 def output_of(script: str, *arguments: str) -> list[str]:
-    """Run a script that ends by itself with status 0, and return the lines that it prints."""
+    """Run a script that exits by itself with status 0, and return the lines of its output."""
     host = child_process.start(
         [sys.executable, "-c", script, *arguments],
         stdout=subprocess.PIPE,
@@ -238,7 +238,7 @@ def test_sighup_ends_a_worker_gracefully() -> None:
     assert made.closed == 1
 
 
-def test_a_worker_of_nohup_outlives_its_terminal() -> None:
+def test_worker_under_nohup_outlives_its_terminal() -> None:
     made = Made(lambda: None)
 
     def hang_up() -> None:
@@ -250,7 +250,7 @@ def test_a_worker_of_nohup_outlives_its_terminal() -> None:
         assert made.worker.run(hang_up) == EXIT_STOPPED
 
 
-def test_a_start_that_fails_closes_what_was_opened() -> None:
+def test_failed_start_closes_the_opened_resources() -> None:
     made = Made(lambda: None)
     with pytest.raises(LookupError):
         made.worker.run(failing(LookupError("standard output is closed")))

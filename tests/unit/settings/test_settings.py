@@ -1,4 +1,4 @@
-"""Settings from the environment: what is wrong is named, all at once, and no secret with it."""
+"""Settings from the environment: all errors are named at once, without any secret."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def refusal() -> str:
     return str(caught.value)
 
 
-def test_a_source_and_a_database_are_enough(environment):
+def test_source_and_database_are_enough(environment):
     environment()
     settings = Settings.from_env()
     assert (settings.source, settings.shards, settings.database_schema) == ("shop", None, None)
@@ -45,7 +45,7 @@ def test_a_source_and_a_database_are_enough(environment):
     assert settings.url.database == "shop"
 
 
-def test_what_is_missing_is_named_all_at_once(environment):
+def test_missing_settings_are_named_all_at_once(environment):
     message = refusal()
     assert "SHIELDTX_SOURCE: Field required" in message
     assert "SHIELDTX_DATABASE_URL: Field required" in message
@@ -84,7 +84,7 @@ def test_what_is_missing_is_named_all_at_once(environment):
         ("MAX_PAYLOAD_BYTES", "0", "greater than or equal to 1"),
     ],
 )
-def test_a_bad_value_is_named_by_its_variable(environment, name, value, problem):
+def test_bad_value_is_named_by_its_variable(environment, name, value, problem):
     environment(**{f"SHIELDTX_{name}": value})
     message = refusal()
     assert message.startswith(f"SHIELDTX_{name}: ")
@@ -110,7 +110,7 @@ def test_several_bad_values_are_named_at_once(environment):
         ("P7D", timedelta(days=7)),
     ],
 )
-def test_a_duration_is_seconds_or_iso_8601(environment, text, duration):
+def test_duration_is_seconds_or_iso_8601(environment, text, duration):
     environment(SHIELDTX_RELAY_POLL_INTERVAL=text)
     assert Settings.from_env().relay_poll_interval == duration
 
@@ -118,7 +118,7 @@ def test_a_duration_is_seconds_or_iso_8601(environment, text, duration):
 @pytest.mark.parametrize(
     ("lease", "timeout", "fits"), [("30", "23.9", True), ("30", "24", False), ("10", "30", False)]
 )
-def test_a_batch_has_to_end_within_its_lease(environment, lease, timeout, fits):
+def test_batch_has_to_end_within_its_lease(environment, lease, timeout, fits):
     environment(SHIELDTX_RELAY_LEASE=lease, SHIELDTX_RELAY_SEND_TIMEOUT=timeout)
     if fits:
         assert Settings.from_env().relay_send_timeout < timedelta(seconds=24)
@@ -129,7 +129,7 @@ def test_a_batch_has_to_end_within_its_lease(environment, lease, timeout, fits):
 
 
 @pytest.mark.parametrize(("inbox", "fits"), [("P3D", True), ("P2D", False)])
-def test_the_inbox_remembers_at_least_as_long_as_the_outbox(environment, inbox, fits):
+def test_inbox_retention_is_at_least_that_of_the_outbox(environment, inbox, fits):
     environment(SHIELDTX_RETENTION_OUTBOX="P3D", SHIELDTX_RETENTION_INBOX=inbox)
     if fits:
         assert Settings.from_env().retention_inbox == timedelta(days=3)
@@ -145,7 +145,7 @@ def test_the_inbox_remembers_at_least_as_long_as_the_outbox(environment, inbox, 
         ("HALF_MAX_AGE", "RETENTION_BARRIER"),
     ],
 )
-def test_the_times_of_half_messages_fit_into_each_other(environment, shorter, longer):
+def test_times_of_half_messages_are_consistent(environment, shorter, longer):
     times = {"BARRIER_PATIENCE": 1, "HALF_CHECK_TIMEOUT": 2, "HALF_CHECK_INTERVAL": 3}
     times |= {"HALF_MAX_AGE": 4, "RETENTION_BARRIER": 5}
     environment(**{f"SHIELDTX_{name}": str(value) for name, value in times.items()})
@@ -167,7 +167,7 @@ def test_secrets_are_in_no_text_of_the_settings(environment, caplog):
     assert settings.kafka_sasl_password == SecretStr(SECRET)
 
 
-def test_several_signing_keys_are_parted_by_commas(environment):
+def test_several_signing_keys_are_separated_by_commas(environment):
     environment()
     assert Settings.from_env().signing_keys == ()
     environment(SHIELDTX_SIGNING_KEY=f"{LONG_SECRET} , {LONG_SECRET[::-1]}")
@@ -175,7 +175,7 @@ def test_several_signing_keys_are_parted_by_commas(environment):
     assert [key.get_secret_value() for key in keys] == [LONG_SECRET, LONG_SECRET[::-1]]
 
 
-def test_settings_made_in_code_are_checked_alike_and_keep_their_secrets():
+def test_settings_made_in_code_are_checked_and_hide_secrets():
     with pytest.raises(ValidationError) as caught:
         Settings(source="a b", database_url=f"nonsense {SECRET}", shard=3)
     assert SECRET not in str(caught.value)
@@ -186,13 +186,13 @@ def test_settings_made_in_code_are_checked_alike_and_keep_their_secrets():
     }
 
 
-def test_settings_cannot_be_changed_afterwards(environment):
+def test_settings_are_immutable(environment):
     environment()
     with pytest.raises(ValidationError, match="frozen"):
         Settings.from_env().shards = 3
 
 
-def test_every_setting_says_what_it_is_for():
+def test_every_setting_has_a_description():
     described = {name: f.description for name, f in Settings.model_fields.items()}
     assert all(text for text in described.values()), described
 
@@ -207,7 +207,7 @@ def test_every_typed_setting_is_read_from_its_variable(environment, name):
     assert refusal().startswith(f"SHIELDTX_{name.upper()}: ")
 
 
-def test_a_setting_that_is_a_text_is_read_from_its_variable(environment):
+def test_text_setting_is_read_from_its_variable(environment):
     environment(SHIELDTX_KAFKA_BOOTSTRAP="a:1,b:2", SHIELDTX_KAFKA_SASL_USERNAME="shop")
     settings = Settings.from_env()
     assert (settings.kafka_bootstrap, settings.kafka_sasl_username) == ("a:1,b:2", "shop")

@@ -9,7 +9,7 @@ from shieldtx.store.tables import tables
 
 
 @pytest.mark.parametrize("database", ["postgresql", "sqlite"])
-def test_a_claim_returns_a_column_for_each_field_of_its_rows(database: str) -> None:
+def test_claim_returns_a_column_for_each_field_of_its_rows(database: str) -> None:
     t = tables()
     columns = claim.claim(t, dialect_named(database)).exported_columns
     names = [getattr(column, "name", None) for column in columns]

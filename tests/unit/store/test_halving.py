@@ -1,4 +1,4 @@
-"""Batches that a database refuses, without one."""
+"""Batches that a database refuses, tested without a database."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shieldtx.store.halving import receive_in_halves
 
 
 class OutOfMemory(psycopg.errors.OutOfMemory):
-    """As the server raises it."""
+    """The error as the server raises it."""
 
 
 def arrival(offset: int) -> IncomingEvent:
@@ -30,7 +30,7 @@ def arrival(offset: int) -> IncomingEvent:
 
 
 class Inbox:
-    """Takes a few at a time; never a batch with the record at `poison`."""
+    """Accepts at most `most` records at a time, and never a batch with the record at `poison`."""
 
     def __init__(self, *, most: int, error: Exception, poison: int | None = None) -> None:
         self.most, self.error, self.poison = most, error, poison
@@ -52,14 +52,14 @@ def of_the_server(error: psycopg.Error) -> DBAPIError:
 
 
 @pytest.mark.parametrize("error", [MemoryError(), of_the_server(OutOfMemory("out of memory"))])
-def test_a_batch_that_is_too_much_is_received_in_parts_in_its_order(error: Exception) -> None:
+def test_batch_that_is_too_large_is_received_in_ordered_parts(error: Exception) -> None:
     inbox = Inbox(most=3, error=error)
     receipt = receive_in_halves(inbox.receive, [arrival(n) for n in range(10)], [])
     assert inbox.received == list(range(10))
     assert len(receipt.fresh) == 10
 
 
-def test_a_record_that_is_too_much_by_itself_is_named() -> None:
+def test_record_that_is_too_large_by_itself_is_named() -> None:
     inbox = Inbox(most=99, error=MemoryError(), poison=2)
     with pytest.raises(ReceivedInPart) as raised:
         receive_in_halves(inbox.receive, [arrival(n) for n in range(4)], [])
@@ -68,7 +68,7 @@ def test_a_record_that_is_too_much_by_itself_is_named() -> None:
 
 
 @pytest.mark.parametrize("poison", range(9))
-def test_what_was_received_before_an_error_is_in_its_receipt(poison: int) -> None:
+def test_records_received_before_an_error_are_in_its_receipt(poison: int) -> None:
     inbox = Inbox(most=3, error=MemoryError(), poison=poison)
     arrivals = [arrival(n) for n in range(9)]
     with pytest.raises((ReceivedInPart, ShieldTxError)) as raised:
@@ -82,7 +82,7 @@ def test_what_was_received_before_an_error_is_in_its_receipt(poison: int) -> Non
     "error",
     [psycopg.OperationalError("connection refused"), psycopg.errors.LockNotAvailable("lock")],
 )
-def test_what_is_not_the_fault_of_a_batch_is_raised_at_once(error: Any) -> None:
+def test_error_unrelated_to_batch_size_is_raised_at_once(error: Any) -> None:
     inbox = Inbox(most=0, error=of_the_server(error))
     with pytest.raises(OperationalError):
         receive_in_halves(inbox.receive, [arrival(n) for n in range(4)], [])
@@ -94,7 +94,7 @@ def parked(offset: int) -> Parked:
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_a_receipt_of_parts_counts_all_duplicates_and_parked_records(most: int) -> None:
+def test_receipt_of_parts_counts_all_duplicates_and_parked(most: int) -> None:
     def receive(arrivals: Sequence[IncomingEvent], records: Sequence[Parked]) -> Receipt:
         if len(arrivals) + len(records) > most:
             raise MemoryError
@@ -107,7 +107,7 @@ def test_a_receipt_of_parts_counts_all_duplicates_and_parked_records(most: int) 
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_refused_event_beside_parked_records_costs_none_of_them(number: int) -> None:
+def test_refused_event_keeps_all_parked_records_of_its_batch(number: int) -> None:
     stored: list[int] = []
 
     def receive(arrivals: Sequence[IncomingEvent], records: Sequence[Parked]) -> Receipt:
@@ -126,7 +126,7 @@ def test_a_refused_event_beside_parked_records_costs_none_of_them(number: int) -
 
 
 @pytest.mark.parametrize("error", [MemoryError(), of_the_server(OutOfMemory("out of memory"))])
-def test_a_record_for_which_memory_is_short_is_not_parked(error: Exception) -> None:
+def test_record_is_not_parked_for_lack_of_memory(error: Exception) -> None:
     def receive(arrivals: Sequence[IncomingEvent], records: Sequence[Parked]) -> Receipt:
         assert not records, "a later attempt may store it"
         raise error

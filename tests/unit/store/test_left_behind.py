@@ -1,4 +1,4 @@
-"""What statements leave behind, told by their text."""
+"""The state that statements leave in a session, recognized by their text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NOTHING, IN_TRANSACTION, IN_SESSION = LeftBehind
         ("SELECT $A$ $a$ $A$; SET search_path = a", IN_SESSION),
     ],
 )
-def test_a_statement_is_known_by_its_text(statement: str, left: LeftBehind) -> None:
+def test_statement_is_recognized_by_its_text(statement: str, left: LeftBehind) -> None:
     assert left_behind_by(statement, {}) is left
     longer = f"{statement}{' ' * 3000}"
     assert left_behind_by(longer, {}) is left
@@ -65,5 +65,5 @@ def test_a_statement_is_known_by_its_text(statement: str, left: LeftBehind) -> N
         ((1,), IN_SESSION),
     ],
 )
-def test_a_setting_is_local_by_its_parameters(parameters: Any, left: LeftBehind) -> None:
+def test_setting_is_local_by_its_parameters(parameters: Any, left: LeftBehind) -> None:
     assert left_behind_by("SELECT set_config(%s, %s, %s)", parameters) is left

@@ -1,4 +1,4 @@
-"""Every statement of the store as SQL text, beside the test in `sql/`, for reviewers and DBAs.
+"""Every statement of the store as SQL text in `sql/`, next to the test, for reviewers and DBAs.
 
 A change of a statement shows as a change of its text. To write the files again:
 
@@ -65,7 +65,7 @@ SAMPLES: Mapping[str, Any] = {
     "kept": ["sample"],
     "groups": ["stock"],
 }
-"""Arguments that their annotations alone do not give, by the names of the parameters."""
+"""Arguments, by the names of the parameters, that annotations alone do not determine."""
 
 OF_MODULES: Mapping[str, Mapping[str, Any]] = {
     "half_messages": {"source": OutboxStatus.HALF},
@@ -108,7 +108,7 @@ OF_TYPES: Mapping[str, Any] = {
         if database != "sqlite" or module.name not in POSTGRESQL_ONLY
     ],
 )
-def test_statements_are_as_their_sql_files_say(module: str, database: str) -> None:
+def test_statements_are_those_of_their_sql_files(module: str, database: str) -> None:
     found = "\n".join(
         f"-- {title}\n{text_of(statement, database)}\n"
         for title, statement in statements_of(module, database)
@@ -123,7 +123,7 @@ def test_statements_are_as_their_sql_files_say(module: str, database: str) -> No
     assert file.read_text() == found, "see the top of this test"
 
 
-def test_no_sql_file_is_left_of_a_module_that_is_gone() -> None:
+def test_every_sql_file_belongs_to_a_module() -> None:
     modules = {module.name for module in pkgutil.iter_modules(statements.__path__)}
     assert {file.stem for file in FOLDER.glob("*/*.sql")} <= modules
 
@@ -138,7 +138,7 @@ def statements_of(module: str, database: str) -> Iterator[tuple[str, Executable]
             yield f"{name} ({switch})", function(**given, **{switch: True})
 
 
-def test_a_statement_is_built_once_for_the_same_tables_database_and_options() -> None:
+def test_statement_is_built_once_per_tables_database_options() -> None:
     postgresql, other = dialect_named("postgresql"), dialect_named("sqlite")
     built = claim(T, postgresql, of_source=True)
     assert claim(T, postgresql, of_source=True) is built
@@ -172,7 +172,7 @@ def sample(parameter: inspect.Parameter, module: str, database: str) -> Any:
 
 
 def text_of(statement: Any, database: str) -> str:
-    """Return a statement's text, with short values in it instead of their parameters."""
+    """Return a statement's text, with short values in place of its parameters."""
     given = required_columns(statement.table) if isinstance(statement, Insert) else None
     compiled = statement.compile(dialect=COMPILERS[database], column_keys=given)
     values = {
@@ -188,7 +188,7 @@ def text_of(statement: Any, database: str) -> str:
 
 
 def required_columns(table: Any) -> list[str]:
-    """Return what each INSERT names; the parameters of one may name further columns."""
+    """Return the columns that each INSERT names; the parameters of one may name further columns."""
     return [c.name for c in table.c if not (c.nullable or c.identity or c.server_default)]
 
 

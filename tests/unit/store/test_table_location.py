@@ -1,4 +1,4 @@
-"""Asking another database where its table is, in a time that is limited."""
+"""The query of another database for the location of its table, with a time limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def caller() -> Iterator[Engine]:
 
 
 def failing(error: Exception) -> Engine:
-    """An engine whose database cannot be reached."""
+    """Return an engine whose database cannot be reached."""
 
     def connect() -> NoReturn:
         raise error
@@ -31,7 +31,7 @@ def failing(error: Exception) -> Engine:
 
 
 @pytest.mark.parametrize("longest_s", [None, 5.0])
-def test_an_error_of_the_other_database_is_told_as_it_is(
+def test_error_of_the_other_database_is_raised_unchanged(
     caller: Engine, longest_s: float | None
 ) -> None:
     refused = OperationalError("connect", {}, Exception("refused"))
@@ -40,7 +40,7 @@ def test_an_error_of_the_other_database_is_told_as_it_is(
         location.check(connection)
 
 
-def test_a_time_limit_of_the_drivers_own_is_told_as_it_is(caller: Engine) -> None:
+def test_time_limit_of_the_driver_is_raised_unchanged(caller: Engine) -> None:
     location = TableLocation(failing(TimeoutError("of the driver")), TABLE, longest_s=5.0)
     with caller.connect() as connection, pytest.raises(TimeoutError, match="of the driver"):
         location.check(connection)

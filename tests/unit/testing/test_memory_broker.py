@@ -1,4 +1,4 @@
-"""The faults that a test can order from the broker in memory."""
+"""The faults that a test can inject into the broker in memory."""
 
 from __future__ import annotations
 
@@ -32,52 +32,52 @@ def values(broker: MemoryBroker, topic: str = TOPIC) -> list[str]:
     return [r.value.decode() for r in broker.records(topic) if r.value is not None]
 
 
-def test_an_unconfirmed_record_that_was_stored_ends_the_call(broker: MemoryBroker) -> None:
+def test_unconfirmed_record_that_was_stored_ends_the_call(broker: MemoryBroker) -> None:
     broker.fail_next(DeliveryOutcome.ACKNOWLEDGED, DeliveryOutcome.UNCONFIRMED, stored=True)
     ended = outcomes(broker, record("1"), record("2"), record("3"), record("4", key="else"))
     assert ended == ["ACKNOWLEDGED", "UNCONFIRMED", "UNSENT", "UNSENT"]
     assert values(broker) == ["1", "2"]
 
 
-def test_an_unconfirmed_record_need_not_be_stored(broker: MemoryBroker) -> None:
+def test_unconfirmed_record_need_not_be_stored(broker: MemoryBroker) -> None:
     broker.fail_next(DeliveryOutcome.UNCONFIRMED)
     assert outcomes(broker, record("1"), record("2")) == ["UNCONFIRMED", "UNSENT"]
     assert values(broker) == []
 
 
-def test_an_ordered_rejection_holds_back_only_its_key(broker: MemoryBroker) -> None:
+def test_injected_rejection_defers_only_its_key(broker: MemoryBroker) -> None:
     broker.fail_next(DeliveryOutcome.REJECTED)
     ended = outcomes(broker, record("1"), record("2", key="else"), record("3"))
     assert ended == ["REJECTED", "ACKNOWLEDGED", "DEFERRED"]
     assert values(broker) == ["2"]
 
 
-def test_a_rejected_record_without_key_holds_back_nothing(broker: MemoryBroker) -> None:
+def test_rejected_record_without_key_defers_no_other(broker: MemoryBroker) -> None:
     broker.fail_next(DeliveryOutcome.REJECTED)
     ended = outcomes(broker, record("1", key=None), record("2", key=None))
     assert ended == ["REJECTED", "ACKNOWLEDGED"]
 
 
-def test_an_ordered_refusal_takes_the_rest_of_its_topic_along(broker: MemoryBroker) -> None:
+def test_injected_refusal_refuses_the_rest_of_its_topic(broker: MemoryBroker) -> None:
     broker.fail_next(DeliveryOutcome.REFUSED)
     ended = outcomes(broker, record("1"), record("2", topic="stock.commit"), record("3", key="b"))
     assert ended == ["REFUSED", "ACKNOWLEDGED", "REFUSED"]
     assert values(broker) == []
 
 
-def test_failures_are_used_up(broker: MemoryBroker) -> None:
+def test_injected_failure_occurs_once(broker: MemoryBroker) -> None:
     broker.fail_next(DeliveryOutcome.UNSENT)
     assert outcomes(broker, record("1")) == ["UNSENT"]
     assert outcomes(broker, record("1")) == ["ACKNOWLEDGED"]
 
 
-def test_a_duplicated_record_is_in_the_log_twice(broker: MemoryBroker) -> None:
+def test_duplicated_record_is_in_the_log_twice(broker: MemoryBroker) -> None:
     broker.duplicate_next()
     assert outcomes(broker, record("1"), record("2")) == ["ACKNOWLEDGED", "ACKNOWLEDGED"]
     assert [(r.offset, r.value) for r in broker.records(TOPIC)] == [(0, b"1"), (1, b"1"), (2, b"2")]
 
 
-def test_an_evicted_member_loses_its_uncommitted_records_to_the_others(
+def test_uncommitted_records_of_an_evicted_member_go_to_others(
     broker: MemoryBroker,
 ) -> None:
     outcomes(broker, record("1"), record("2"))
@@ -90,7 +90,7 @@ def test_an_evicted_member_loses_its_uncommitted_records_to_the_others(
     assert broker.committed("g") == {(TOPIC, first.partition): 1}
 
 
-def test_a_group_without_offsets_reads_everything_again(broker: MemoryBroker) -> None:
+def test_group_without_offsets_reads_everything_again(broker: MemoryBroker) -> None:
     outcomes(broker, record("1"), record("2"))
     member = broker.subscriber("g", [TOPIC])
     records = member.poll(timeout=0, limit=10)
@@ -99,7 +99,7 @@ def test_a_group_without_offsets_reads_everything_again(broker: MemoryBroker) ->
     assert member.poll(timeout=0, limit=10) == records
 
 
-def test_a_waiting_poll_wakes_when_a_record_comes(
+def test_waiting_poll_wakes_when_a_record_comes(
     broker: MemoryBroker,
 ) -> None:
     member = broker.subscriber("g", [TOPIC])
@@ -111,7 +111,7 @@ def test_a_waiting_poll_wakes_when_a_record_comes(
     assert len(got) == 1
 
 
-def test_a_waiting_poll_wakes_when_the_broker_goes_down(broker: MemoryBroker) -> None:
+def test_waiting_poll_wakes_when_the_broker_goes_down(broker: MemoryBroker) -> None:
     member = broker.subscriber("g", [TOPIC])
     raised: list[Exception] = []
 
@@ -128,7 +128,7 @@ def test_a_waiting_poll_wakes_when_the_broker_goes_down(broker: MemoryBroker) ->
     assert len(raised) == 1
 
 
-def test_writers_in_several_threads_lose_nothing(broker: MemoryBroker) -> None:
+def test_concurrent_writers_lose_nothing(broker: MemoryBroker) -> None:
     def write(number: int) -> None:
         for i in range(200):
             outcomes(broker, record(f"{number}-{i}", key=str(number)))

@@ -1,4 +1,4 @@
-"""The tracer: what it gathers, when it writes, and what becomes of what it cannot write."""
+"""The trace recorder: the entries that it collects, writes, and drops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEVER = timedelta(days=1)
 
 
 class Kept:
-    """Keeps entries in a list, unless it is told to fail or to hang."""
+    """Keeps entries in a list; a test can make it fail or hang."""
 
     def __init__(self) -> None:
         self.batches: list[Sequence[TraceEntry]] = []
@@ -97,7 +97,7 @@ def tracer(kept: Kept, **options: object) -> tuple[TraceRecorder, Hooks]:
     return made, hooks
 
 
-def test_what_ends_becomes_an_entry(kept: Kept) -> None:
+def test_each_ended_attempt_becomes_an_entry(kept: Kept) -> None:
     made, hooks = tracer(kept, every=NEVER, clock=lambda: 7.0)
     send, attempt = sent(), consumed()
     after_send(hooks)(send)
@@ -129,16 +129,14 @@ def test_what_ends_becomes_an_entry(kept: Kept) -> None:
     made.close()
 
 
-def test_entries_are_written_without_being_asked_for(
-    kept: Kept, eventually: Callable[..., None]
-) -> None:
+def test_entries_are_written_periodically(kept: Kept, eventually: Callable[..., None]) -> None:
     made, hooks = tracer(kept, every=timedelta(seconds=0.01))
     after_send(hooks)(sent())
     eventually(lambda: len(kept.entries) == 1, "the entry is written")
     made.close()
 
 
-def test_closing_writes_what_is_left_and_ends_the_thread(kept: Kept) -> None:
+def test_close_writes_the_remaining_entries_and_ends_the_thread(kept: Kept) -> None:
     before = writers()
     made, hooks = tracer(kept, every=NEVER)
     after_send(hooks)(sent())
@@ -148,7 +146,7 @@ def test_closing_writes_what_is_left_and_ends_the_thread(kept: Kept) -> None:
     assert not writers() - before
 
 
-def test_closing_waits_for_a_thread_that_is_starting(
+def test_close_waits_for_a_thread_that_is_starting(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = writers()
@@ -166,7 +164,7 @@ def test_closing_waits_for_a_thread_that_is_starting(
         sending = pool.submit(after_send(hooks), sent())
         assert is_starting.wait(10)
         closing = pool.submit(made.close)
-        # One that does not wait has an error by then.
+        # A close() that does not wait fails within this time.
         wait([closing], timeout=0.2)
         may_start.set()
         sending.result()
@@ -175,11 +173,11 @@ def test_closing_waits_for_a_thread_that_is_starting(
 
 
 def writers() -> set[threading.Thread]:
-    """The threads that write a trace, of other tests' tracers too."""
+    """Return the threads that write a trace, including those of other tests' tracers."""
     return {t for t in threading.enumerate() if t.name == "shieldtx-trace"}
 
 
-def test_a_tracer_without_entries_has_neither_thread_nor_store() -> None:
+def test_tracer_without_entries_has_neither_thread_nor_store() -> None:
     before = writers()
 
     def store() -> Kept:
@@ -191,7 +189,7 @@ def test_a_tracer_without_entries_has_neither_thread_nor_store() -> None:
     assert not writers() - before
 
 
-def test_they_go_in_batches(kept: Kept) -> None:
+def test_entries_are_written_in_batches(kept: Kept) -> None:
     made, hooks = tracer(kept, every=NEVER, batch_size=4)
     for _ in range(10):
         after_send(hooks)(sent())
@@ -200,9 +198,10 @@ def test_they_go_in_batches(kept: Kept) -> None:
     made.close()
 
 
-def test_beyond_its_room_the_latest_are_lost_and_that_is_said_once_a_minute(
+def test_full_buffer_drops_entries_and_logs_it_once_a_minute(
     kept: Kept, own_log: pytest.LogCaptureFixture
 ) -> None:
+    """The latest entries are dropped."""
     now = [0.0]
     made, hooks = tracer(kept, every=NEVER, most=3, clock=lambda: now[0])
     for key in "abcde":
@@ -220,9 +219,10 @@ def test_beyond_its_room_the_latest_are_lost_and_that_is_said_once_a_minute(
     made.close()
 
 
-def test_what_the_database_refuses_is_lost_and_the_next_is_tried(
+def test_entries_that_the_database_refuses_are_dropped(
     kept: Kept, own_log: pytest.LogCaptureFixture
 ) -> None:
+    """Later entries are written."""
     made, hooks = tracer(kept, every=NEVER)
     kept.error = ConnectionError("the database is away")
     after_send(hooks)(sent())
@@ -244,13 +244,13 @@ def test_no_event_waits_for_a_database_that_hangs(kept: Kept) -> None:
     assert kept.at_work.wait(5)
     for _ in range(20):
         after_send(hooks)(sent())
-    # Closing does not wait for it either.
+    # Closing does not wait for the database either.
     made.close(within=timedelta(seconds=0.05))
     assert kept.entries == []
     kept.may_go_on.set()
 
 
-def test_after_a_close_what_still_comes_is_written_too(kept: Kept) -> None:
+def test_entries_after_a_close_are_written_too(kept: Kept) -> None:
     made, hooks = tracer(kept, every=NEVER)
     after_send(hooks)(sent())
     made.close()

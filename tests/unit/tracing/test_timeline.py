@@ -1,4 +1,4 @@
-"""How the timeline of an event is built from what services know: order, gaps, chains, limits."""
+"""The timeline of an event from the data of services: order, gaps, chains, limits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def number(n: int) -> UUID:
 
 
 class Known:
-    """A service that knows what it was told."""
+    """A service that returns the given facts."""
 
     def __init__(self, facts: Mapping[int, Facts]) -> None:
         self._facts = facts
@@ -104,7 +104,7 @@ def steps_of(hop: Hop) -> list[tuple[str, datetime | None]]:
     return [(step.what, step.at) for step in hop.steps]
 
 
-def test_an_unknown_event_has_no_timeline() -> None:
+def test_timeline_of_unknown_event_is_none() -> None:
     assert trace(number(1), {"orders": Known({})}) is None
 
 
@@ -140,7 +140,7 @@ def test_each_attempt_to_send_has_its_claim_and_its_end() -> None:
         ({"status": OutboxStatus.PROCESSING, "lease_until": at(30)}, "PROCESSING", at(30)),
     ],
 )
-def test_an_unsettled_event_is_shown_with_its_next_attempt(
+def test_unsettled_event_is_shown_with_its_next_attempt(
     row: dict[str, Any], what: str, until: datetime
 ) -> None:
     [hop] = life(orders={1: Facts(written=written(settled_at=None, attempts=0, **row))}).hops
@@ -160,14 +160,14 @@ def test_every_state_of_an_inbox_row_is_shown(status: InboxStatus) -> None:
     assert (hop.status, hop.steps[-1].what) == (status.value, status.value)
 
 
-def test_a_rollbacks_end_says_whether_there_was_something_to_take_back() -> None:
+def test_rollback_is_compensated_or_moot() -> None:
     for compensated, what in ((number(9), "COMPENSATED"), (None, "MOOT")):
         row = received(kind=TxKind.ROLLBACK, compensated_id=compensated)
         [hop] = life(orders={1: Facts(received=[row])}).hops
         assert hop.steps[-1].what == what
 
 
-def test_the_mark_that_settled_a_row_replaces_its_status() -> None:
+def test_mark_that_settled_a_row_replaces_its_status() -> None:
     marks = [mark(1, "RETRIED", 5, group="stock"), mark(2, "REFUSED", 7, group="stock")]
     row = received(status=InboxStatus.MAX_RECONSUMED, attempts=2, settled_at=at(6.9))
     [hop] = life(stock={1: Facts(received=[row], marks=marks)}).hops
@@ -179,7 +179,7 @@ def test_the_mark_that_settled_a_row_replaces_its_status() -> None:
     assert steps_of(hop)[-1] == ("PROCESSED", at(6.9))
 
 
-def test_marks_of_other_groups_and_of_relays_are_kept_apart() -> None:
+def test_marks_of_other_groups_and_of_relays_are_separate() -> None:
     marks = [mark(1, "ACKNOWLEDGED", 1), *(mark(1, "APPLIED", 4, group=g) for g in ("a", "b"))]
     rows = [received(group="a"), received(group="b")]
     out, a, b = life(own={1: Facts(written=written(), received=rows, marks=marks)}).hops
@@ -198,12 +198,12 @@ def test_attempts_without_a_trace_are_named() -> None:
     assert unknown.startswith("when attempts 1, 3, 4 of 4 began and ended: not traced")
 
 
-def test_where_the_record_lies_is_taken_from_who_has_read_it() -> None:
+def test_record_position_may_come_from_the_receiving_service() -> None:
     found = life(orders={1: Facts(written=written())}, stock={1: Facts(received=[received()])})
     assert (found.hops[0].steps[-1].partition, found.hops[0].steps[-1].offset) == (2, 7)
 
 
-def test_a_clock_that_is_behind_is_shown_as_it_is() -> None:
+def test_slow_clock_is_shown_unchanged() -> None:
     early = received(began_at=at(1.5))
     found = life(orders={1: Facts(written=written())}, stock={1: Facts(received=[early])})
     assert found.hops[1].steps[0].after == timedelta(seconds=-0.5)
@@ -211,7 +211,7 @@ def test_a_clock_that_is_behind_is_shown_as_it_is() -> None:
     assert span(timedelta(seconds=61), sign=True) == "+1 min 1 s"
 
 
-def test_a_rollback_stands_below_the_group_that_gave_up_or_beside_them_where_two_did() -> None:
+def test_rollback_is_below_its_group_or_next_to_several() -> None:
     gave_up = {"status": InboxStatus.MAX_RECONSUMED}
     back = written(2, kind=TxKind.ROLLBACK, source="stock", causation_id=number(1))
     one = {
@@ -234,7 +234,7 @@ def test_a_rollback_stands_below_the_group_that_gave_up_or_beside_them_where_two
     assert [c.identity.event_id for c in found.caused] == [number(2)]
 
 
-def test_caused_events_are_shown_with_the_time_since_their_handler() -> None:
+def test_caused_events_show_the_time_since_their_handler() -> None:
     marks = [mark(1, "REFUSED", 7, group="stock", took=2.0)]
     gave_up = received(status=InboxStatus.MAX_RECONSUMED)
     back = written(2, kind=TxKind.ROLLBACK, source="stock", causation_id=number(1), began_at=at(6))
@@ -248,7 +248,7 @@ def test_caused_events_are_shown_with_the_time_since_their_handler() -> None:
     assert found.hops[0].caused[0].hops[0].steps[0].after == timedelta(seconds=1)
 
 
-def test_a_tombstone_does_not_name_the_cause_of_its_event() -> None:
+def test_tombstone_does_not_name_the_cause_of_its_event() -> None:
     tombstone = received(status=InboxStatus.FENCED, causation_id=number(9))
     found = life(stock={1: Facts(received=[tombstone])}, orders={1: Facts(written=written())})
     assert found.identity.causation_id is None
@@ -265,7 +265,7 @@ def test_circular_causes_are_listed_once() -> None:
     assert first_cause(number(1), {"orders": Known(facts)}) in {number(1), number(2)}
 
 
-def test_an_event_with_two_causes_is_listed_once() -> None:
+def test_event_with_two_causes_is_listed_once() -> None:
     facts = {
         1: Facts(written=written(1), caused=[number(2), number(3)]),
         2: Facts(written=written(2), caused=[number(3)]),
@@ -276,7 +276,7 @@ def test_an_event_with_two_causes_is_listed_once() -> None:
     assert [c.identity.event_id for c in found.caused[0].caused] == [number(3)]
 
 
-def test_a_trace_has_an_end_and_says_what_it_leaves_out() -> None:
+def test_trace_is_limited_and_counts_the_omitted_events() -> None:
     many = range(2, MAX_TRACED_EVENTS + 12)
     facts = {1: Facts(written=written(1), caused=[number(n) for n in many])}
     facts |= {n: Facts(written=written(n)) for n in many}
@@ -285,7 +285,7 @@ def test_a_trace_has_an_end_and_says_what_it_leaves_out() -> None:
     assert f"11 more events that followed: {MAX_TRACED_EVENTS} are shown at most" in found.unknown
 
 
-def test_the_first_cause_is_the_earliest_known_one() -> None:
+def test_first_cause_is_the_earliest_known_one() -> None:
     facts = {
         1: Facts(written=written(1, causation_id=number(99))),
         2: Facts(written=written(2, causation_id=number(1))),

@@ -1,1 +1,1 @@
-"""Defects that shieldtx had: each is put back, and a harness for any defect has to find it."""
+"""Defects that shieldtx had: each is put back, and a general harness has to find it."""

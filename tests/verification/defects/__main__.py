@@ -1,4 +1,4 @@
-"""`python -m tests.verification.defects`: puts each defect back, and prints who finds it."""
+"""`python -m tests.verification.defects`: puts each defect back, and prints what finds it."""
 
 from __future__ import annotations
 

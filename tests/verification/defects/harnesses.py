@@ -1,4 +1,4 @@
-"""The harnesses, and how each is asked whether it finds a defect."""
+"""The harnesses, and how to run each of them against a defect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.verification.simulation.mutants import MUTANTS as SIMULATED
 
 
 class Harness(StrEnum):
-    """Something that searches for any violation of the promise, not for one defect."""
+    """A search for any violation of the promise, not for one defect."""
 
     FAULTS = "fault matrix"
     SIMULATION = "simulation"
@@ -40,30 +40,30 @@ def find_in_simulation(name: str) -> bool:
 
 
 def find_by_faults(name: str, world: World, seed: int) -> bool:
-    """Run a mutant beside the fault that shows it."""
+    """Run a mutant together with the fault that shows it."""
     return mutant_runs.run(name, world, seed=seed).caught
 
 
 def find_by_properties(tests: Collection[str]) -> Mapping[str, bool]:
-    """Run tests each of which plants a defect and passes when it is found."""
+    """Run tests that each plant a defect and pass when it is found."""
     outcomes = _Outcomes()
     pytest.main(["-q", "-p", "no:cacheprovider", *tests], plugins=[outcomes])
     return {test: outcomes.passed(test) for test in tests}
 
 
 class _Outcomes:
-    """Hears how tests end."""
+    """Records the outcomes of tests."""
 
     def __init__(self) -> None:
         self._failed: dict[str, bool] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note whether a part of a test has failed, or was left out."""
+        """Note whether a phase of a test has failed, or was skipped."""
         failed = self._failed.get(report.nodeid, False)
         self._failed[report.nodeid] = failed or report.outcome != "passed"
 
     def passed(self, test: str) -> bool:
-        """Whether a test has run and passed, with all its parameters."""
+        """Return whether a test has run and passed, with all its parameters."""
         found = [failed for node, failed in self._failed.items() if _is_of(node, test)]
         return bool(found) and not any(found)
 

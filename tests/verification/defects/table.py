@@ -1,4 +1,4 @@
-"""The defects that three independent readings found, and what finds each if it is put back."""
+"""The defects that three independent reviews found, and what finds each if it is put back."""
 
 from __future__ import annotations
 
@@ -7,42 +7,39 @@ from dataclasses import dataclass
 
 from tests.verification.defects.harnesses import Harness
 
-_CALLERS = (
-    "tests/integration/outbox/test_callers_transactions.py"
-    "::test_the_cases_find_out_a_write_side_that"
-)
+_CALLERS = "tests/integration/outbox/test_callers_transactions.py::test_cases_detect_the_defect"
 _PUBLISHERS = (
     "tests/integration/outbox/test_arguments_of_publishers.py"
-    "::test_the_calls_find_out_a_publisher_that_takes_the_first_of_several"
+    "::test_calls_detect_a_publisher_that_takes_the_first_session"
 )
 _RACE = (
     "tests/verification/simulation/test_rollback_race.py"
-    "::test_a_compensation_that_does_not_look_at_its_event_is_caught"
+    "::test_compensation_that_ignores_its_event_is_caught"
 )
-_HALF = "tests/verification/simulation/test_half_machine.py::test_the_machine_finds_out_a"
+_HALF = "tests/verification/simulation/test_half_machine.py::test_machine_detects_a"
 _TIMES = (
-    "tests/robustness/test_due_times.py::test_the_times_find_out_a_service_that_takes_all_of_them"
+    "tests/robustness/test_due_times.py::test_due_times_detect_a_service_that_accepts_all_of_them"
 )
 _STATUS = (
     "tests/integration/store/test_status_of_any_rows.py"
-    "::test_the_rows_find_out_a_status_in_which_refusals_hide_dead_rollbacks"
+    "::test_rows_detect_a_status_that_hides_dead_rollbacks"
 )
 _DOWNGRADES = (
     "tests/migrations/test_schema_rows_there_and_back.py"
-    "::test_the_rows_find_out_a_downgrade_that_forgets_half_messages"
+    "::test_rows_detect_a_downgrade_that_loses_half_messages"
 )
 _CHECKS = "tests/integration/half_messages/test_check_isolation.py"
 
 
 @dataclass(frozen=True, slots=True)
 class Catch:
-    """A harness, and the name that the defect has there: a mutant's, or that of a test."""
+    """A harness, and the name of the defect in it: a mutant or a test."""
 
     harness: Harness
     name: str
 
     def __str__(self) -> str:
-        """Say it in a few words; a test by its file."""
+        """Return a short form; a test by its file."""
         if self.harness is Harness.PROPERTY:
             file, _, _ = self.name.partition("::")
             return f"{self.harness} `{file.rpartition('/')[2]}`"
@@ -57,7 +54,7 @@ class Defect:
     what: str
     caught: tuple[Catch, ...] = ()
     own_test: str = ""
-    """Where no general harness finds it: the test that does."""
+    """The test that finds the defect where no general harness does."""
 
 
 def _faults(*names: str) -> tuple[Catch, ...]:
@@ -79,7 +76,7 @@ def _property(*tests: str) -> tuple[Catch, ...]:
 DEFECTS = (
     Defect(
         id="C1",
-        what="a compensation runs before the effect of its event, which is then applied for good",
+        what="a compensation runs before the effect of its event, which is then never undone",
         caught=_model("COMPENSATES_UNFINISHED") + _property(_RACE),
     ),
     Defect(
@@ -100,7 +97,7 @@ DEFECTS = (
     Defect(
         id="C5",
         what="a half message is sent although its local transaction silently rolled back",
-        caught=_property(f"{_HALF}_commit_that_is_believed_without_its_barrier") + _faults("M36"),
+        caught=_property(f"{_HALF}_commit_accepted_without_its_barrier") + _faults("M36"),
     ),
     Defect(
         id="C6",
@@ -155,12 +152,12 @@ DEFECTS = (
     ),
     Defect(
         id="C16",
-        what="an upgrade of the tables blocks all writers behind a reader",
+        what="an upgrade of the tables waits for a reader and blocks all writers",
         caught=_faults("M56"),
     ),
     Defect(
         id="C17",
-        what="statements are prepared behind a pooler",
+        what="statements are prepared through a pooler",
         caught=_faults("M54"),
     ),
     Defect(
@@ -171,7 +168,7 @@ DEFECTS = (
     Defect(
         id="C19",
         what="an operator's rollback of a half message leaves its barrier open",
-        caught=_property(f"{_HALF}_decision_that_does_not_shut_the_barrier"),
+        caught=_property(f"{_HALF}_decision_that_leaves_the_barrier_open"),
     ),
     Defect(
         id="C20",
@@ -225,7 +222,7 @@ DEFECTS = (
     ),
     Defect(
         id="S6",
-        what="DEAD rollbacks are hidden behind refusals in the status",
+        what="refusals hide DEAD rollbacks in the status",
         caught=_property(_STATUS),
     ),
     Defect(
@@ -241,13 +238,13 @@ DEFECTS = (
     Defect(
         id="S9",
         what="each checked event type costs a thread and a transaction a second",
-        own_test=f"{_CHECKS}::test_an_idle_relay_looks_once_for_all_event_types",
+        own_test=f"{_CHECKS}::test_idle_relay_polls_once_for_all_event_types",
     ),
     Defect(
         id="S10",
         what="as the first process of a container, a worker misses an early SIGTERM",
         own_test="tests/acceptance/test_worker_life.py"
-        "::test_the_first_process_of_a_container_ends_while_it_starts",
+        "::test_signal_ends_the_first_process_of_a_container_at_start",
     ),
     Defect(
         id="S11",
@@ -256,14 +253,14 @@ DEFECTS = (
     ),
     Defect(
         id="S12",
-        what="each attempt to reach a Kafka that is away leaves descriptors open",
+        what="each attempt to reach an unreachable Kafka leaves descriptors open",
         caught=_faults("M59"),
     ),
 )
 
 
 def names_of(harness: Harness) -> Iterator[str]:
-    """Yield what a harness has to find."""
+    """Yield the names that a harness has to find."""
     for defect in DEFECTS:
         for catch in defect.caught:
             if catch.harness is harness:

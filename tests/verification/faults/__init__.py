@@ -1,1 +1,1 @@
-"""The fault matrix: what shieldtx promises, counted while processes, networks and disks fail."""
+"""The fault matrix: counts violations of the promise while processes, networks and disks fail."""

@@ -38,7 +38,7 @@ ON_SERVERS = ("matrix", "sweep", "mutants")
 PARTS = (*IN_MEMORY, *OF_HISTORIES, *ON_SERVERS)
 SCHEDULES = 100_000
 OF_THE_RECONCILIATION = "F34"
-"""Histories belong to it, and are run where it is asked for."""
+"""The fault of the matrix that histories belong to: selecting the fault runs them too."""
 
 IN_CI = (
     *("F1", "F2", "F5", "F7", "F9", "F10", "F14", "F23", "F25", "F29"),
@@ -70,7 +70,7 @@ class Run:
         self.report["model"] = {"states": states, "violations": len(violations)}
 
     def model_mutants(self) -> None:
-        """Break each rule of the protocol: its invariant fails, by a shortest path of steps."""
+        """Break each rule of the protocol: its invariant fails, on a shortest path of steps."""
         found = {}
         for bounds, invariant in MUTANTS_OF_THE_MODEL.items():
             result = explore(bounds)
@@ -109,7 +109,7 @@ class Run:
         self.report["simulation-mutants"] = found
 
     def histories(self, part: str) -> None:
-        """Run a part that is about histories of the reconciliation."""
+        """Run a part that checks histories of the reconciliation."""
         if self._wants(OF_THE_RECONCILIATION):
             HistoryParts(
                 console=self._console,
@@ -171,7 +171,7 @@ class Run:
             self.failed.append(line)
 
     def _together(self, jobs: Sequence[Callable[[], Any]]) -> Iterator[Any]:
-        """Run jobs concurrently, since they mostly wait; yield each result when it is there."""
+        """Run jobs concurrently, since they mostly wait; yield each result as soon as it exists."""
         with ThreadPoolExecutor(self._asked.parallel) as pool:
             running: list[Future[Any]] = [pool.submit(job) for job in jobs]
             try:
@@ -181,7 +181,7 @@ class Run:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def _wants(self, name: str) -> bool:
-        # F22 means F22a, F22b, ..., and `settle` each of its failpoints.
+        # F22 stands for F22a, F22b, ..., and `settle` for each of its failpoints.
         parts = rf"({'|'.join(map(re.escape, self._only))})([a-z]|\..*)?"
         return not self._only or re.fullmatch(parts, name) is not None
 
@@ -225,7 +225,7 @@ def main() -> int:
     parts = asked.parts or ((*OF_HISTORIES, *ON_SERVERS) if asked.only else PARTS)
     if unknown := set(parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))} (there are {', '.join(PARTS)})")
-    # A row of counts is worth its line, also in a log without a width.
+    # Wide enough for a row of counts, also in a log without a width.
     console = Console() if sys.stdout.isatty() else Console(width=180)
     run = Run(asked, console)
     with ExitStack() as open_:

@@ -1,4 +1,4 @@
-"""Two banks at work: their processes, their clients, and what is asked of them."""
+"""Two running banks: their processes and clients, and the questions of scenarios about them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.verification.faults.workers import Worker
 DRAIN_WITHIN_S = 90.0
 NOTHING: Mapping[str, str] = MappingProxyType({})
 PRIVATE = "a payload is in the reasons"
-"""The beginning of a problem; its end names the side and the table."""
+"""The beginning of a problem; the rest names the side and the table."""
 _REASONS = {
     "shield_outbox": (
         "concat(last_error, CASE tx_kind WHEN 'ROLLBACK' THEN concat(payload, headers) END)"
@@ -42,7 +42,7 @@ _REASONS = {
 
 
 class NotInTime(AssertionError):
-    """Something that had to happen did not."""
+    """A required event did not happen in time."""
 
 
 @dataclass(kw_only=True)
@@ -54,24 +54,24 @@ class Banks:
     kafka: EmbeddedKafka
     postgres: EmbeddedPostgres
     proxy: FaultProxy | None
-    """Between the processes and the broker."""
+    """The proxy between the processes and the broker."""
     disk: SmallDisk | None
-    """PostgreSQL's, where it has one of its own."""
+    """PostgreSQL's disk, where PostgreSQL has a disk of its own."""
     ledger: Ledger | None
-    """Of the upstream bank, where it has one: its transfers are half messages."""
+    """The ledger of an upstream bank whose transfers are half messages."""
     prefix: str
     folder: Path
     accounts: Sequence[str]
     seed: int
     chance: random.Random
     problems: list[str] = field(default_factory=list)
-    """What a scenario expected beyond the invariants, and did not find."""
+    """Expectations of a scenario, beyond the invariants, that failed."""
     gone: list[Read] = field(default_factory=list)
-    """Records that the broker had and was then made to lose."""
+    """Records that the broker had and then lost on purpose."""
     reconciled: Reconciled = field(default_factory=Reconciled)
     """What runs of the reconciliation have found."""
     planted: set[Place] = field(default_factory=set)
-    """Where records lie that a foreign client wrote, which prove nothing of the banks."""
+    """Positions of the records that a foreign client wrote, which prove nothing about the banks."""
     _rounds: int = 0
 
     @property
@@ -81,11 +81,11 @@ class Banks:
 
     @property
     def sides(self) -> tuple[Side, Side]:
-        """Upstream, downstream."""
+        """Return the banks: upstream, downstream."""
         return self.upstream, self.downstream
 
     def open_accounts(self, balance: int) -> None:
-        """Give every account its first money."""
+        """Give every account its opening balance."""
         self.upstream.execute(
             "INSERT INTO account "
             "SELECT name, :balance, 0 FROM unnest(CAST(:names AS text[])) AS name",
@@ -94,7 +94,7 @@ class Banks:
         )
 
     def open(self, *, but: str = "") -> None:
-        """Start what two banks need, a relay and a consumer on each side, `but` one of them."""
+        """Start the processes of two banks, a relay and a consumer on each side, except `but`."""
         started = [
             side.launch(*words)
             for side in self.sides
@@ -107,7 +107,7 @@ class Banks:
     def begin_writing(
         self, transfers: int = 200, *, environment: Mapping[str, str] = NOTHING, **orders: Any
     ) -> Worker:
-        """Let clients make transfers, while other things happen; see Orders."""
+        """Let clients make transfers in the background; see Orders."""
         self._rounds += 1
         given: dict[str, Any] = {"url": self.upstream.url, "accounts": self.accounts} | orders
         return self.upstream.call(
@@ -123,7 +123,7 @@ class Banks:
         )
 
     def write(self, transfers: int = 200, **orders: Any) -> None:
-        """Let clients make transfers, and wait for their end."""
+        """Let clients make transfers, and wait until they have ended."""
         self.begin_writing(transfers, **orders).finish()
 
     @property
@@ -132,7 +132,7 @@ class Banks:
         return self.folder / "journal"
 
     def until(self, condition: Callable[[], Any], description: str, within: float = 30.0) -> float:
-        """Wait for a condition; return how long it took. Raises NotInTime."""
+        """Wait for a condition; return the seconds waited. Raises NotInTime."""
         began = time.monotonic()
         while not self._holds(condition):
             if time.monotonic() - began > within:
@@ -141,7 +141,7 @@ class Banks:
         return time.monotonic() - began
 
     def expect(self, condition: object, description: str) -> None:
-        """Note a problem where something beyond the invariants is not so."""
+        """Note a problem where an expectation beyond the invariants fails."""
         if not condition:
             self.problems.append(description)
 
@@ -150,13 +150,13 @@ class Banks:
         self.until(side.mark.exists, f"a failpoint strikes {side.name}", within)
 
     def outlive_standstill(self, side: Side, within: float = 8.0) -> None:
-        """Let the others take over what a stopped process holds, then let it go on as a zombie."""
+        """Let others take over the work of a stopped process, then resume it as a zombie."""
         with suppress(NotInTime):
             self.until(self.drained, "nothing is left for the zombie", within)
         side.wake.touch()
 
     def drained(self) -> bool:
-        """Whether nothing is under way any more."""
+        """Return whether no event is in progress any more."""
         if any(side.unsettled() for side in self.sides):
             return False
         waiting = (
@@ -173,16 +173,16 @@ class Banks:
         return left <= self.downstream.one(credited) + self.downstream.one(parked)
 
     def drain(self, within: float = DRAIN_WITHIN_S) -> float:
-        """Wait until everything has come to its end; return how long it took, in seconds."""
+        """Wait until every event is in a terminal state; return the seconds waited."""
         return self.until(self.drained, "the backlog empties", within)
 
     def records(self) -> list[Read]:
-        """Read both topics whole, without what was planted."""
+        """Read both topics whole, without planted records."""
         found = read_whole(self.kafka.bootstrap, self.topics)
         return [*self.gone, *(read for read in found if read.place not in self.planted)]
 
     def count(self) -> Counts:
-        """Count what came of it all."""
+        """Count all outcomes."""
         evidence = gather(
             self.upstream.engine,
             self.downstream.engine,
@@ -193,7 +193,7 @@ class Banks:
         return count(evidence)
 
     def leaks(self) -> list[str]:
-        """Say which logs hold a secret, or what a transfer says to the other bank alone."""
+        """Return which logs contain a secret, or a text that is private to the other bank."""
         secrets = {"a payload": MARKER, "the database's password": self.postgres.password}
         if key := self.upstream.environment.get("SHIELDTX_SIGNING_KEY"):
             secrets["the signing key"] = key
@@ -205,7 +205,7 @@ class Banks:
         ]
 
     def quoted(self) -> list[str]:
-        """Say which tables have reasons that hold what a transfer says to the other bank alone."""
+        """Return which tables have reasons with a text that is private to the other bank."""
         return [
             f"{PRIVATE} of {side.name}'s {table}"
             for side in self.sides
@@ -214,12 +214,12 @@ class Banks:
         ]
 
     def logged(self, pattern: str) -> bool:
-        """Whether any process of the banks has logged this."""
+        """Return whether any process of the banks has logged this."""
         logs = [worker.log for side in self.sides for worker in side.workers]
         return any(re.search(pattern, log.read_text(errors="replace")) for log in logs)
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill all remaining processes."""
         for side in self.sides:
             side.close()
 

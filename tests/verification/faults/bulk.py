@@ -1,4 +1,4 @@
-"""A million events that both banks agree on, made by the databases themselves."""
+"""A million events on which both banks agree, inserted by the databases themselves."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.verification.faults.side import Side
 
 TOPIC = "bank.archived"
 
-# Ids as those of a service that writes a thousand events a second, up to an hour ago; the same in
-# both databases.
+# Ids as from a service that writes a thousand events a second, up to an hour ago; the same in both
+# databases.
 _EVENTS = """
     SELECT (lpad(to_hex(:began + n), 12, '0') || '7000' || '8000' || lpad(to_hex(n), 12, '0'))::uuid
            AS event_id,
@@ -35,7 +35,7 @@ _RECEIVED = f"""
 
 
 def insert(banks: Banks, rows: int) -> None:
-    """Write so many events into both databases."""
+    """Write the given number of events into both databases."""
     up, down = banks.sides
     now_ms = up.one("SELECT (extract(epoch FROM now()) * 1000)::bigint")
     began = now_ms - rows - 3_600_000
@@ -49,7 +49,7 @@ def insert(banks: Banks, rows: int) -> None:
 
 
 def damage(banks: Banks) -> set[Mismatch]:
-    """Break a few of them; return what a run has to report."""
+    """Damage a few of the rows; return the mismatches that a run has to report."""
     up, down = banks.sides
     events = [
         row.event_id

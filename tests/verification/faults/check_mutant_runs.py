@@ -8,7 +8,7 @@ from tests.verification.faults.scenarios.switch_over import carried_over
 
 
 def sequences_unchecked(banks: Banks) -> None:
-    """A relay starts with sequences that start again, and clients write before its first claim."""
+    """A relay starts after the sequences restarted, and clients write before its first claim."""
     carried_over(banks)
     up = banks.upstream
     up.launch("relay", **up.broken_at(Failpoint(step="claim", when="before", action="freeze")))

@@ -1,8 +1,8 @@
-"""The checker: counts what the promise forbids.
+"""The checker: counts violations of the promise.
 
-From the journal of the clients, the topics read by another client, the business tables of both
-banks and the history of status changes. What a status column says is believed only where something
-else says the same.
+Its sources are the journal of the clients, the topics as another client reads them, the business
+tables of both banks and the history of status changes. A status column counts only where another
+source agrees.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.verification.faults.topics import Read
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """All that a run left behind."""
+    """All traces that a run left."""
 
     operations: Operations
     records: Sequence[Read]
@@ -32,7 +32,7 @@ class Evidence:
     transfers: Mapping[UUID, tuple[str, int, int]]
     """What upstream committed: account, sequence number, amount."""
     credits: Sequence[tuple[UUID, str, int, int]]
-    """Effects downstream in the order in which they were made: id, account, number, amount."""
+    """Effects downstream in their order: id, account, number, amount."""
     refunds: Sequence[UUID]
     """Compensations upstream."""
     withdrawals: Sequence[UUID]
@@ -53,7 +53,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
-    """What a run did, and how often it broke each promise."""
+    """The work of a run, and the number of violations of each promise."""
 
     attempted: int
     ok: int
@@ -73,13 +73,13 @@ class Counts:
     neither: int
     illegal: int
     money: int
-    """By how much the sum of both banks is off."""
+    """The difference in the sum of both banks."""
     violations: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Up to a few examples of each."""
+    """A few examples of each violation."""
 
     @property
     def clean(self) -> bool:
-        """Whether every promise was kept."""
+        """Return whether every promise was kept."""
         return not any(
             (
                 self.lost,
@@ -213,12 +213,12 @@ def count(evidence: Evidence) -> Counts:
 
 
 def _failed(evidence: Evidence) -> set[UUID]:
-    """Return the events that ended FAILED as they may: with a reason."""
+    """Return the events that ended FAILED in a permitted way: with a reason."""
     return {i for i, (status, why) in evidence.outbox.items() if status == "FAILED" and why}
 
 
 def _inversions(seen: Iterable[tuple[Hashable, int | None, UUID | None]]) -> list[Any]:
-    """Return what came after a later one of its key; only the first time each comes counts."""
+    """Return the ids that follow a later one of their key; repetitions do not count."""
     highest: dict[Hashable, int] = defaultdict(int)
     known: set[UUID | None] = set()
     late = []

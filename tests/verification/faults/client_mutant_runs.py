@@ -7,7 +7,7 @@ from tests.verification.faults.banks import Banks
 
 
 def late_in_two_phases(banks: Banks) -> None:
-    """Clients take money when their sessions commit already, in two phases."""
+    """Clients take money while their sessions are already committing, in two phases."""
     banks.open()
     banks.upstream.call(
         "late",

@@ -1,6 +1,6 @@
 """Wrong clocks: the time of day in single processes, by libfaketime.
 
-Processes have to be executed with the environment; a fork of one that runs already has its clock.
+Processes have to be executed with the environment; the fork of a running process keeps its clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HOUR: Final = timedelta(hours=1)
 _MISSING: Final = "libfaketime is not installed (Debian, Ubuntu: apt-get install libfaketime)"
 _OF_NO_USE: Final = "libfaketime is installed, but does not set the clock of this Python off"
 _LIBRARIES: Final = ("/usr/lib", "/usr/lib64", "/usr/local/lib")
-_FILE: Final = "faketime/libfaketimeMT.so.1"  # the one that knows threads
+_FILE: Final = "faketime/libfaketimeMT.so.1"  # the variant for threads
 _FAKED: Final = Path(__file__).with_name("faked")
 _SHARED: Final = Path("/dev/shm")  # noqa: S108 - where libfaketime leaves things
 _SHARED_NAME: Final = re.compile(r"(?:sem\.faketime_sem|faketime_shm)_(\d+)")
@@ -32,10 +32,10 @@ _TOLERANCE_S: Final = 60.0
 
 
 def environment(off_by: timedelta) -> dict[str, str]:
-    """Return what a process needs in its environment to have its clock off, ahead if positive.
+    """Return the environment of a process whose clock is off by this much, ahead if positive.
 
-    The time of day is off, in the process's own children too; durations and the times of files
-    are right. Raises RuntimeError where it cannot be done, with the reason of `why_not`.
+    The time of day is off, also in the children of the process; durations and the times of files
+    are right. Raises RuntimeError where this is impossible, with the reason of `why_not`.
     """
     if reason := why_not():
         raise RuntimeError(reason)
@@ -44,38 +44,38 @@ def environment(off_by: timedelta) -> dict[str, str]:
 
 
 def environment_of(clock: Path) -> dict[str, str]:
-    """Return likewise what makes a clock that can be set while the process runs, with `set_off`."""
+    """Return the environment of a process whose clock `set_off` can change while it runs."""
     given = environment(timedelta(0))
     del given["FAKETIME"]
     return given | {"FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_CACHE_DURATION": "1"}
 
 
 def set_off(clock: Path, off_by: timedelta) -> None:
-    """Set the clock of all processes that were started with `environment_of` it."""
+    """Set the clock of all processes that were started with `environment_of` this clock."""
     new = clock.with_suffix(".new")
     new.write_text(_off(off_by))
     new.replace(clock)
 
 
 def why_not() -> str | None:
-    """Say why no clock can be set off on this machine; None where one can."""
+    """Return why this machine cannot set clocks off; None where it can."""
     if _library() is not None:
         return None
     return _OF_NO_USE if any(_installed()) else _MISSING
 
 
 def sweep() -> None:
-    """Remove the shared memory that libfaketime leaves where a process is killed."""
+    """Remove the shared memory that libfaketime leaves after a process was killed."""
     for path in _SHARED.iterdir():
         name = _SHARED_NAME.fullmatch(path.name)
         if name and not Path("/proc", name[1]).exists():
-            with suppress(OSError):  # of another user, or removed by another run
+            with suppress(OSError):  # owned by another user, or removed by another run
                 path.unlink()
 
 
 @cache
 def _library() -> Path | None:
-    """Find a library that works: there may be one of another architecture."""
+    """Find a library that works: a library of another architecture may be installed."""
     return next(filter(_works, _installed()), None)
 
 

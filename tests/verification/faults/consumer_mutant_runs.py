@@ -21,7 +21,7 @@ _UNHANDLED = f"""
 
 
 def failing_to_decode(banks: Banks) -> None:
-    """Decoding the first record fails once, for a reason that is not the record's."""
+    """Decoding the first record fails once, for a reason outside the record."""
     side, account = banks.downstream, banks.accounts[:1]
     banks.open(but="downstream consume")
     point = Failpoint(step="decode", when="before", action="raise")
@@ -32,7 +32,7 @@ def failing_to_decode(banks: Banks) -> None:
 
 
 def beside_unhandled_rows(banks: Banks) -> None:
-    """A former release left rows of a type that this one has no handler for; others are retried."""
+    """A former release left rows of a type that this one does not handle; others are retried."""
     down = banks.downstream
     down.tamper(_UNHANDLED, group=down.group, rows=MORE_THAN_A_BATCH)
     banks.open()
@@ -42,7 +42,7 @@ def beside_unhandled_rows(banks: Banks) -> None:
 
 
 def renamed(banks: Banks) -> None:
-    """The service gets another name while rollbacks of its events are on their way."""
+    """The service is renamed while rollbacks of its events are in transit."""
     banks.open(but="upstream consume")
     banks.write(10, refused=1.0)
     await_rollbacks(banks)

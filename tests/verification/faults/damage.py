@@ -1,8 +1,8 @@
-"""What goes wrong between two banks, done to them by hand, and how a run has to report it.
+"""Damage between two banks, done with SQL, and how a run has to report it.
 
-Of each kind of damage the function returns the mismatches that a run finds after it. What workers
-have left (no record, a lapsed lease, an end in error) a repair can mend; what was altered on rows
-at rest it cannot, so that `SavedRows` undoes it.
+For each kind of damage the function returns the mismatches that a run then finds. A repair can fix
+what failing workers leave: no record, a lapsed lease, an event in error. A repair cannot fix
+altered rows at rest, so `SavedRows` restores them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.verification.faults.reconciliation_outcomes import Mismatch
 Found = set[Mismatch]
 
 FOR_AUDITORS = 2
-"""Refused transfers that are kept for damage to what the auditors have struck out."""
+"""Refused transfers that are reserved for damage to the entries that auditors removed."""
 LAPSED = "statement_timestamp() - interval '1 minute'"
 
 
@@ -46,7 +46,7 @@ LOSE = (
 
 
 def leave_claimed(banks: Banks, accounts: Sequence[str], groups: Iterable[str]) -> Found:
-    """A relay dies with events in hand. None may run upstream."""
+    """A relay dies with claimed events. No relay may run upstream."""
     events = transfer_each(banks, accounts)
     banks.upstream.execute(
         "UPDATE shield_outbox SET status = 'PROCESSING', attempts = 1, "
@@ -57,14 +57,14 @@ def leave_claimed(banks: Banks, accounts: Sequence[str], groups: Iterable[str]) 
 
 
 def leave_unclaimed(banks: Banks, accounts: Sequence[str], groups: Iterable[str]) -> Found:
-    """No relay looks at events. None may run upstream."""
+    """No relay claims the events. No relay may run upstream."""
     return _found(Verdict.STUCK, groups, transfer_each(banks, accounts))
 
 
 def reject(banks: Banks, accounts: Sequence[str], groups: Iterable[str]) -> Found:
-    """The broker refuses events for ever, after an attempt without an answer.
+    """The broker refuses events permanently, after an attempt without an answer.
 
-    So nothing of them was undone. No relay may run upstream.
+    So no local rollback runs. No relay may run upstream.
     """
     events = transfer_each(banks, accounts)
     banks.upstream.execute(
@@ -81,7 +81,7 @@ def reject(banks: Banks, accounts: Sequence[str], groups: Iterable[str]) -> Foun
 
 
 def leave_rollbacks_pending(banks: Banks, accounts: Sequence[str]) -> Found:
-    """The tills refuse transfers, and the rollbacks vanish. No relay may run downstream."""
+    """The bank refuses transfers, and the rollbacks vanish. No relay may run downstream."""
     down = banks.downstream
     events = transfer_each(banks, accounts, refuse="at once")
     gave_up = (
@@ -97,7 +97,7 @@ def leave_rollbacks_pending(banks: Banks, accounts: Sequence[str]) -> Found:
 
 
 def on_topic(verdict: Verdict, found: Found) -> Found:
-    """Return what a run says that reads the topics of these events, too."""
+    """Return the findings of a run that also reads the topics of these events."""
     return _found(verdict, [TRANSFERRED], {mismatch.event_id for mismatch in found})
 
 
@@ -105,7 +105,7 @@ class SavedRows:
     """Settled rows, saved before they are damaged."""
 
     def __init__(self, banks: Banks, *, since: datetime | None = None) -> None:
-        """Damage what was sent since a time; None: anything."""
+        """Damage rows that were sent after a time; None: any rows."""
         self._banks = banks
         up, down = banks.sides
         self._tables = {"sent": (up, OUTBOX), "returned": (up, INBOX), "received": (down, INBOX)}
@@ -131,8 +131,8 @@ class SavedRows:
     def forget_by_auditors(self, number: int) -> Found:
         """The auditors lose part of their books, as in a restore.
 
-        A repair restores it with `--restored`, as they have neither rows nor effects, and with
-        `--out-of-order`, as later events of its keys are there.
+        A repair restores the events with `--restored`, because they have neither rows nor effects,
+        and with `--out-of-order`, because later events of their keys exist.
         """
         down, events = self._banks.downstream, _take(self._matched, number)
         group = auditors_of(down.group)
@@ -147,13 +147,13 @@ class SavedRows:
         return _found(Verdict.UNKNOWN_UPSTREAM, self._both, events)
 
     def deny(self, number: int) -> Found:
-        """Outbox rows claim that their events were never sent."""
+        """Outbox rows falsely state that their events were never sent."""
         events = _take(self._matched, number)
         self._alter("sent", f"UPDATE shield_outbox SET status = 'DISCARDED' {_OF_EVENTS}", events)
         return _found(Verdict.STATUS_DISAGREES, self._both, events)
 
     def antedate(self, number: int) -> Found:
-        """Outbox rows claim that events were sent before what the topic has ahead of them."""
+        """Outbox rows falsely state that events were sent before earlier events on the topic."""
         events = [_take_follower(self._matched, self._keys) for _ in range(number)]
         self._alter(
             "sent",
@@ -164,32 +164,32 @@ class SavedRows:
         return _found(Verdict.ORDER_INVERTED, [TRANSFERRED], events)
 
     def falsify(self, number: int) -> Found:
-        """The tills' copies of payloads are not what was sent."""
+        """Payloads in the bank's inbox differ from the sent ones."""
         events = _take(self._matched, number)
         self._alter_tills("payload = payload || ' '", events)
         return _found(Verdict.PAYLOAD_DIFFERS, self._both[:1], events)
 
     def relabel(self, number: int) -> Found:
-        """The tills' copies of events have another key than what was sent."""
+        """Events in the bank's inbox have another key than the sent ones."""
         events = _take(self._matched, number)
         self._alter_tills("key = key || '?'", events)
         return _found(Verdict.ENVELOPE_DIFFERS, self._both[:1], events)
 
     def try_too_often(self, number: int) -> Found:
-        """The tills gave events up after more attempts than they have."""
+        """The bank gave events up after more attempts than configured."""
         events = _take(self._refused, number)
         self._alter_tills("attempts = 9", events)
         return _found(Verdict.ATTEMPTS_DIFFER, self._both[:1], events)
 
     def keep_effect(self, number: int) -> Found:
-        """Events that were taken back look as if the tills had never given them up."""
+        """Events with a rollback look as if the bank had never given them up."""
         events = _take(self._refused, number)
         self._alter_tills("status = 'PROCESSED'", events)
-        # The auditors have struck out what they had entered.
+        # The auditors have removed their entries.
         return _found(Verdict.EFFECT_DESPITE_ROLLBACK, self._both[:1], events)
 
     def settle_without_compensation(self, number: int) -> Found:
-        """Upstream, rollbacks are settled by which nothing was compensated."""
+        """Upstream, rollbacks are settled that compensated nothing."""
         up, rollbacks = self._banks.upstream, self._returned(_take(self._refused, number))
         self._alter(
             "returned",
@@ -200,9 +200,9 @@ class SavedRows:
         return _found(Verdict.ROLLBACK_NOT_COMPENSATED, [up.group], rollbacks)
 
     def lose_rollbacks_of_auditors(self, number: int) -> Found:
-        """The broker loses rollbacks for the auditors: what the tills refused stays in their books.
+        """The broker loses rollbacks for the auditors: refused transfers stay in their books.
 
-        A repair publishes the rollbacks again, and the auditors strike the entries out.
+        A repair publishes the rollbacks again, and the auditors remove the entries.
         """
         down, events = self._banks.downstream, _take(self._struck, number)
         group, rollbacks = auditors_of(down.group), self._returned(events)
@@ -211,7 +211,7 @@ class SavedRows:
         return _found(Verdict.MISSING_DOWNSTREAM, [group], rollbacks)
 
     def settle_by_auditors_without_compensation(self, number: int) -> Found:
-        """The auditors have settled rollbacks of what they had entered, and struck out nothing."""
+        """The auditors have settled rollbacks of their entries, and removed nothing."""
         rollbacks = self._returned(_take(self._struck, number))
         group = auditors_of(self._banks.downstream.group)
         statement = f"UPDATE shield_inbox SET compensated_id = NULL {_OF_GROUP}"
@@ -219,7 +219,7 @@ class SavedRows:
         return _found(Verdict.ROLLBACK_NOT_COMPENSATED, [group], rollbacks)
 
     def undo(self) -> None:
-        """Put back what no repair can mend."""
+        """Restore what no repair can fix."""
         for name, (side, table) in self._tables.items():
             ids = self._altered[name]
             side.tamper(f"DELETE FROM {table} {_OF_EVENTS}", ids=ids)
@@ -255,14 +255,14 @@ _ROLLBACKS = "SELECT event_id FROM shield_inbox WHERE causation_id = ANY(:ids)"
 
 
 def _take(events: list[UUID], number: int) -> list[UUID]:
-    """Take events out of the list: of each, one kind of damage is enough."""
+    """Take events out of the list: each event gets one kind of damage."""
     taken, events[:] = events[:number], events[number:]
     assert len(taken) == number, "there are too few events to do harm to"
     return taken
 
 
 def _take_follower(events: list[UUID], keys: Mapping[UUID, str]) -> UUID:
-    """Take an event and the one ahead of it of its key, which stays as it is; return the former."""
+    """Take an event and its predecessor of the same key, which is kept; return the event."""
     ahead: dict[str, UUID] = {}
     for event in events:
         first = ahead.setdefault(keys[event], event)

@@ -1,4 +1,4 @@
-"""Small disks: file systems in memory that can be filled up while a server runs on them."""
+"""Small disks: file systems in memory that a test can fill while a server uses them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOCK: Final = "owner.lock"  # held by the owner of a temporary directory
 class SmallDisk:
     """A file system of `megabytes`, mounted at `path` while its `with` block runs.
 
-    Every account may enter it. Disks whose owners were killed are unmounted by the next one.
+    Every account may enter it. The next user unmounts disks whose owners were killed.
     """
 
     def __init__(self, megabytes: int = 256) -> None:
@@ -55,7 +55,7 @@ class SmallDisk:
 
     @property
     def free_bytes(self) -> int:
-        """How much can still be written."""
+        """Return the free space in bytes."""
         state = os.statvfs(self.path)
         return state.f_bavail * state.f_frsize
 
@@ -70,17 +70,17 @@ class SmallDisk:
                 try:
                     os.posix_fallocate(filler.fileno(), filler.seek(0, os.SEEK_END), free)
                 except OSError as error:
-                    # Others write too: what they took in the meantime is measured again.
+                    # Other processes write too, so the free space is measured again.
                     if error.errno != errno.ENOSPC:
                         raise
 
     def free(self) -> None:
-        """Give the space back."""
+        """Free the space."""
         self._filler.unlink(missing_ok=True)
 
 
 def why_not() -> str | None:
-    """Say why no disk can be mounted on this machine; None where one can."""
+    """Return why this machine cannot mount a disk; None where it can."""
     if os.geteuid() != 0:
         return "mounting a small disk needs root"
     return _refusal()
@@ -95,7 +95,7 @@ def unmount_ownerless() -> None:
 
 @cache
 def _refusal() -> str | None:
-    """Try it: root of a container may not mount either."""
+    """Try to mount: root of a container may not mount either."""
     try:
         with SmallDisk(1):
             return None
@@ -120,7 +120,7 @@ def _mount(path: Path, megabytes: int) -> None:
 
 
 def _unmount(path: Path) -> None:
-    # Lazily: a server that is dying may still have files open.
+    # Lazily: a dying server may still have open files.
     _run("umount", "--lazy", str(path))
 
 

@@ -1,4 +1,4 @@
-"""The faults of a network: what each does, which are on, and how often they have struck."""
+"""The faults of a network: their effects, which are on, and how often they have struck."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.verification.faults.wire import Kind, Piece
 
 
 class Direction(StrEnum):
-    """A way through the proxy."""
+    """A direction through the proxy."""
 
     TO_SERVER = "to the server"
     TO_CLIENT = "to the client"
 
     @property
     def opposite(self) -> Direction:
-        """The other way."""
+        """Return the other direction."""
         return Direction.TO_CLIENT if self is Direction.TO_SERVER else Direction.TO_SERVER
 
 
@@ -30,14 +30,14 @@ BOTH = frozenset(Direction)
 
 
 class Then(StrEnum):
-    """What becomes of a connection after a message of it was lost."""
+    """What happens to a connection after one of its messages was lost."""
 
     RESET = "reset"
     """Both ends get an RST at once."""
     HANG = "hang"
-    """Nothing comes that way any more; both ends learn that it is gone when the fault heals."""
+    """Nothing arrives in that direction; both ends notice the loss when the fault heals."""
     GO_ON = "go on"
-    """The next message comes as if there had been no other, which TCP itself would never do."""
+    """The next message arrives as if the lost one had not existed, which TCP itself never does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,13 +49,13 @@ class Latency:
     chance: random.Random
 
     def draw(self) -> float:
-        """Return how late the next bytes arrive."""
+        """Return the delay of the next bytes."""
         return self.seconds + self.chance.uniform(0, self.jitter)
 
 
 @dataclass(frozen=True, slots=True)
 class BlackHole:
-    """Bytes, also the news that the other side is gone, are taken and vanish."""
+    """All bytes vanish, also the notice that the other side is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """There are no connections."""
+    """No connections are possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,14 @@ class Reset:
     kind: Kind | None
     left: int = field(init=False)
     inside: object = None
-    """The stream in which a message of the kind is under way."""
+    """The stream with a message of the kind in progress."""
     is_over: bool = False
 
     def __post_init__(self) -> None:
         self.left = self.after
 
     def concerns(self, stream: object, piece: Piece) -> bool:
-        """Say whether the bytes of a piece count; a message that begins is counted again."""
+        """Return whether the bytes of a piece count; a message that begins is counted again."""
         if self.is_over or self.kind is None:
             return not self.is_over
         if piece.begins and self.inside in (None, stream):
@@ -110,7 +110,7 @@ class Loss:
     seen: int = 0
 
     def takes(self, kind: Kind | None) -> bool:
-        """Count a message that begins, and say whether it is to be lost."""
+        """Count a message that begins, and return whether the message is to be lost."""
         if kind != self.kind:
             return False
         self.seen += 1
@@ -123,18 +123,18 @@ E_co = TypeVar("E_co", bound=Effect, covariant=True)
 
 @dataclass(kw_only=True, slots=True)
 class Tally:
-    """What a proxy has done since it was opened."""
+    """The activity of a proxy since it was opened."""
 
     connections: int = 0
-    """Taken from clients."""
+    """Connections accepted from clients."""
     passed: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(Direction, 0))
-    """Bytes that went through."""
+    """Bytes that passed through."""
     vanished: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(Direction, 0))
     """Bytes that were read and never forwarded."""
     swallowed: int = 0
     """Whole messages lost: the nth answer, the nth request."""
     resets: int = 0
-    """Connections broken off with RST, by a fault or because one of the ends did so."""
+    """Connections broken off with RST, by a fault or by one of the ends."""
     cuts: int = 0
     """Connections closed by `cut`."""
 
@@ -149,9 +149,9 @@ class Strikes:
 
 
 class Board:
-    """All that is on; links look at it for every piece that passes.
+    """All effects that are on; links check them for every piece that passes.
 
-    Everything but `await_strikes` belongs to the loop's thread.
+    Only `await_strikes` may be called outside the loop's thread.
     """
 
     def __init__(self, target: int) -> None:
@@ -185,11 +185,11 @@ class Board:
         self._announce()
 
     async def until_changed(self) -> None:
-        """Wait until something is switched on or off."""
+        """Wait until an effect is switched on or off."""
         await self._changed.wait()
 
     def await_strikes(self, all_of: Iterable[Strikes], *, times: int, timeout: float) -> None:
-        """Wait, in any thread, until each has struck so often; raises TimeoutError."""
+        """Wait, in any thread, until each has struck `times` times; raises TimeoutError."""
         waiting = list(all_of)
         with self._struck:
             if not self._struck.wait_for(lambda: all(s.count >= times for s in waiting), timeout):

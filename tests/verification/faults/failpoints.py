@@ -1,7 +1,7 @@
-"""Failpoints: named places between two steps at which a process of the tests is broken.
+"""Failpoints: named positions between two steps at which a process of the tests breaks.
 
-They are wrapped around the ports that the services are given, here in the tests: the product holds
-no trace of them: they cost it nothing and cannot be switched on by accident.
+They are wrapped around the ports of the services, here in the tests. The product contains no trace
+of them, so they cost nothing there and cannot be switched on by accident.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ STEPS = {
     "commit": "the COMMIT of the business transaction",
     "prepare": "the half message is stored",
     "local": "the COMMIT of a local transaction that has a half message",
-    "word": "the word about its end is passed on",
+    "word": "the application reports the outcome of the local transaction",
     "renew": "the relay's shard leases are renewed",
     "claim": "rows are claimed",
     "publish": "records are sent and acknowledged",
     "settle": "the end of a batch is written down",
     "fail": "a row is FAILED and its local rollback run",
     "look": "half messages are taken to be checked, and their checks counted; then they are made",
-    "answer": "what it said is written down",
+    "answer": "the outcomes of the checks are recorded",
     "poll": "records are read",
     "decode": "a record is decoded",
     "receive": "records go into the inbox",
     "offsets": "offsets are committed",
     "attempt": "an attempt is counted",
     "effect": "the effect's transaction begins; after: it is committed",
-    "handler": "the handler is at work, its writes not committed",
+    "handler": "the handler is running, its writes are not committed",
     "postpone": "a failed attempt is given its next time",
     "give-up": "MAX_RECONSUMED or DEAD is written down",
     "rollback": "the ROLLBACK event goes into the outbox, in the transaction of giving up",
@@ -52,7 +52,7 @@ STEPS = {
     "replay": "an operator replays a dead letter",
     "retention": "settled rows are purged",
 }
-"""Every step that can be broken: before it, or after it."""
+"""Every step that can be broken: before the step, or after it."""
 
 ACTIONS = {
     "exit": "the process is killed, from the inside",
@@ -63,7 +63,7 @@ ACTIONS = {
 }
 
 INTERRUPTED = 7
-"""The exit status of what a failpoint has interrupted."""
+"""The exit status of a process that a failpoint has interrupted."""
 
 LONGEST_STANDSTILL_S = 60
 STANDSTILLS = {"freeze", "drop"}
@@ -93,7 +93,7 @@ class Failpoint:
 
     @classmethod
     def parse(cls, text: str) -> Failpoint:
-        """Read what `str` wrote."""
+        """Parse the output of `str`."""
         place, action, nth = text.split(":")
         step, _, when = place.partition(".")
         return cls(step=step, when=when, action=action, nth=int(nth))
@@ -101,18 +101,18 @@ class Failpoint:
 
 @dataclass(kw_only=True, slots=True)
 class Breaker:
-    """What a process of the tests breaks at; without a failpoint nothing."""
+    """The failpoint of a process of the tests, if any."""
 
     failpoint: Failpoint | None = None
     mark: Path | None = None
     """The file that a scenario waits for: it is written when the failpoint strikes."""
     wake: Path | None = None
-    """Ends a standstill when it is there."""
+    """The file that ends a standstill."""
     _reached: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @classmethod
     def from_env(cls) -> Breaker:
-        """Be armed by the environment: `BANK_FAILPOINT=claim.after:exit:1`."""
+        """Make a breaker from the environment: `BANK_FAILPOINT=claim.after:exit:1`."""
         armed = os.environ.get(ENVIRONMENT)
         if not armed:
             return cls()
@@ -123,7 +123,7 @@ class Breaker:
         )
 
     def reach(self, step: str, when: str) -> None:
-        """Come to a place; it may be the end of the process."""
+        """Reach a position; the process may end there."""
         point = self.failpoint
         if point is None or (point.step, point.when) != (step, when):
             return
@@ -143,27 +143,27 @@ class Breaker:
 
     @contextmanager
     def around(self, step: str) -> Iterator[None]:
-        """Come to both places of a step."""
+        """Reach both positions of a step."""
         self.reach(step, "before")
         yield
         self.reach(step, "after")
 
 
 def stand_still(wake: Path) -> None:
-    """Stop this process, all its threads, until a file is there; a minute at most."""
+    """Stop this process, all its threads, until a file exists; for at most a minute."""
     pid = os.getpid()
     look = f"test -e {wake} && break; sleep 0.1"
     awake = f"for n in $(seq {10 * LONGEST_STANDSTILL_S}); do {look}; done; kill -CONT {pid}"
     subprocess.Popen(["sh", "-c", awake])
     ends = time.monotonic() + LONGEST_STANDSTILL_S
     os.kill(pid, signal.SIGSTOP)
-    # Another thread may be the one that takes the signal: until it has, this one goes nowhere.
+    # Another thread may take the signal: until then this thread waits here.
     while not wake.exists() and time.monotonic() < ends:
         time.sleep(0.01)
 
 
 class Breakable:
-    """A port whose methods are steps; all others are the real one's."""
+    """A port whose methods are steps; other attributes are those of the real port."""
 
     def __init__(self, real: Any, breaker: Breaker, steps: Mapping[str, str]) -> None:
         self._real = real
@@ -178,14 +178,14 @@ class Breakable:
     def _broken(self, step: str, method: Callable[..., Any], *args: Any, **named: Any) -> Any:
         self._breaker.reach(step, "before")
         result = method(*args, **named)
-        # A look at what turned out to be empty is no step on the way of an event.
+        # A query with an empty result is not a step of an event.
         if step not in LOOKS or getattr(result, "events", result):
             self._breaker.reach(step, "after")
         return result
 
 
 class BreakablePublisher(Breakable):
-    """A publisher that never raises, as its port demands: a lost answer is an unconfirmed one."""
+    """A publisher that never raises, as its port requires: a lost answer means unconfirmed."""
 
     def publish(
         self, records: Sequence[Record], *, timeout: float, with_offsets: bool = False
@@ -205,12 +205,12 @@ class BreakablePublisher(Breakable):
 
 
 class BreakableInboxStore(Breakable):
-    """An inbox whose transactions can be broken inside, too."""
+    """An inbox whose transactions can also break inside."""
 
     def receive(
         self, group: str, arrivals: Sequence[IncomingEvent], parked: Sequence[Parked]
     ) -> Receipt:
-        """Store a batch; the first attempts of most of it are counted with that."""
+        """Store a batch; this also counts the first attempts of most events."""
         with self._breaker.around("receive"):
             if any(arrival.lease for arrival in arrivals):
                 self._breaker.reach("attempt", "before")

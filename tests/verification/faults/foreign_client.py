@@ -1,4 +1,4 @@
-"""What another client of the broker can do: records and offsets that none of the banks wrote."""
+"""Another client of the broker: records and offsets that the banks did not write."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NOT_YET = {
 }
 
 LARGEST = 64_000_000
-"""Bytes of a record that the foreign client would send; brokers take less."""
+"""Maximum bytes of a record from the foreign client; brokers accept less."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,30 +53,30 @@ class RawRecord:
 
     @property
     def place(self) -> Place:
-        """Where it lies."""
+        """Return the position of the record."""
         return self.topic, self.partition, self.offset
 
     @property
     def id(self) -> UUID:
-        """The id of its event; raises KeyError without one."""
+        """Return the id of its event; raises KeyError without one."""
         return UUID((dict(self.headers)["ce_id"] or b"").decode())
 
     def evolve(self, **changes: object) -> RawRecord:
-        """Return a record of other bytes, or for another place."""
+        """Return a record with other bytes, or for another position."""
         return replace(self, offset=-1, **changes)
 
     def headed(self, **changes: bytes | None) -> RawRecord:
-        """Return it with other values of some headers; new ones come last."""
+        """Return the record with other values of some headers; new headers come last."""
         kept = [(name, changes.pop(name, value)) for name, value in self.headers]
         return self.evolve(headers=(*kept, *changes.items()))
 
     def without(self, *names: str) -> RawRecord:
-        """Return it without some headers."""
+        """Return the record without some headers."""
         return self.evolve(headers=tuple(h for h in self.headers if h[0] not in names))
 
 
 class ForeignClient:
-    """A client that produces whatever it likes, and moves the offsets of groups."""
+    """A client that produces any records, and moves the offsets of groups."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -90,7 +90,7 @@ class ForeignClient:
         return [_raw(message) for message in messages(self._bootstrap, topics)]
 
     def put(self, *records: RawRecord) -> list[RawRecord]:
-        """Produce records, each in its partition; return them with their places."""
+        """Produce records, each in its partition; return them with their positions."""
         return self._put(self._producer, records)
 
     @contextmanager
@@ -117,7 +117,7 @@ class ForeignClient:
                 partition=record.partition,
                 on_delivery=lambda error, message: reports.append((error, message)),
             )
-            # One by one, so that the reports come in the order of the records.
+            # One by one, so that the reports arrive in the order of the records.
             if producer.flush(TIMEOUT_S):
                 raise TimeoutError(f"no answer of the broker within {TIMEOUT_S} s")
         for error, _ in reports:
@@ -129,7 +129,7 @@ class ForeignClient:
         ]
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has."""
+        """Return the number of partitions of a topic."""
         return len(self._admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
 
     def ends(self, topic: str) -> dict[int, int]:
@@ -144,7 +144,7 @@ class ForeignClient:
             client.close()
 
     def offsets(self, group: str, topic: str) -> dict[int, int]:
-        """Return what a group has committed; partitions without are left out."""
+        """Return the committed offsets of a group, without partitions that have none."""
         asked = ConsumerGroupTopicPartitions(
             group, [TopicPartition(topic, p) for p in range(self.partitions(topic))]
         )
@@ -152,7 +152,7 @@ class ForeignClient:
         return {p.partition: p.offset for p in answer.topic_partitions if p.offset >= 0}
 
     def has_read(self, group: str, topic: str, upto: Mapping[int, int]) -> bool:
-        """Whether a group has committed these offsets, or later ones."""
+        """Return whether a group has committed these offsets, or later ones."""
         committed = self.offsets(group, topic)
         return all(committed.get(partition, 0) >= offset for partition, offset in upto.items())
 
@@ -166,7 +166,7 @@ class ForeignClient:
                 raise KafkaException(partition.error)
 
     def members(self, group: str) -> list[set[tuple[str, int]]]:
-        """Return which partitions each member of a group has; none while they are dealt out."""
+        """Return the partitions of each member of a group; empty during a rebalance."""
         described = _answered(lambda: self._admin.describe_consumer_groups([group])[group])
         if described.state.name != "STABLE":
             return []
@@ -177,7 +177,7 @@ class ForeignClient:
 
 
 class Echo:
-    """Produces every record of a topic once more into the next partition, as soon as it is there.
+    """Produces every record of a topic again into the next partition, as soon as it exists.
 
     In each partition the copies keep their order.
     """
@@ -227,7 +227,7 @@ class Echo:
 
 
 def _answered(ask: Callable[[], Future[T]]) -> T:
-    """Return a coordinator's answer, once there is one: a new broker has to find it first."""
+    """Return a coordinator's answer as soon as the broker has found the coordinator."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:

@@ -1,6 +1,6 @@
 """The half-message clients of the old ledger, and the half messages of their transfers.
 
-A transfer is found everywhere by its account.
+The account identifies a transfer everywhere.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class HalfMessageClients:
         return int(self.side.one("SELECT checks FROM shield_outbox WHERE key = :a", a=account))
 
     def is_answered(self, account: str) -> bool:
-        """Whether a check of a transfer has ended, with any outcome."""
+        """Return whether a check of a transfer has ended, with any outcome."""
         answered = "SELECT status <> 'HALF' OR last_error IS NOT NULL FROM shield_outbox"
         return bool(self.side.one(f"{answered} WHERE key = :a", a=account))
 
@@ -103,7 +103,7 @@ class HalfMessageClients:
         self.side.execute("UPDATE shield_outbox SET check_at = now() WHERE status = 'HALF'")
 
     def until_state(self, status: str, *accounts: str, within: float = 30.0) -> None:
-        """Wait until all half messages have come to a status."""
+        """Wait until all half messages have reached a status."""
         for account in accounts:
             self.banks.until(
                 lambda a=account: self.state(a) == status, f"{account} is {status}", within

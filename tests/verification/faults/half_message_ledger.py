@@ -1,4 +1,4 @@
-"""The database of local transactions that are not in the outbox's, as scenarios see it."""
+"""The database of local transactions outside the outbox's database, as scenarios use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOON: Mapping[str, str] = MappingProxyType(
         "BANK_HALF_TICK": "0.2",
     }
 )
-"""Settings of relays whose checks a scenario waits for."""
+"""Settings of relays whose checks a scenario awaits."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Ledger:
 
     @cached_property
     def engine(self) -> Engine:
-        """The tests' own way into it, past every proxy."""
+        """Return the tests' own engine for it, which bypasses every proxy."""
         return create_engine(self.url, poolclass=NullPool, connect_args={"connect_timeout": 5})
 
     def one(self, statement: str, **parameters: Any) -> Any:
@@ -42,11 +42,11 @@ class Ledger:
             return connection.execute(text(statement), parameters).scalar_one()
 
     def holds(self, account: str) -> bool:
-        """Whether the transfer from an account has committed."""
+        """Return whether the transfer from an account has committed."""
         return bool(self.one("SELECT count(*) FROM transfer WHERE account = :a", a=account))
 
     def is_waited_for(self) -> bool:
-        """Whether a check waits, at the barrier, for a local transaction that is in flight."""
+        """Return whether a check waits, at the barrier, for a local transaction in progress."""
         return bool(
             self.one(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "

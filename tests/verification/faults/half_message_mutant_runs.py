@@ -1,4 +1,4 @@
-"""Mutant runs of half messages: checks are made while the clients pause."""
+"""Mutant runs of half messages: checks run while the clients pause."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parked(banks: Banks) -> None:
 
 
 def checked_in_flight(banks: Banks) -> None:
-    """A check comes while the local transaction is open, which then commits."""
+    """A check runs while the local transaction is open, which then commits."""
     clients = HalfMessageClients(banks)
     banks.open()
     client = clients.begin("flying", pause_at=PausePoint.OPEN, dies_at=EXIT_UNREPORTED)

@@ -1,4 +1,4 @@
-"""The history of status changes, kept by triggers of the tests on shieldtx's tables."""
+"""The history of status changes, recorded by triggers of the tests on shieldtx's tables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LIFECYCLES: dict[str, Lifecycle[OutboxStatus] | Lifecycle[InboxStatus]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """A change of status that some rows made; None where they are born or purged."""
+    """A change of status of some rows; None where they are inserted or purged."""
 
     place: str
     before: str | None
@@ -50,9 +50,10 @@ class Step:
 
     @property
     def legal(self) -> bool:
-        """Whether the lifecycle has this arrow; a purge takes rows of certain states only.
+        """Return whether the lifecycle has this arrow; only rows of certain states are purged.
 
-        What only a repair may do is legal where its audit says so: `illegal_steps` leaves it out.
+        A change that only a repair may make is legal if its audit shows it: `illegal_steps` omits
+        it.
         """
         lifecycle = LIFECYCLES[self.place]
         if self.after is None:
@@ -64,7 +65,7 @@ class Step:
 
 
 def install(engine: Engine) -> None:
-    """Begin to keep the history of a database."""
+    """Start to record the history of a database."""
     with engine.begin() as connection:
         connection.exec_driver_sql(_TABLE)
         for table in LIFECYCLES:

@@ -1,4 +1,4 @@
-"""The journal of the bank's clients: each answer is on disk before the client goes on."""
+"""The journal of the bank's clients: each answer is on disk before the client continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Answer = Literal["ok", "fail", "info"]
 
 
 class Journal:
-    """Appends lines that survive whatever kills their writer; one object for each client."""
+    """Appends lines that survive any kill of their writer; one object for each client."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -26,29 +26,29 @@ class Journal:
         self._append(operations, "begin")
 
     def end(self, *operations: UUID, answer: Answer) -> None:
-        """Note how they ended."""
+        """Note the outcome of the operations."""
         self._append(operations, answer)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._file)
 
     def _append(self, operations: Sequence[UUID], what: str) -> None:
         lines = [f"{json.dumps({'id': str(o), 'what': what})}\n" for o in operations]
-        # One write of whole lines, so that those of several clients never mix.
+        # One write of whole lines, so that the lines of several clients never mix.
         os.write(self._file, "".join(lines).encode())
         os.fsync(self._file)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operations:
-    """What the journal says of every operation; one without an end counts as info."""
+    """The journal's answer for every operation; an operation without an answer counts as info."""
 
     answers: dict[UUID, Answer]
 
     @classmethod
     def read(cls, path: Path) -> Operations:
-        """Read a journal; a line that was cut off by a kill is no answer."""
+        """Read a journal; a line that was cut off by a kill is not an answer."""
         answers: dict[UUID, Answer] = {}
         for line in path.read_text().splitlines() if path.exists() else ():
             try:
@@ -59,9 +59,9 @@ class Operations:
         return cls(answers=answers)
 
     def of(self, answer: Answer) -> set[UUID]:
-        """Return the operations that ended so."""
+        """Return the operations with this answer."""
         return {operation for operation, ended in self.answers.items() if ended == answer}
 
     def counts(self) -> Counter[Answer]:
-        """How many ended in which way."""
+        """Return the number of operations by answer."""
         return Counter(self.answers.values())

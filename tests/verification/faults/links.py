@@ -1,4 +1,4 @@
-"""A connection through the proxy: what a client sends, what the server answers, and what breaks."""
+"""A connection through the proxy: a client's requests, the server's answers, and their faults."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _BrokenOff(Exception):
 class Flow:
     """One direction of a link.
 
-    A task reads and decides what becomes of the bytes; another writes what is to arrive, each
+    One task reads and decides about the bytes; another writes the bytes that are to arrive, each
     piece at its time.
     """
 
@@ -68,7 +68,7 @@ class Flow:
         self.muted_by = self.muted_by or fault
 
     async def read(self) -> None:
-        """Take what the source sends until it ends."""
+        """Read from the source until it ends."""
         loop = asyncio.get_running_loop()
         while data := await loop.sock_recv(self._source, _CHUNK):
             self._pull_into_holes()
@@ -77,7 +77,7 @@ class Flow:
         await self._send(None)
 
     async def write(self) -> None:
-        """Give to the sink what is to arrive, until the source has ended."""
+        """Write to the sink what is to arrive, until the source has ended."""
         loop = asyncio.get_running_loop()
         while True:
             due, item = await self._under_way.get()
@@ -130,7 +130,7 @@ class Flow:
         return False
 
     def _up_to_reset(self, piece: Piece) -> Iterator[bytes | _BrokenOff]:
-        """Yield the piece, or what of it arrives before the connection breaks off."""
+        """Yield the piece, or the part that arrives before the connection breaks off."""
         for fault, reset in self._board.find(Reset, self.direction):
             if not reset.concerns(self, piece):
                 continue
@@ -162,7 +162,7 @@ class Flow:
 
 
 class Link:
-    """A client's connection, and the one to the server that belongs to it."""
+    """A client's connection, and the corresponding connection to the server."""
 
     def __init__(self, client: socket.socket, board: Board, wire: Wire | None) -> None:
         self._board = board
@@ -178,11 +178,11 @@ class Link:
         }
 
     def is_muted_by(self, faults: list[Strikes]) -> bool:
-        """Whether bytes are missing because of one of these."""
+        """Return whether bytes are missing because of one of these faults."""
         return any(flow.muted_by in faults for flow in self._flows.values())
 
     async def run(self) -> None:
-        """Pass bytes on until both ends have nothing more to say, or one breaks off."""
+        """Forward bytes until both ends have finished, or one breaks off."""
         try:
             if await self._connect():
                 await self._pass_on()
@@ -192,7 +192,7 @@ class Link:
             self.break_off()
 
     def close(self) -> None:
-        """Close both connections; the task that passed things on must have ended."""
+        """Close both connections; the forwarding task must have ended."""
         for end in self._ends:
             end.close()
 
@@ -233,7 +233,7 @@ class Link:
             self._tell(news)
 
     def _tell(self, news: Direction) -> None:
-        """Break off because one end is gone, unless this news vanishes on its way to the other."""
+        """Break off because one end is gone, unless this notice vanishes before the other end."""
         for hole, _ in self._board.find(BlackHole, news):
             self._board.strike(hole)
             for flow in self._flows.values():

@@ -18,9 +18,9 @@ _COUNTS: Final = {
 
 
 def figures_of(report: Mapping[str, Any]) -> str:
-    """Return the table of the faults, of the reconciliations among them, and the sums of the rest.
+    """Return the table of the faults, with their reconciliations, and the sums of the rest.
 
-    Of parts that were not run there is nothing.
+    Parts that were not run are omitted.
     """
     faults = report.get("faults", ())
     parts = (_faults(faults), _reconciliations(faults), _sums(report))
@@ -100,7 +100,7 @@ def _caught(report: Mapping[str, Any], part: str) -> list[str]:
 
 
 def _histories(report: Mapping[str, Any]) -> list[str]:
-    """Tell of the histories of the reconciliation, by the rules, on Spark, and repaired."""
+    """Return lines about the histories of the reconciliation: by the rules, on Spark, repaired."""
     lines = []
     for part, how in (("histories", "by the rules in Python"), ("nights", "on Spark")):
         if (of := report.get(part)) is not None:

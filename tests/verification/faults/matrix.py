@@ -15,7 +15,7 @@ from tests.verification.faults.reconciliation_outcomes import Reconciled
 from tests.verification.faults.world import World
 
 Setting = Callable[[World, ExitStack], Mapping[str, Any]]
-"""Opens servers of a fault's own; returns what `World.banks` is given."""
+"""Opens a fault's own servers; returns the arguments for `World.banks`."""
 
 
 def the_runs_servers(world: World, open_: ExitStack) -> Mapping[str, Any]:
@@ -26,22 +26,22 @@ def the_runs_servers(world: World, open_: ExitStack) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """One row of the matrix: what is done to two banks, which then have to come to rest."""
+    """One row of the matrix: a fault of two banks, after which they have to come to rest."""
 
     id: str
     name: str
     run: Callable[[Banks], None]
-    """Does the harm, with load, and undoes it; afterwards processes for a drain must be running."""
+    """Causes the fault under load, and ends it; processes for a drain must then be running."""
     setting: Setting = the_runs_servers
     after: Callable[[Banks], None] = lambda _banks: None
-    """Looks, when the banks have come to rest, for what the counts do not show."""
+    """Checks, when the banks are at rest, what the counts do not show."""
     why_not: Callable[[], str | None] = lambda: None
-    """Why this machine cannot run it; None where it can."""
+    """Returns why this machine cannot run the fault; None where it can."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """What came of one fault."""
+    """The outcome of one fault."""
 
     fault: Fault
     seed: int
@@ -54,7 +54,7 @@ class Row:
 
     @property
     def passed(self) -> bool:
-        """Whether every promise was kept, and the scenario saw what it expected."""
+        """Return whether every promise was kept, and the scenario's expectations were met."""
         return self.counts is not None and self.counts.clean and not self.problems
 
     def as_json(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def run(
     settings: Mapping[str, str] = NOTHING,
     drain_within: float = DRAIN_WITHIN_S,
 ) -> Row:
-    """Run a fault; whatever it raises is a problem of its row."""
+    """Run a fault; any exception is a problem of its row."""
     began = time.monotonic()
     counts, drain_s, problems = None, 0.0, []
     with ExitStack() as own:
@@ -121,7 +121,7 @@ def _text_of(error: Exception) -> str:
 
 
 def _state_of(banks: Banks) -> list[str]:
-    """Say how the banks stand."""
+    """Return the state of the banks as text."""
     words = []
     for side in banks.sides:
         try:

@@ -1,4 +1,4 @@
-"""What a mutant may break beyond what is counted, and how a problem of a run names it."""
+"""Invariants of mutants beyond the counts, and how a problem of a run names them."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ OWN_SESSIONS = "own sessions"
 """The invariant that no two processes share a session with the server."""
 
 NO_CONFLICTS = "no conflicts"
-"""The invariant that transactions of shieldtx's own wait for each other and do not fail."""
+"""The invariant that shieldtx's own transactions wait for each other and do not fail."""
 
 NOT_PREPARED = "not prepared"
 """The invariant that no statement is prepared in the session of another client of a pooler."""
 
 NO_ROWS_IN_REASONS = "no rows in reasons"
-"""The invariant that the reason of a failure does not quote what a table holds."""
+"""The invariant that the reason of a failure does not quote the contents of a table."""
 
 LEASE_KEPT, EACH_PARKED, OUT_OF_LINE = "lease kept", "each parked", "out of line"
 HUNG_UP, FOR_A_PERSON = "hung up", "for an operator"
-"""Invariants of workers, of what they keep, and of what they leave to an operator."""
+"""Invariants of workers, of their resources, and of what waits for an operator."""
 
 STRUCK_OUT = "struck out"
-"""The invariant that a repair delivers nothing that was taken back."""
+"""The invariant that a repair delivers no event that was taken back."""
 
 UNDONE = "undone"
-"""The invariant that a repair delivers nothing that its service has undone."""
+"""The invariant that a repair delivers no event that its service has undone."""
 
 CLAIMED_BYTES, POLLED_BYTES, INSERTED_BYTES = "claimed bytes", "polled bytes", "inserted bytes"
-"""The invariants that a batch of large events has fewer of them."""
+"""The invariants that limit the bytes of a batch of large events."""
 
 EXPECTED = {
     DRAIN: "the backlog empties",
@@ -65,4 +65,4 @@ EXPECTED = {
     STRUCK_OUT: reconciliation_mutant_runs.STRUCK_OUT,
     UNDONE: reconciliation_mutant_runs.UNDONE,
 }
-"""What runs expect beyond what is counted: a problem of theirs names it where it does not come."""
+"""Expectations of runs beyond the counts: a problem names the one that was not met."""

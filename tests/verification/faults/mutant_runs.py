@@ -56,13 +56,13 @@ DRAIN_WITHIN_S = 12.0
 """Shorter than for shieldtx itself: a mutant may never drain."""
 
 SHORT_S = 25.0
-"""For what a mutant never does, and shieldtx in a few seconds."""
+"""Seconds for what a mutant never does, and shieldtx does in a few seconds."""
 
 TRIES = 3
 """Runs of a mutant before it counts as not caught: one run may miss the race that shows it."""
 
 EXACT = {"falsely_reported", "missed", "repaired_again"}
-"""What is counted of the reconciliation: it reports what is wrong, and repairs it once."""
+"""Counts of the reconciliation: it reports each mismatch, and repairs each once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +85,7 @@ class MutantRunResult:
 
     @property
     def caught(self) -> bool:
-        """Whether the invariant that should find the defect has found it."""
+        """Return whether the invariant that should find the defect has found it."""
         if expected := EXPECTED.get(self.invariant):
             return any(expected in problem for problem in self.row.problems)
         counted = self.row.reconciled if self.invariant in EXACT else self.row.counts
@@ -145,7 +145,7 @@ def _with_a_long_transaction(banks: Banks) -> None:
 
 def _with_two_relays(banks: Banks) -> None:
     banks.open(but="upstream relay")
-    # More than the one that freezes takes: a batch, and the next one ahead.
+    # More than the freezing relay takes: a batch, and the next one ahead.
     banks.write(160, accounts=banks.accounts[:1], refused=0.0)
     point = Failpoint(step="publish", when="before", action="freeze")
     banks.upstream.launch("relay", **banks.upstream.broken_at(point))
@@ -155,7 +155,7 @@ def _with_two_relays(banks: Banks) -> None:
 
 
 def _with_lost_answers(banks: Banks) -> None:
-    """Every answer is lost until the attempts, if any are counted, must be used up."""
+    """Lose every answer until the attempts, if any are counted, must be used up."""
     banks.open(but="upstream relay")
     point = Failpoint(step="publish", when="after", action="raise", nth=0)
     relay = banks.upstream.launch("relay", **banks.upstream.broken_at(point))
@@ -166,12 +166,12 @@ def _with_lost_answers(banks: Banks) -> None:
 
 
 def _interrupted_once(banks: Banks) -> None:
-    """A hook raises SystemExit once; what is written next must not overtake what it was for."""
+    """A hook raises SystemExit once; the next write must not overtake the interrupted one."""
     banks.open(but="upstream relay")
     one_account = banks.accounts[:1]
     point = Failpoint(step="publish", when="before", action="interrupt")
     banks.write(5, accounts=one_account, refused=0.0)
-    # The forgotten claim must outlast the writing of what overtakes it, on a slow machine too.
+    # The abandoned claim must outlast the writing of the overtaking rows, also on a slow machine.
     longer = {"SHIELDTX_RELAY_LEASE": "6", "SHIELDTX_RELAY_SEND_TIMEOUT": "4.5"}
     banks.upstream.launch("relay", **banks.upstream.broken_at(point), **longer)
     banks.struck(banks.upstream)
@@ -179,7 +179,7 @@ def _interrupted_once(banks: Banks) -> None:
 
 
 def a_handler_that_kills(banks: Banks) -> None:
-    """Each attempt at one transfer takes its process along; in the end it has to be given up."""
+    """Each attempt at one transfer kills its process; in the end it has to be given up."""
     banks.open(but="downstream consume")
     banks.write(1, refused=0.0)
     point = Failpoint(step="handler", when="before", action="exit", nth=0)
@@ -201,7 +201,7 @@ def a_handler_that_kills(banks: Banks) -> None:
 def _broken(
     way: Callable[..., None], step: str, when: str, action: str, **how: float
 ) -> Callable[..., None]:
-    """Break something at a failpoint; with `refused=0.0` at an event that has an effect."""
+    """Break a step at a failpoint; with `refused=0.0` at an event that has an effect."""
     return partial(way, point=Failpoint(step=step, when=when, action=action), **how)
 
 
@@ -256,7 +256,7 @@ MUTANT_RUNS: dict[str, MutantRun] = {
     "M24": MutantRun(
         invariant="lost", run=half_message_mutant_runs.checked_in_flight, setting=own_ledger
     ),
-    # The local transaction of an immune message fails where a check came before it.
+    # The local transaction of an immune message fails if a check ran before it.
     "M25": MutantRun(invariant="fail", run=half_message_mutant_runs.immune, setting=own_ledger),
     "M36": MutantRun(invariant="ghost", run=half_message_mutant_runs.believed, setting=own_ledger),
     "M38": MutantRun(invariant="neither", run=consumer_mutant_runs.failing_to_decode),

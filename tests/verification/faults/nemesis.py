@@ -30,10 +30,10 @@ from tests.verification.faults.world import World, own_kafka, own_postgres
 
 KEYS = 50
 PAUSE_S = 0.25
-"""After each transfer of each client: the load stays below what the machine can do."""
+"""Pause after each transfer of each client, so that the load stays below the machine's capacity."""
 DRAIN_WITHIN_S = 240.0
 LARGEST_MB, MOST_DESCRIPTORS, MOST_THREADS = 400, 100, 60
-"""The bounds of each worker; all are several times what a worker needs."""
+"""The bounds of each worker, all several times what a worker needs."""
 
 BREAKING_POINTS = {
     "relay": ("claim", "publish", "settle"),
@@ -167,7 +167,7 @@ def break_network(n: Nemesis) -> None:
 
 
 FAULTS: tuple[Callable[[Nemesis], None], ...] = (
-    # Some more often: they are quick, and find most.
+    # Some faults more often: they are quick, and find most.
     kill_worker,
     kill_worker,
     break_worker,
@@ -186,7 +186,7 @@ FAULTS: tuple[Callable[[Nemesis], None], ...] = (
 
 
 class Everything:
-    """The fault that is all of them at once."""
+    """The fault that combines all of them."""
 
     def __init__(self, minutes: float, console: Console) -> None:
         self._minutes = minutes

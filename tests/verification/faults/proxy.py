@@ -42,7 +42,7 @@ PATIENCE_S: Final = 10.0
 
 
 class Fault:
-    """A fault that is on until it is healed, at the latest when its `with` block is left."""
+    """A fault that is on until it is healed, at the latest when its `with` block ends."""
 
     def __init__(self, strikes: Strikes, board: Board, heal: Callable[[], None]) -> None:
         self._strikes = strikes
@@ -62,17 +62,17 @@ class Fault:
 
     @property
     def struck(self) -> int:
-        """How often it has made a difference: pieces of a stream, messages or connections."""
+        """Return how often it made a difference: pieces of a stream, messages or connections."""
         return self._strikes.count
 
     def until_struck(self, timeout: float = 30.0, *, times: int = 1) -> None:
-        """Wait until it has struck so often; raises TimeoutError after `timeout` seconds."""
+        """Wait until it has struck `times` times; raises TimeoutError after `timeout` seconds."""
         self._board.await_strikes([self._strikes], times=times, timeout=timeout)
 
     def heal(self) -> None:
-        """Switch it off; once more is harmless.
+        """Switch the fault off; a second call has no effect.
 
-        Connections in whose streams bytes are missing are reset: TCP delivers all or breaks off.
+        Connections with missing bytes are reset: TCP delivers all bytes or breaks off.
         """
         self._heal()
 
@@ -80,10 +80,9 @@ class Fault:
 class FaultProxy:
     """A proxy on 127.0.0.1, in threads of this process, to a port of the same machine.
 
-    It accepts at `port` from its creation on: without a listener at `target_port`, clients are
-    reset, not refused. Faults concern open and new connections. Losing
-    single messages needs the protocol, `kafka` or `postgres`, which is followed from the first
-    byte of a connection on.
+    It accepts at `port` as soon as it exists: without a listener at `target_port`, clients are
+    reset, not refused. Faults concern open and new connections. Losing single messages requires the
+    protocol, `kafka` or `postgres`, which the proxy follows from the first byte of a connection.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class FaultProxy:
         self.close()
 
     def close(self) -> None:
-        """Close all connections and stop; raises what went wrong inside, if anything did."""
+        """Close all connections and stop; raises any exception from inside the proxy."""
         if self._loop.is_closed():
             return
         self._do(self._shut)
@@ -131,16 +130,16 @@ class FaultProxy:
 
     @property
     def tally(self) -> Tally:
-        """What it has done until now: connections, bytes, messages swallowed."""
+        """Return its counts so far: connections, bytes, messages swallowed."""
         return copy.deepcopy(self._board.tally)
 
     @property
     def open_connections(self) -> int:
-        """How many connections go through it now."""
+        """Return the number of connections through it now."""
         return len(self._links)
 
     def retarget(self, port: int) -> None:
-        """Send new connections to another port; those that are open stay where they are."""
+        """Send new connections to another port; open connections stay where they are."""
         self._board.target = port
 
     def latency(
@@ -164,7 +163,7 @@ class FaultProxy:
         return self._switch_on(BlackHole(), to)
 
     def hold(self, *, to: Direction | Collection[Direction] = BOTH) -> Fault:
-        """Keep all bytes back until it heals, as a network does that comes back in time."""
+        """Delay all bytes until the fault heals, like a network that recovers in time."""
         return self._switch_on(Hold(), to)
 
     def slices(self, size: int = 1, *, to: Direction | Collection[Direction] = BOTH) -> Fault:
@@ -174,7 +173,7 @@ class FaultProxy:
     def reset_after(
         self, count: int, *, to: Direction = TO_SERVER, of: Kind | None = None
     ) -> Fault:
-        """Reset, once, the connection by which the next bytes number `count` of a direction go.
+        """Reset once the connection that carries byte number `count` of a direction from now on.
 
         With `of`, the bytes are counted from the beginning of a message about it: the connection
         breaks off in the middle.
@@ -185,17 +184,17 @@ class FaultProxy:
     def lose_answer(
         self, kind: Kind, *, nth: int = 1, times: float = 1, then: Then = Then.RESET
     ) -> Fault:
-        """Swallow the server's nth answer about `kind` from now on: what was asked is done.
+        """Swallow the server's nth answer about `kind` from now on: the request was executed.
 
-        For PostgreSQL `kind` is the first word of the answer's tag: "COMMIT" is only said where
-        the transaction is committed.
+        For PostgreSQL `kind` is the first token of the answer's tag. The tag is "COMMIT" only if
+        the transaction committed.
         """
         return self._lose(kind, TO_CLIENT, nth, times, then)
 
     def lose_request(
         self, kind: Kind, *, nth: int = 1, times: float = 1, then: Then = Then.RESET
     ) -> Fault:
-        """Swallow the nth request about `kind` from now on: the server never hears of it."""
+        """Swallow the nth request about `kind` from now on: the server never receives it."""
         return self._lose(kind, TO_SERVER, nth, times, then)
 
     def heal(self) -> None:
@@ -284,7 +283,7 @@ class FaultProxy:
         await _end(list(self._links))
 
     def _do(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Have the loop's thread do something, and wait for it."""
+        """Run a function in the loop's thread, and wait for it."""
         asyncio.run_coroutine_threadsafe(work(), self._loop).result(PATIENCE_S)
 
 

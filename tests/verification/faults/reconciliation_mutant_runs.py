@@ -32,11 +32,11 @@ _ALL = (
     *("--verdict", Verdict.MISSING_DOWNSTREAM.value, *LATE_AND_RESTORED),
     *("--verdict", Verdict.ABSENT_FROM_TOPIC.value),
 )
-"""What a repair leaves to an operator otherwise: overtaken events, groups that have them all."""
+"""Options for what a repair otherwise leaves: overtaken events, groups that lack all events."""
 
 
 def all_in_flight(banks: Banks) -> None:
-    """No relay runs, and what has just been written is not to be called stuck."""
+    """No relay runs, and rows that were just written must not be reported as stuck."""
     banks.open()
     banks.write(20)
     banks.drain()
@@ -47,7 +47,7 @@ def all_in_flight(banks: Banks) -> None:
 
 
 def a_changed_payload(banks: Banks) -> None:
-    """Of one event alone both sides have their row, and not the same payload."""
+    """Both sides have their row of one event alone, with different payloads."""
     reconciliation = ReconciliationRuns(banks=banks)
     banks.open()
     banks.write(20, refused=0.0)
@@ -60,7 +60,7 @@ def a_changed_payload(banks: Banks) -> None:
 
 
 def repaired_and_done(banks: Banks) -> None:
-    """What a group or the broker has lost comes back, to those who lack it, and once."""
+    """Events that a group or the broker lost are delivered once, to the groups that lack them."""
     reconciliation = ReconciliationRuns(banks=banks, with_auditors=True, with_topics=True)
     groups = reconciliation.receiving
     *others, last = banks.accounts
@@ -80,7 +80,7 @@ def repaired_and_done(banks: Banks) -> None:
 
 
 def struck_out_and_lost(banks: Banks) -> None:
-    """The auditors lose an event that they have entered and, when the tills refused it, struck out.
+    """The auditors lose an event that they entered and, after the bank's refusal, removed.
 
     Their books stay, so that a repair has nothing to do.
     """
@@ -108,10 +108,10 @@ def struck_out_and_lost(banks: Banks) -> None:
 
 
 def undone_and_parked(banks: Banks) -> None:
-    """A transfer fails for good, and its row says that no attempt can have delivered it.
+    """A transfer fails permanently, and its row states that no attempt can have delivered it.
 
-    With that its local rollback would have run. It has not, and is replayed in the end, so that the
-    books are right.
+    Its local rollback would then have run. The rollback did not run; an operator replays the
+    transfer in the end, so that the books are right.
     """
     reconciliation, up = ReconciliationRuns(banks=banks, with_auditors=True), banks.upstream
     unconfirmed = "UPDATE shield_outbox SET unconfirmed = :unconfirmed WHERE status = 'FAILED'"

@@ -1,4 +1,4 @@
-"""What reconciliations have found, held against what was planted (I7)."""
+"""The findings of reconciliations, compared with what was planted (I7)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shieldtx.reconcile.verdicts import Verdict
 
 
 class Mismatch(NamedTuple):
-    """One row of a report that says that something is wrong."""
+    """One row of a report with a mismatch."""
 
     verdict: Verdict
     group: str
@@ -21,7 +21,7 @@ class Mismatch(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class Accuracy:
-    """What was reported, held against what was planted."""
+    """The reported mismatches, compared with the planted ones."""
 
     planted: int = 0
     reported: int = 0
@@ -30,12 +30,12 @@ class Accuracy:
 
     @property
     def precision(self) -> float:
-        """The part of what was reported that was planted."""
+        """Return the share of reported mismatches that were planted."""
         return self.right / self.reported if self.reported else 1.0
 
     @property
     def recall(self) -> float:
-        """The part of what was planted that was reported."""
+        """Return the share of planted mismatches that were reported."""
         return self.right / self.planted if self.planted else 1.0
 
 
@@ -46,16 +46,16 @@ class Reconciled(Accuracy):
     runs: int = 0
     repaired: int = 0
     repaired_again: int = 0
-    """Rows that were changed by a repair of what had been repaired: 0."""
+    """Rows that a second repair changed again: 0."""
 
     @property
     def falsely_reported(self) -> int:
-        """How much was reported that was not planted, or with another verdict."""
+        """Return how many reported mismatches were not planted, or with another verdict."""
         return self.reported - self.right
 
     @property
     def missed(self) -> int:
-        """How much was planted and not reported as it should be."""
+        """Return how many planted mismatches were not reported as expected."""
         return self.planted - self.right
 
     def note(self, planted: AbstractSet[Mismatch], reported: AbstractSet[Mismatch]) -> None:

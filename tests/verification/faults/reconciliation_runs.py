@@ -25,9 +25,9 @@ from tests.verification.faults.reconciliation_outcomes import Mismatch
 from tests.verification.faults.workers import Worker
 
 WITHIN_S = 300.0
-"""More than a run takes on a machine that does a lot of other things as well."""
+"""More seconds than a run takes on a busy machine."""
 MOST_ATTEMPTS = 4
-"""Of every handler of the banks."""
+"""Attempts of every handler of the banks."""
 MISMATCHES: Final = [verdict for verdict in Verdict if verdict.is_mismatch]
 
 _SERVICES = """
@@ -75,7 +75,7 @@ class ReconciliationRuns:
     margin_s: float = 1.0
     with_auditors: bool = False
     with_topics: bool = False
-    """Let runs read the topics, too."""
+    """Whether runs also read the topics."""
     topics: Sequence[str] = (TRANSFERRED,)
     _runs: int = field(default=0, init=False)
 
@@ -86,7 +86,7 @@ class ReconciliationRuns:
         return [group, *([auditors_of(group)] if self.with_auditors else [])]
 
     def begin(self, *words: str) -> tuple[str, Worker]:
-        """Let a run begin; return its name, which is that of its folder, and its process."""
+        """Start a run; return its name, which is that of its folder, and its process."""
         self._runs += 1
         name = f"run-{self._runs}"
         folder = str(self.banks.folder / name)
@@ -94,7 +94,7 @@ class ReconciliationRuns:
         return name, self._launch("--margin", margin, "--out", folder, "--json", *words)
 
     def end(self, name: str, run: Worker) -> ReconciliationRun:
-        """Wait for the end of a run; return what it has found."""
+        """Wait for the end of a run; return its findings."""
         assert run.join(WITHIN_S), f"{name} takes longer than {WITHIN_S:.0f} s\n{run.tail()}"
         assert run.exit_status != RunOutcome.ERROR, f"{name} broke off\n{run.tail()}"
         self._expect_no_secrets(name)
@@ -111,13 +111,13 @@ class ReconciliationRuns:
         return self.end(*self.begin(*words))
 
     def judge(self, planted: AbstractSet[Mismatch], *words: str) -> ReconciliationRun:
-        """Run, and expect exactly what was planted."""
+        """Run, and expect exactly the planted mismatches."""
         result = self.run(*words)
         self.expect_exact(result, planted)
         return result
 
     def expect_exact(self, result: ReconciliationRun, planted: AbstractSet[Mismatch]) -> None:
-        """Count a run's mismatches against what was planted."""
+        """Compare a run's mismatches with the planted ones, and count."""
         expect = self.banks.expect
         self.banks.reconciled.note(planted, result.mismatches)
         expect(not planted - result.mismatches, f"{result.name} missed {_few(planted, result)}")
@@ -135,25 +135,25 @@ class ReconciliationRuns:
         return found
 
     def begin_repair(self, *words: str) -> Worker:
-        """Let a repair begin of the latest run."""
+        """Start a repair of the latest run."""
         return self._launch("last", "--yes", *words, command="repair")
 
     def begin_repair_that_dies(self, place: str) -> Worker:
-        """Let a repair of the latest run begin in small batches; it is killed at a place."""
+        """Start a repair of the latest run in small batches; it is killed at a position."""
         words = self._words("last", "--yes", command="repair")
         return self.banks.upstream.call("dying repair", _repair_and_die, words, place, **self._urls)
 
     def end_repair(self, repair: Worker) -> dict[str, Any]:
-        """Wait for a repair's end, and return what it says it did."""
+        """Wait for a repair's end, and return its report."""
         repair.finish(WITHIN_S)
         return _printed(repair)
 
     def repair(self, *words: str) -> dict[str, Any]:
-        """Repair what the latest run has found."""
+        """Repair the findings of the latest run."""
         return self.end_repair(self.begin_repair(*words))
 
     def log_of(self, name: str) -> Path:
-        """Return where Spark writes in a run."""
+        """Return the file to which Spark logs in a run."""
         return OutputFolder(path=self.banks.folder / name).log
 
     def _launch(self, *words: str, command: str = "") -> Worker:
@@ -182,7 +182,7 @@ class ReconciliationRuns:
         groups += [(down, group, "receives", list(self.topics)) for group in self.receiving]
         broker = _TOPICS.format(bootstrap=self.banks.kafka.bootstrap, prefix=self.banks.prefix)
         path = self.banks.folder / "reconcile.toml"
-        # A process that was begun a moment ago may be about to read it: never half of it.
+        # A process that was started a moment ago may be about to read the file: never half of it.
         complete = path.with_suffix(".new")
         complete.write_text(
             _SERVICES
@@ -210,11 +210,11 @@ class ReconciliationRuns:
 
 
 LATE_AND_RESTORED: Final = ("--out-of-order", "--restored", "downstream")
-"""An operator says that groups can take late events, and that effects were lost with the rows."""
+"""Options of an operator: groups can take late events, and effects were lost with the rows."""
 
 
 def done_by(*repairs: dict[str, Any]) -> dict[str, int]:
-    """Return how many rows repairs have changed, by what was done to them."""
+    """Return how many rows repairs have changed, by action."""
     done: dict[str, int] = {}
     for repair in repairs:
         for entry in repair["repaired"]:
@@ -235,7 +235,7 @@ def _printed(worker: Worker) -> dict[str, Any]:
 
 def _repair_and_die(words: Sequence[str], place: str) -> None:
     kill_at(place, 1)
-    # What is repaired by default in one batch takes several.
+    # A repair that takes one batch by default takes several.
     reconcile_repair.Repair = partial(Repair, batch=BATCH)
     sys.argv = ["shieldtx", *words]
     main()

@@ -46,7 +46,7 @@ def second_broker(first: EmbeddedKafka, directory: Path) -> Iterator[EmbeddedKaf
 
 
 def replicate(bootstrap: str, topic: str, partitions: int) -> None:
-    """Give each partition a replica at the second broker; the first goes on leading them."""
+    """Give each partition a replica at the second broker; the first broker stays leader."""
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     try:
         refused = admin.alter_partition_reassignments(
@@ -60,13 +60,13 @@ def replicate(bootstrap: str, topic: str, partitions: int) -> None:
 
 
 def in_sync(admin: AdminClient, topic: str) -> set[int]:
-    """Return how many replicas are in sync: of every partition, so it is one number or several."""
+    """Return the numbers of in-sync replicas of all partitions: one number if they are equal."""
     partitions = admin.list_topics(topic, ADMIN_S).topics[topic].partitions
     return {len(partition.isrs) for partition in partitions.values()}
 
 
 def ask_for(bootstrap: str, topic: str, replicas: int) -> None:
-    """Have the broker refuse records for which fewer replicas than these are in sync."""
+    """Let the broker refuse records with fewer in-sync replicas than this."""
     entry = ConfigEntry(
         "min.insync.replicas", str(replicas), incremental_operation=AlterConfigOpType.SET
     )
@@ -75,12 +75,12 @@ def ask_for(bootstrap: str, topic: str, replicas: int) -> None:
 
 
 def client(bootstrap: str) -> AdminClient:
-    """Make a client that finds a broker for itself, and does not log unreachable ones."""
+    """Make a client that discovers the brokers, and does not log unreachable ones."""
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 
 def administer(bootstrap: str, ask: Callable[[AdminClient], Mapping[Any, Any]]) -> None:
-    """Have something done at the broker and wait for its end; raises KafkaException."""
+    """Run an operation at the broker and wait until it ends; raises KafkaException."""
     admin = client(bootstrap)
     for future in ask(admin).values():
         future.result(ADMIN_S)
@@ -89,5 +89,5 @@ def administer(bootstrap: str, ask: Callable[[AdminClient], Mapping[Any, Any]]) 
 def _property(file: Path, name: str) -> str:
     found = re.search(rf"^{re.escape(name)}=(.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
     if found is None:
-        raise ValueError(f"{file} does not say {name}")
+        raise ValueError(f"{file} does not contain {name}")
     return found[1]

@@ -33,7 +33,7 @@ COLUMNS = {
 
 
 def line_of(row: Row) -> Text:
-    """Say in a line how a fault ended, with everything that was wrong below it."""
+    """Return the line of a fault, with all its problems below."""
     verdict = Text("passed", style="green") if row.passed else Text("FAILED", style="bold red")
     line = Text.assemble(
         f"{row.fault.id:>4}  ",
@@ -48,7 +48,7 @@ def line_of(row: Row) -> Text:
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    """Show all counts, a row for each fault."""
+    """Return the table of all counts, a row for each fault."""
     table = Table("id", *COLUMNS.values(), "drain s", "seed", "")
     for column in table.columns:
         column.no_wrap = True

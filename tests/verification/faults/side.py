@@ -38,15 +38,15 @@ class Side:
 
     @cached_property
     def engine(self) -> Engine:
-        """The tests' own way into its database, past every proxy."""
+        """Return the tests' own engine for its database, which bypasses every proxy."""
         return create_engine(self.url, poolclass=NullPool, connect_args={"connect_timeout": 5})
 
     def relay(self, **environment: str) -> Worker:
-        """Start a relay and wait until it works."""
+        """Start a relay and wait until it is ready."""
         return self.launch("relay", **environment).await_ready()
 
     def consume(self, **environment: str) -> Worker:
-        """Start a consumer and wait until it works."""
+        """Start a consumer and wait until it is ready."""
         return self.launch("consume", self.group, **environment).await_ready()
 
     def launch(self, *words: str, **environment: str) -> Worker:
@@ -66,7 +66,7 @@ class Side:
         )
 
     def broken_at(self, failpoint: Failpoint) -> Mapping[str, str]:
-        """Return the environment of a process that is broken at a failpoint."""
+        """Return the environment of a process with a failpoint."""
         return {
             ENVIRONMENT: str(failpoint),
             "BANK_MARK": str(self.mark),
@@ -99,21 +99,21 @@ class Side:
             connection.execute(text(statement), parameters)
 
     def tamper(self, statement: str, **parameters: Any) -> None:
-        """Change something behind the back of the history, which would call it illegal."""
+        """Change rows without the history, which would call the change illegal."""
         with self.engine.begin() as connection:
             connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
             connection.execute(text(statement), parameters)
 
     def outbox(self) -> dict[str, int]:
-        """How many outbox rows are in each state."""
+        """Return the number of outbox rows by state."""
         return dict(map(tuple, self.rows("SELECT status, count(*) FROM shield_outbox GROUP BY 1")))
 
     def inbox(self) -> dict[str, int]:
-        """How many inbox rows are in each state."""
+        """Return the number of inbox rows by state."""
         return dict(map(tuple, self.rows("SELECT status, count(*) FROM shield_inbox GROUP BY 1")))
 
     def unsettled(self) -> int:
-        """How many rows are not at rest."""
+        """Return the number of rows that are not settled."""
         return int(
             self.one(
                 "SELECT (SELECT count(*) FROM shield_outbox WHERE settled_at IS NULL) + "
@@ -122,7 +122,7 @@ class Side:
         )
 
     def stop_all(self) -> None:
-        """Ask all that still runs for a graceful end."""
+        """Ask all remaining processes for a graceful end."""
         for worker in self.workers:
             worker.send(signal.SIGTERM)
         for worker in self.workers:
@@ -130,7 +130,7 @@ class Side:
             worker.kill()
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill all remaining processes."""
         for worker in self.workers:
             worker.kill()
         self.engine.dispose()

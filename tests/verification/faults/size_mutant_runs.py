@@ -16,9 +16,9 @@ from tests.verification.faults.world import World
 
 EVENTS: Final = 120
 EVENT: Final = 10_000
-"""Bytes of a payload, at most."""
+"""Maximum bytes of a payload."""
 BATCH: Final = 120_000
-"""Bytes that a relay or a consumer may hold. A full batch of the banks, 50 rows, has far more."""
+"""Maximum bytes in a batch of a relay or a consumer. A full batch of 50 rows has far more."""
 INSERT: Final = 20_000
 """Characters."""
 
@@ -34,14 +34,14 @@ _RECEIVED: Final = """
 
 
 def bounded(world: World, open_: ExitStack) -> Mapping[str, Any]:
-    """Let batches hold fewer bytes than the rows that they may have."""
+    """Bound batches to fewer bytes than their maximum of rows would have."""
     del world, open_
     sizes = {f"SHIELDTX_{who}_BATCH_BYTES": str(BATCH) for who in ("RELAY", "CONSUMER")}
     return {"settings": {**sizes, "BANK_INSERT_CHARACTERS": str(INSERT)}}
 
 
 def claimed(banks: Banks) -> None:
-    """A relay stands still with what it has claimed of a backlog."""
+    """A relay stands still with the rows that it has claimed from a backlog."""
     up = banks.upstream
     banks.open(but="upstream relay")
     _write_large_ones(banks)
@@ -51,7 +51,7 @@ def claimed(banks: Banks) -> None:
 
 
 def received(banks: Banks) -> None:
-    """A consumer stands still when it has received its first records of a full topic."""
+    """A consumer stands still after receiving its first records of a full topic."""
     up, down = banks.sides
     banks.open(but="downstream consume")
     _write_large_ones(banks)
@@ -69,7 +69,7 @@ def _write_large_ones(banks: Banks) -> None:
 
 
 def _measure(banks: Banks, side: Side, bounds: Mapping[str, tuple[str, int]]) -> None:
-    """Expect no batch of the side above its bound by more than the event that reaches it."""
+    """Expect that no batch of the side exceeds its bound by more than its last event."""
     banks.struck(side)
     for expected, (query, most) in bounds.items():
         largest = max(int(size) for (size,) in side.rows(query))

@@ -1,4 +1,4 @@
-"""What a fault of others may not cost: processes, and attempts of events."""
+"""What an external fault must not cost: processes, and attempts of events."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from tests.verification.faults.banks import Banks
 
 SERVICES = {"relay", "consume"}
 PATIENCE_S = 90.0
-"""How long to wait, on a machine that is busy, for what comes soon on any other."""
+"""How long to wait on a busy machine for what is fast on any other."""
 
 END_WITHIN_S = 30.0
 """More than their own SHIELDTX_STOP_TIMEOUT, after which they end with a failure."""
 
 
 def expect_all_to_end_in_order(banks: Banks) -> None:
-    """Ask every relay and consumer to end: expect that none has died before, and that none hangs.
+    """Stop every relay and consumer: expect that none has died before, and that none hangs.
 
-    Those that the scenario has killed are no survivors; those that it asked to end count, too.
+    Workers that the scenario killed do not count; workers that it asked to end count too.
     """
     services = [
         (side.name, worker)
@@ -37,7 +37,7 @@ def expect_all_to_end_in_order(banks: Banks) -> None:
 
 
 def expect_no_attempt_burnt(banks: Banks) -> None:
-    """Expect that each event was published at its first attempt, or still has it before it."""
+    """Expect that each event was published at its first attempt, or has not used it."""
     for side in banks.sides:
         burnt = side.one("SELECT count(*) FROM shield_outbox WHERE attempts > 1")
         banks.expect(burnt == 0, f"{burnt} events of {side.name} paid for the outage")

@@ -19,10 +19,10 @@ TRANSFERS = 24
 HALF_MESSAGE_TRANSFERS = 6
 """Transfers by half messages."""
 REFUSED = 0.4
-"""A share that makes every step happen within few transfers."""
+"""A share at which every step happens within few transfers."""
 
 INSIDE = {"handler"}
-"""Steps that have no end of their own."""
+"""Steps without an end of their own."""
 
 HALF_MESSAGE_STEPS = {"prepare", "local", "word", "look", "answer"}
 """Steps of a half message."""

@@ -24,22 +24,22 @@ class Read:
     partition: int
     offset: int
     id: UUID | None
-    """None: it carries no event id."""
+    """None if the record has no event id."""
     kind: str
     key: str | None
     seq: int | None
-    """Of a transfer."""
+    """Number of the transfer, if the record is one."""
     causation: UUID | None
-    """Of a rollback: the transfer that it takes back."""
+    """For a rollback: the transfer that it takes back."""
 
     @property
     def place(self) -> Place:
-        """Where it lies."""
+        """Return the position of the record."""
         return self.topic, self.partition, self.offset
 
 
 def read_whole(bootstrap: str, topics: Sequence[str]) -> list[Read]:
-    """Read every record of the topics; a topic that does not exist has none.
+    """Read every record of the topics; a missing topic counts as empty.
 
     Raises KafkaException when the broker is unreachable, TimeoutError when it does not deliver.
     """
@@ -47,14 +47,15 @@ def read_whole(bootstrap: str, topics: Sequence[str]) -> list[Read]:
 
 
 def messages(bootstrap: str, topics: Sequence[str]) -> Iterator[Message]:
-    """Yield every record of the topics, as the client has it; raises as `read_whole` does."""
+    """Yield every record of the topics as a message of the client; raises like `read_whole`."""
     consumer = reader(bootstrap)
     try:
         left = _ends(consumer, topics)
         consumer.assign([TopicPartition(t, p, low) for (t, p), (low, _) in left.items()])
         waiting = {place: high for place, (low, high) in left.items() if high > low}
         while waiting:
-            # One at a time: for several it would wait until there are as many, or the time is over.
+            # One at a time: for several the client would wait until all have arrived, or the time
+            # is over.
             message = consumer.poll(TIMEOUT_S)
             if message is None:
                 raise TimeoutError(f"no records of {sorted(waiting)} within {TIMEOUT_S} s")
@@ -72,7 +73,7 @@ def messages(bootstrap: str, topics: Sequence[str]) -> Iterator[Message]:
 
 
 def reader(bootstrap: str) -> Consumer:
-    """Make a consumer that is never a member of a group: every partition is assigned by hand."""
+    """Make a consumer that is never a member of a group: partitions are assigned explicitly."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -80,7 +81,7 @@ def reader(bootstrap: str) -> Consumer:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "fetch.wait.max.ms": 50,
-            # The last offsets may be those of transactions, which have no record.
+            # The last offsets may be those of transaction markers, which are not records.
             "enable.partition.eof": True,
         }
     )

@@ -1,4 +1,4 @@
-"""Messages in the streams of Kafka and of PostgreSQL: where one begins, and what it is about."""
+"""Messages in the streams of Kafka and of PostgreSQL: their beginnings and their subjects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Final, Protocol
 
 Kind = int | str
-"""What a message is about: Kafka's api key, or the first word of an SQL statement."""
+"""The subject of a message: Kafka's api key, or the first keyword of an SQL statement."""
 
 
 class Api(IntEnum):
@@ -37,7 +37,7 @@ class NotUnderstood(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """Bytes of one message; `begins` where they are its first, and only then `kind` is known."""
+    """Bytes of one message; `begins` marks its first ones, where alone `kind` is known."""
 
     data: bytes
     begins: bool = False
@@ -48,21 +48,21 @@ class Scanner(Protocol):
     """Finds the beginnings of messages in a stream."""
 
     def feed(self, data: bytes) -> list[Piece]:
-        """Return what can be passed on; the first bytes of a message may have to wait for more."""
+        """Return the bytes that can be passed on; the first bytes of a message may have to wait."""
         ...
 
 
 Wire = Callable[[], tuple[Scanner, Scanner]]
-"""Makes the scanners of a new connection, of its requests and of its answers."""
+"""Makes the scanners of a new connection: of its requests and of its answers."""
 
 
-# A frame's whole size, whether a message begins with it (one is a frame or several), and its kind.
-# Bare, because there are hundreds of thousands of them a second.
+# A frame's whole size, whether a message begins with it (a message has one or several), and its
+# kind. A bare tuple, because there are hundreds of thousands of them a second.
 _Head = tuple[int, bool, Kind | None]
 
 
 class _Frames:
-    """Walks from frame to frame; `heads` reads the head at a place, None while it is incomplete."""
+    """Iterates over frames; `heads` reads the head at a position, None while it is incomplete."""
 
     def __init__(self, head: Callable[[bytes, int], _Head | None]) -> None:
         self._head = head
@@ -101,7 +101,7 @@ _SIZE: Final = 4
 
 
 def kafka() -> tuple[Scanner, Scanner]:
-    """Follow a connection of Kafka: an answer is about what the request of its number was about."""
+    """Follow a connection of Kafka: an answer has the kind of the request with its number."""
     asked: dict[int, int] = {}
 
     def request(data: bytes, at: int) -> _Head | None:
@@ -126,14 +126,14 @@ _STARTUP: Final = struct.Struct(">iI")  # size, code
 _TYPED: Final = struct.Struct(">ci")  # type, size without the type
 _ASK_ENCRYPTION: Final = {80877103, 80877104}
 _CANCEL: Final = 80877102
-_WORD: Final = 96  # bytes that hold the first word of a statement, and a statement's name before it
+_WORD: Final = 96  # bytes with the first keyword of a statement, and the statement's name before it
 
 
 class _Postgres:
     """A connection of PostgreSQL (https://www.postgresql.org/docs/current/protocol.html).
 
-    A request is a Query, or everything from Parse to Sync; an answer begins with a
-    CommandComplete, whose tag names what was done, and ends with the next ReadyForQuery.
+    A request is a Query, or everything from Parse to Sync. An answer begins with a CommandComplete,
+    whose tag names the completed command, and ends with the next ReadyForQuery.
     """
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class _Postgres:
         return size, begins, None
 
     def _opening(self, data: bytes, at: int) -> _Head | None:
-        """Read a message from before the login, when they have no letter."""
+        """Read a message from before the login, which has no type letter."""
         if len(data) - at < _STARTUP.size:
             return None
         size, code = _STARTUP.unpack_from(data, at)

@@ -15,7 +15,7 @@ OUTAGE_S, SETTLED_S = 35.0, 10.0
 
 
 def longer_than_the_watchdog(banks: Banks) -> None:
-    """A handler takes longer than the watchdog allows a pass, and not as long as its lease."""
+    """A handler takes longer than the watchdog allows a pass, but less than its lease."""
     side = banks.downstream
     banks.open(but="downstream consume")
     banks.write(1, refused=0)
@@ -53,5 +53,5 @@ def upgraded_behind_a_reader(banks: Banks) -> None:
 
 
 def kafka_away(banks: Banks) -> None:
-    """The broker is away for as long as it takes to run out of descriptors that pile up."""
+    """The broker is unreachable until leaked descriptors would run out."""
     away(banks, banks.kafka.kill, banks.kafka.start, outage_s=OUTAGE_S, settled_s=SETTLED_S)

@@ -15,9 +15,9 @@ from tests.verification.faults.side import Side
 from tests.verification.faults.workers import Worker
 
 RELAYS = 2
-"""Of each bank."""
+"""Relays of each bank."""
 CONSUMERS = 2
-"""Of each bank."""
+"""Consumers of each bank."""
 
 
 @dataclass(kw_only=True)
@@ -64,7 +64,7 @@ class WorkerPool:
 
     banks: Banks
     environment: Mapping[str, Mapping[str, str]]
-    """Of the workers of each side, in addition to the side's own."""
+    """Additional variables of the workers of each side."""
     slots: list[Slot] = field(default_factory=list)
     died: list[str] = field(default_factory=list)
     """The workers that ended without being killed."""
@@ -90,18 +90,19 @@ class WorkerPool:
         slot.back_at = time.monotonic() + for_seconds
 
     def replace_by_broken(self, slot: Slot, point: Failpoint) -> None:
-        """Kill a process, and replace it by one that breaks at a failpoint."""
+        """Kill a process, and replace it by a process with a failpoint."""
         slot.worker.kill()
         slot.side.mark.unlink(missing_ok=True)
         self._fill(slot, **slot.side.broken_at(point))
 
     def replace_dead(self) -> None:
-        """Replace the dead workers whose time has come, and note those that died by themselves."""
+        """Replace the dead workers whose pause is over, and note those that died by themselves."""
         for slot in self.slots:
             if slot.worker.is_running:
                 continue
             if slot.back_at == 0.0:
-                # It ended at a failpoint, or could not begin without its database; or it died.
+                # The worker ended at a failpoint, or could not start without its database; or it
+                # died.
                 if slot.worker.exit_status != -signal.SIGKILL and slot.worker.is_ready():
                     self.died.append(
                         f"{slot}: exit status {slot.worker.exit_status}\n{slot.worker.tail(8)}"

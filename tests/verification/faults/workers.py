@@ -25,8 +25,8 @@ _FORKS.set_forkserver_preload(
     [__name__, "kafka", "shieldtx.brokers.kafka.broker", "shieldtx.cli.program"]
 )
 
-# Python takes the status of a fork's child from a pipe, which holds it once: of two threads that
-# ask, the second gets 255. Each start of a child asks for the status of all others.
+# Python reads the status of a fork's child from a pipe, which contains it once. Of two threads that
+# read it, the second gets 255. Each start of a child reads the status of all others.
 _STATUS = threading.Lock()
 READY_WITHIN_S = 60.0
 _LOOK_EVERY_S = 0.02
@@ -42,9 +42,9 @@ class Worker:
 
     @classmethod
     def command(cls, words: Sequence[str], *, environment: Mapping[str, str], log: Path) -> Worker:
-        """Run `shieldtx` with these words."""
+        """Run `shieldtx` with these arguments."""
         if "LD_PRELOAD" in environment:
-            # A library is loaded with its program; a fork would be without it.
+            # A preloaded library is loaded with its program; a fork would not have it.
             return cls(" ".join(words), log, Executed.start(words, environment, log))
         return cls._start(" ".join(words), _run_command, (tuple(words),), environment, log)
 
@@ -83,19 +83,19 @@ class Worker:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether the process is running."""
         with _STATUS:
             return bool(self._process.is_alive())
 
     @property
     def exit_status(self) -> int | None:
-        """As of multiprocessing: minus the number of the signal that ended it."""
+        """Return the exit status as multiprocessing does: minus the number of a fatal signal."""
         with _STATUS:
             status: int | None = self._process.exitcode
         return status
 
     def await_ready(self) -> Worker:
-        """Wait until it says that it works; raises RuntimeError when it ends before."""
+        """Wait until it reports that it is ready; raises RuntimeError when it ends before."""
         deadline = time.monotonic() + READY_WITHIN_S
         while not self.is_ready():
             if not self.is_running and not self.is_ready():
@@ -106,21 +106,21 @@ class Worker:
         return self
 
     def is_ready(self) -> bool:
-        """Whether it has said that it works."""
+        """Return whether it has reported that it is ready."""
         return re.search(r"^ready: ", self.log.read_text(), re.MULTILINE) is not None
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.is_running:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """End the process as a crash would."""
         self.send(signal.SIGKILL)
         self.join()
 
     def terminate(self, within: float = 30.0) -> int | None:
-        """Ask for a graceful end; kill it when it does not come. Return its exit status."""
+        """Ask for a graceful end, and kill the process after a timeout. Return its exit status."""
         self.send(signal.SIGTERM)
         self.join(within)
         self.kill()
@@ -136,27 +136,27 @@ class Worker:
         return True
 
     def finish(self, within: float = 60.0) -> None:
-        """Wait for its successful end; raises RuntimeError without one."""
+        """Wait until the process ends successfully; raises RuntimeError otherwise."""
         if not self.join(within) or self.exit_status != 0:
             raise RuntimeError(f"{self.name} ended: {self.exit_status}\n{self.tail()}")
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Let it stand still, without its noticing."""
+        """Stop the process for a while, without notice."""
         with frozen(self.pid) if self.is_running else nullcontext():
             yield
 
     def has_logged(self, pattern: str) -> bool:
-        """Whether it has printed this."""
+        """Return whether the process has printed this."""
         return re.search(pattern, self.log.read_text(errors="replace")) is not None
 
     def tail(self, lines: int = 15) -> str:
-        """Return the last lines of what it printed."""
+        """Return the last lines of its output."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
 class Executed:
-    """A program of its own with the face of a process of multiprocessing."""
+    """A separate program with the interface of a process of multiprocessing."""
 
     def __init__(self, child: ChildProcess) -> None:
         self._child = child
@@ -173,18 +173,18 @@ class Executed:
 
     @property
     def exitcode(self) -> int | None:
-        """Minus the number of the signal that ended it, None while it runs."""
+        """Return minus the number of the signal that ended it, None while it runs."""
         return self._child.exit_status
 
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether the process is running."""
         return self._child.is_running
 
 
 def _become(
     function: Callable[..., None], arguments: tuple[Any, ...], environment: dict[str, str], log: str
 ) -> None:
-    # The process that forks them ends with its own parent, however that ends.
+    # The process that forks them ends with its own parent, in any case.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.environ.clear()
     os.environ.update(environment)

@@ -36,7 +36,7 @@ TEMPLATES = {"upstream": UPSTREAM_TABLES, "downstream": DOWNSTREAM_TABLES}
 
 
 class World:
-    """A PostgreSQL and a Kafka for as many banks as are asked for."""
+    """A PostgreSQL and a Kafka for any number of banks."""
 
     def __init__(self) -> None:
         self._open = ExitStack()
@@ -74,7 +74,7 @@ class World:
         settings: Mapping[str, str] = {},
         accounts: int = ACCOUNTS,
     ) -> Iterator[Banks]:
-        """Open two banks; servers of their own stand in for the run's where a fault needs them."""
+        """Open two banks; a fault's own servers replace those of the run."""
         run = f"{name.lower()}_{uuid.uuid4().hex[:8]}"
         postgres, kafka = postgres or self.postgres, kafka or self.kafka
         folder = self.folder / run
@@ -104,12 +104,12 @@ class World:
                         "SHIELDTX_RELAY_BATCH_SIZE": "50",
                         "SHIELDTX_CONSUMER_BATCH_SIZE": "50",
                         "SHIELDTX_STOP_TIMEOUT": "10",
-                        # More than the broker takes, so that some events can fail.
+                        # More than the broker accepts, so that some events can fail.
                         "SHIELDTX_MAX_PAYLOAD_BYTES": "2000000",
                         "BANK_GROUP": f"{side}-{run}",
                         "BANK_HANDLER_LEASE": "2",
-                        # The partitions of a killed consumer are given to others after the
-                        # shortest time that brokers allow.
+                        # The partitions of a killed consumer move to others after the shortest time
+                        # that brokers allow.
                         "BANK_SESSION_TIMEOUT": "6",
                         **settings,
                     },
@@ -135,14 +135,14 @@ class World:
             yield banks
         finally:
             banks.close()
-            # A server of a fault's own may be beyond that, and is removed whole.
+            # A fault's own server may be unusable, and is removed as a whole.
             if postgres is self.postgres:
                 for side in sides:
                     postgres.drop_database(side.database)
 
 
 def own_kafka(world: World, open_: ExitStack) -> Mapping[str, Any]:
-    """Start a broker behind a proxy, for a fault that breaks either."""
+    """Start a broker with a proxy in front, for a fault that breaks either."""
     port = free_port()
     proxy = open_.enter_context(FaultProxy(port, kafka_protocol))
     kafka = open_.enter_context(EmbeddedKafka(port=port, advertised_port=proxy.port))
@@ -153,7 +153,7 @@ def own_postgres(
     world: World, open_: ExitStack, directory: Path | None = None, **settings: str
 ) -> Mapping[str, Any]:
     """Start a PostgreSQL, for a fault that breaks it."""
-    # Recovery would look at each of its thousands of files, which takes seconds on a busy disk.
+    # Recovery would visit each of its thousands of files, which takes seconds on a busy disk.
     settings = {"recovery_init_sync_method": "syncfs", **settings}
     server = open_.enter_context(postgres(directory, **settings))
     for name, tables in TEMPLATES.items():
@@ -162,7 +162,7 @@ def own_postgres(
 
 
 def own_ledger(world: World, open_: ExitStack) -> Mapping[str, Any]:
-    """Give the upstream bank a ledger in another database, and relays that soon ask about it."""
+    """Give the upstream bank a ledger in another database, and relays that check it soon."""
     name = f"ledger_{uuid.uuid4().hex[:8]}"
     world.postgres.create_database(name, template="template_upstream")
     open_.callback(world.postgres.drop_database, name)
@@ -171,7 +171,7 @@ def own_ledger(world: World, open_: ExitStack) -> Mapping[str, Any]:
 
 
 def postgres(directory: Path | None = None, **settings: str) -> EmbeddedPostgres:
-    """Make a PostgreSQL that keeps its promises, as the product's promise requires."""
+    """Make a PostgreSQL with durable commits, as the product's promise requires."""
     return EmbeddedPostgres(directory, fsync=True, settings=_ENOUGH | settings)
 
 

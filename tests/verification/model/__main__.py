@@ -1,4 +1,4 @@
-"""`python -m tests.verification.model [--mutants]`: explore the protocol, print what was found."""
+"""`python -m tests.verification.model [--mutants]`: explore the protocol, print the findings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.verification.model.worlds import MUTANTS, WORLDS
 
 
 def main(arguments: list[str]) -> int:
-    """Explore the worlds, or the mutants, which are to be caught; return 1 if it went otherwise."""
+    """Explore the worlds, or the mutants, which must be caught; return 1 where this fails."""
     wants_mutants = "--mutants" in arguments
     results = list(_explored(MUTANTS if wants_mutants else WORLDS))
     states = sum(result.states for result in results)

@@ -37,7 +37,7 @@ def _seen(state: State, event: Event) -> State:
 
 
 def without_read_records(state: State) -> State:
-    """Drop the records that every group has committed: no step can ask for them any more."""
+    """Drop the records that every group has committed: no step can read them any more."""
     topics, groups = state.topics, state.groups
     for place, records in enumerate(topics):
         readings = [group.readings[place] for group in groups]

@@ -1,4 +1,4 @@
-"""The consumer: poll, insert, commit the offset; and an event's way from attempt to its end."""
+"""The consumer: poll, insert, commit the offset; and an event from attempt to terminal state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.verification.model.state import (
 
 
 def workers(state: State, bounds: Bounds) -> Iterator[Step]:
-    """The steps of every worker of every group, and the end of the leases under them."""
+    """Yield the steps of every worker of every group, and the expiry of their leases."""
     for g, group in enumerate(state.groups):
         yield from _lease_ends(state, g)
         for w, worker in enumerate(group.workers):
@@ -84,7 +84,7 @@ def _commits_offset(state: State, g: int, w: int, name: str) -> Iterator[Step]:
 
 
 def _offset_committed(state: State, g: int, w: int) -> State:
-    """Remember how far the group is; a commit of who lost the partition counts for nothing."""
+    """Store a group's offset; the commit of a worker that lost the partition is ignored."""
     group = state.groups[g]
     worker = group.workers[w]
     place = TOPICS.index(worker.event.kind)
@@ -96,7 +96,7 @@ def _offset_committed(state: State, g: int, w: int) -> State:
 
 
 def _starts(state: State, bounds: Bounds, g: int, w: int, name: str) -> Iterator[Step]:
-    """Count an attempt at a row whose turn it is, before its handler runs."""
+    """Count an attempt at an unblocked row, before its handler runs."""
     group = state.groups[g]
     for place, row in enumerate(group.inbox):
         if row.is_settled or row.leased or _is_held_back(group, place, bounds):
@@ -119,7 +119,7 @@ def _starts(state: State, bounds: Bounds, g: int, w: int, name: str) -> Iterator
 
 
 def _is_held_back(group: Group, place: int, bounds: Bounds) -> bool:
-    """An earlier row of the key is not finished, or the event that a rollback takes back is not.
+    """Return whether an earlier row of the key, or the event of a rollback, is unfinished.
 
     A rollback that waits for its event blocks no row: the two would wait for each other.
     """
@@ -141,7 +141,7 @@ def _waits_for_its_event(group: Group, row: InboxRow) -> bool:
 
 
 def _ends_attempt(state: State, bounds: Bounds, g: int, w: int, name: str) -> Iterator[Step]:
-    """The handler returns or raises: its row says so in the same transaction, by its token."""
+    """The handler returns or raises: its row records it in the same transaction, by its token."""
     group = state.groups[g]
     worker = group.workers[w]
     event = worker.event
@@ -163,11 +163,11 @@ def _ends_attempt(state: State, bounds: Bounds, g: int, w: int, name: str) -> It
     applied = _applied(after, bounds, g, place, found_none=found_none)
     yield f"{name} finishes {event}", applied
     if state.faults:
-        # Its transaction is over, but the worker takes it for a failure.
+        # Its transaction has ended, but the worker takes it for a failure.
         failing = worker._replace(phase=Phase.ATTEMPT)
         still = applied.with_group(g, _holding(applied.groups[g], w, failing))
         yield f"{name} finishes {event}, and the answer is lost", still.after_fault()
-    # A compensation that fails is no business of every day.
+    # A failing compensation is a fault, not a normal step.
     if event.kind is TxKind.ROLLBACK:
         if not state.faults:
             return
@@ -181,7 +181,7 @@ def _ends_attempt(state: State, bounds: Bounds, g: int, w: int, name: str) -> It
 
 
 def _applied(state: State, bounds: Bounds, g: int, place: int, *, found_none: bool) -> State:
-    """The effect and PROCESSED, in one transaction."""
+    """Set the effect and PROCESSED, in one transaction."""
     group = state.groups[g]
     event = group.inbox[place].event
     if event.kind is TxKind.ROLLBACK:
@@ -191,7 +191,7 @@ def _applied(state: State, bounds: Bounds, g: int, place: int, *, found_none: bo
 
 
 def _gives_up(state: State, bounds: Bounds, g: int, w: int, place: int) -> State:
-    """The end of the attempts: the rollback event is written in the same transaction."""
+    """End the attempts: the rollback event is written in the same transaction."""
     group = state.groups[g]
     event = group.inbox[place].event
     if event.kind is TxKind.ROLLBACK:
@@ -216,7 +216,7 @@ def _settled(group: Group, place: int, target: InboxStatus) -> Group:
 
 
 def _lease_ends(state: State, g: int) -> Iterator[Step]:
-    """The lease of an attempt runs out: a dead worker's in time, a living one's if it is slow."""
+    """Let the lease of an attempt expire: a dead worker's in time, a slow worker's too."""
     group = state.groups[g]
     for place, row in enumerate(group.inbox):
         if not row.leased or (row.token != GONE and not state.faults):
@@ -239,7 +239,7 @@ def _idle(state: State, g: int, w: int) -> State:
 
 
 def _without(state: State, g: int, w: int) -> State:
-    """Kill a worker and start it again; its partitions go to the next of the group."""
+    """Kill a worker and restart it; its partitions go to the next worker of the group."""
     group = _without_partitions(_holding(state.groups[g], w, Worker()), w)
     inbox = tuple(row._replace(token=GONE) if row.token == w else row for row in group.inbox)
     return state.with_group(g, group._replace(inbox=inbox))

@@ -22,7 +22,7 @@ from tests.verification.model.state import (
 
 
 def application(state: State, bounds: Bounds) -> Iterator[Step]:
-    """Write the next event in a business transaction, which commits or does not."""
+    """Write the next event in a business transaction, which commits or rolls back."""
     if state.written == bounds.events:
         return
     event = Event(state.written + 1)
@@ -37,12 +37,12 @@ def application(state: State, bounds: Bounds) -> Iterator[Step]:
 
 
 def add(service: Service, row: OutboxRow) -> Service:
-    """Insert a row at the end of the line."""
+    """Insert a row at the end of the outbox."""
     return service._replace(rows=(*service.rows, row))
 
 
 def relays(state: State, bounds: Bounds) -> Iterator[Step]:
-    """The steps of every relay, and the end of the shard's lease under each of them."""
+    """Yield the steps of every relay, and the expiry of its shard's lease."""
     for s, service in enumerate(state.services):
         if not service.rows:
             continue
@@ -67,11 +67,11 @@ def relays(state: State, bounds: Bounds) -> Iterator[Step]:
 
 
 def _lease_ends(state: State, s: int) -> Iterator[Step]:
-    """The leases run out: of a dead owner sooner or later, of a living one if it is held up.
+    """Let the leases expire: a dead owner's sooner or later, a running owner's if it is delayed.
 
-    A row's lease ends with the one that its shard had at the claim, or before it. Before it only
-    where the shard's was renewed, and there it matters only if the claim is forgotten: nobody but
-    the shard's owner may claim, and that one settles first.
+    A row's lease ends with the lease that its shard had at the claim, or earlier. An earlier end
+    needs a renewal of the shard's lease, and matters only if the claim is forgotten: only the
+    shard's owner may claim, and that relay settles first.
     """
     service = state.services[s]
     forgotten = any(row.leased and row.token == GONE for row in service.rows)
@@ -86,14 +86,14 @@ def _lease_ends(state: State, s: int) -> Iterator[Step]:
     if service.owner == GONE:
         yield f"the lease of the dead relay of {service.name} runs out", ended
     elif state.faults:
-        late = f"relay {service.owner + 1} of {service.name} is held up past its lease"
+        late = f"relay {service.owner + 1} of {service.name} is delayed past its lease"
         yield late, ended.after_fault()
 
 
 def _takes_shard(state: State, s: int, r: int, name: str) -> Iterator[Step]:
-    """Take a shard without an owner; renewing goes on while a batch is being published."""
+    """Take a shard without an owner; renewal continues during the publication of a batch."""
     service = state.services[s]
-    # Idle relays are alike: the first of them stands for all. An empty shard is of no use yet.
+    # Idle relays are alike: the first of them represents all. An empty shard is not useful yet.
     is_first = all(not relay.is_idle for relay in service.relays[:r])
     is_needed = any(not row.is_settled for row in service.rows)
     if not service.leased and is_needed and (is_first or not service.relays[r].is_idle):
@@ -102,7 +102,7 @@ def _takes_shard(state: State, s: int, r: int, name: str) -> Iterator[Step]:
 
 
 def _claims(state: State, bounds: Bounds, s: int, r: int, name: str) -> Iterator[Step]:
-    """Lease the rows whose turn it is, in the order in which they were written."""
+    """Lease the unblocked rows, in the order in which they were written."""
     service = state.services[s]
     if service.owner != r or not service.leased:
         return
@@ -126,18 +126,18 @@ def _claims(state: State, bounds: Bounds, s: int, r: int, name: str) -> Iterator
             yield f"{name} claims {events}, and the answer is lost", lost.after_fault()
             ambiguous = _remembering(state, s, r, Relay(is_ambiguous=True))
             overdue = ambiguous.with_service(s, ambiguous.services[s]._replace(overdue=r))
-            yield f"the claim of {name} is held up on its way", overdue.after_fault()
+            yield f"the claim of {name} is delayed on its way", overdue.after_fault()
 
 
 def _overdue_claim_arrives(state: State, bounds: Bounds, s: int) -> Iterator[Step]:
-    """Lease rows to the relay with the name of the claim, if there is one."""
+    """Lease rows to the relay with the name of the claim, if that relay exists."""
     service = state.services[s]
     r = service.overdue
     if r is None or service.owner != r or not service.leased:
         return
     rows = _claimed(service.rows, r, bounds, is_due=True)
     if not service.relays[r].is_ambiguous:
-        # Its token is in no relay's memory.
+        # No relay has its token in memory.
         rows = tuple(
             row if row is before else row._replace(token=GONE)
             for before, row in zip(service.rows, rows, strict=True)
@@ -149,7 +149,7 @@ def _overdue_claim_arrives(state: State, bounds: Bounds, s: int) -> Iterator[Ste
 def _claimed(
     rows: tuple[OutboxRow, ...], r: int, bounds: Bounds, *, is_due: bool
 ) -> tuple[OutboxRow, ...]:
-    """Return the rows with those claimed that are free, due and not held back."""
+    """Return the rows with those claimed that are free, due and not blocked."""
     after: list[OutboxRow] = []
     key_waits = False
     for row in rows:
@@ -168,24 +168,24 @@ def _claimed(
                     unconfirmed=row.unconfirmed or (taken_over and not forgets),
                 )
             )
-        # Whichever relay has claimed it: it blocks what was written after it.
+        # Whichever relay has claimed it, the row blocks later rows.
         key_waits |= row.waiting and bounds.mutant is not Mutant.SENDS_PAST_A_RETRY
     return tuple(after)
 
 
 def _withdraws(state: State, bounds: Bounds, s: int, r: int, name: str) -> Iterator[Step]:
-    """Give everything back that carries the token of a claim in doubt, and go on renamed."""
+    """Release all rows with the token of an ambiguous claim, and rename the relay."""
     service = state.services[s]
     rows = tuple(_released(row, r, bounds) for row in service.rows)
     overdue = service.overdue
     if overdue == r and bounds.mutant is not Mutant.KEEPS_ITS_NAME:
-        overdue = None  # it finds no shards
+        overdue = None  # finds no shards
     given_back = state.with_service(s, service._replace(rows=rows, overdue=overdue))
     yield f"{name} withdraws its claim", _remembering(given_back, s, r, Relay())
 
 
 def _publishes(state: State, s: int, r: int, name: str) -> Iterator[Step]:
-    """Send the next record of the claim; one that is not acknowledged ends the call."""
+    """Send the next record of the claim; a record without acknowledgement ends the call."""
     claim = state.services[s].relays[r].claim
     place = next(i for i, sending in enumerate(claim) if sending.outcome is None)
     event, rest = claim[place].event, claim[place:]
@@ -240,7 +240,7 @@ def _writes_down(state: State, bounds: Bounds, s: int, r: int, name: str) -> Ite
 
 
 def _end(row: OutboxRow, sending: Sending, r: int, bounds: Bounds) -> OutboxRow:
-    """Write down how the sending of one row ended."""
+    """Record the outcome of sending one row."""
     outcome = sending.outcome
     if outcome is DeliveryOutcome.UNCONFIRMED and bounds.mutant is Mutant.PROCESSED_WHEN_AMBIGUOUS:
         outcome = DeliveryOutcome.ACKNOWLEDGED
@@ -261,7 +261,7 @@ def _end(row: OutboxRow, sending: Sending, r: int, bounds: Bounds) -> OutboxRow:
 
 
 def _released(row: OutboxRow, r: int, bounds: Bounds) -> OutboxRow:
-    """Release a row as it was, the attempt not counted."""
+    """Release a row unchanged, without counting the attempt."""
     if not _may_write(row, OutboxStatus.INIT, r, bounds):
         return row
     return row._replace(
@@ -270,7 +270,7 @@ def _released(row: OutboxRow, r: int, bounds: Bounds) -> OutboxRow:
 
 
 def _failed(row: OutboxRow, sending: Sending, r: int, bounds: Bounds) -> OutboxRow:
-    """Fail a row for good, with its local rollback unless the broker may have it."""
+    """Fail a row permanently, with its local rollback unless the broker may have its record."""
     if not _may_write(row, OutboxStatus.FAILED, r, bounds):
         return row
     return OutboxRow(
@@ -282,7 +282,7 @@ def _failed(row: OutboxRow, sending: Sending, r: int, bounds: Bounds) -> OutboxR
 
 
 def _may_write(row: OutboxRow, target: OutboxStatus, r: int, bounds: Bounds) -> bool:
-    """The guard of every write-back: its row is claimed, and by this claim."""
+    """Return the guard of every write-back: the row is claimed, and by this claim."""
     sources = OUTBOX.sources_of(target, among=(OutboxStatus.PROCESSING,))
     fenced = bounds.mutant is not Mutant.SETTLES_WITHOUT_TOKEN
     return row.status in sources and (row.token == r or not fenced)
@@ -295,7 +295,7 @@ def _is_permanent_failure(sending: Sending, bounds: Bounds) -> bool:
 def _settled(
     state: State, s: int, sending: Sending, end: Callable[[OutboxRow], OutboxRow]
 ) -> State:
-    """Put the row of a sending where it belongs now; the same state if it is not this claim's."""
+    """Replace the row of a sending; return the same state if the row is not this claim's."""
     service = state.services[s]
     place = next(i for i, row in enumerate(service.rows) if row.event == sending.event)
     row = service.rows[place]
@@ -318,7 +318,7 @@ def _orphaned(state: State, s: int, r: int) -> State:
 
 
 def _without(state: State, bounds: Bounds, s: int, r: int) -> State:
-    """Kill a relay and start it again: it has another name now, and an empty memory."""
+    """Kill a relay and restart it with a new name and an empty memory."""
     after = _orphaned(_remembering(state, s, r, Relay()), s, r)
     service = after.services[s]
     if service.overdue == r:

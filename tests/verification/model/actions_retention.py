@@ -1,7 +1,7 @@
-"""The purge: it removes settled events, but not those that an open or DEAD rollback asks for.
+"""The purge: it removes settled events, except those that an open or DEAD rollback needs.
 
-Retention outlasts the way of an event and of its rollbacks, so it is tried only when all of them
-have arrived. Other purges change nothing that a later step asks about.
+Retention outlasts an event and its rollbacks, so the model tries it only when all of them have
+arrived. Other purges change nothing that a later step reads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def actions(state: State, bounds: Bounds) -> Iterator[Step]:
 
 
 def _is_old(state: State, g: int, event: Event) -> bool:
-    """Whether the event is settled everywhere, and its rollbacks have all come to this group."""
+    """Return whether the event is settled everywhere, and this group has all its rollbacks."""
     of_event = [
         row for service in state.services for row in service.rows if row.event.original == event
     ]
@@ -60,7 +60,7 @@ def _is_needed(group: Group, event: Event) -> bool:
 
 
 def _without(state: State, g: int, event: Event) -> State:
-    """Mark the event's row as purged; the same state if there is none to purge."""
+    """Mark the event's row as purged; return the same state if there is no such row."""
     if g == 0:
         orders = state.services[0]
         for place, row in enumerate(orders.rows):

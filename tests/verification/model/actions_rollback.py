@@ -1,6 +1,6 @@
-"""What a rollback does where its event was written, or handled: compensation, or a tombstone.
+"""The effect of a rollback in the writing and the handling service: compensation or tombstone.
 
-Where a group has several workers its transaction takes two steps: it looks for the event, and it
+Where a group has several workers the transaction takes two steps: it reads the event, and it
 compensates. Between them another worker may receive the event.
 """
 
@@ -23,7 +23,7 @@ _UNFINISHED = {InboxStatus.INIT, InboxStatus.PROCESSING}
 
 
 def looked(state: State, bounds: Bounds, g: int, w: int, place: int) -> State:
-    """Look for the event: what is there stays locked until the transaction ends."""
+    """Read the event: its row stays locked until the transaction ends."""
     group = state.groups[g]
     worker = group.workers[w]
     found = _received(group, worker.event.original)
@@ -38,7 +38,7 @@ def taken_back(state: State, bounds: Bounds, g: int, place: int, *, found_none: 
     """Take an event back, once, if it had an effect here; PROCESSED in the same transaction.
 
     With `found_none`, the transaction has found no event: it leaves a tombstone, unless the event
-    has come meanwhile.
+    has arrived meanwhile.
     """
     group = state.groups[g]
     original = group.inbox[place].event.original
@@ -61,7 +61,7 @@ def taken_back(state: State, bounds: Bounds, g: int, place: int, *, found_none: 
 
 
 def _is_moot(group: Group, found: InboxRow | None, original: Event, bounds: Bounds) -> bool:
-    """Whether the event was never applied here, or is compensated."""
+    """Return whether the event was never applied here, or is compensated."""
     if found is not None and found.status in _NOT_APPLIED:
         return True
     before = original.number in group.compensations
@@ -82,7 +82,7 @@ def _is_purged(state: State, original: Event) -> bool:
 
 
 def _released(group: Group, place: int) -> Group:
-    """Let the rollback wait for its event, which has come meanwhile; no attempt is counted."""
+    """Let the rollback wait for its event, which has arrived meanwhile; no attempt is counted."""
     row = group.inbox[place]
     waits = row._replace(token=None, leased=False, attempts=row.attempts - 1, runs=row.runs - 1)
     return group._replace(inbox=put(group.inbox, place, waits))
@@ -100,7 +100,7 @@ def _ended(group: Group, place: int, target: InboxStatus) -> Group:
 
 
 def _fenced(group: Group, place: int, bounds: Bounds) -> Group:
-    """Leave a tombstone: when the event comes at last, the unique key refuses it."""
+    """Leave a tombstone: when the event arrives later, the unique key refuses it."""
     if bounds.mutant is Mutant.LEAVES_NO_TOMBSTONE:
         return group
     original = group.inbox[place].event.original

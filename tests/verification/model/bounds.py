@@ -1,4 +1,4 @@
-"""How much of the protocol is explored, and which rule of it is broken on purpose."""
+"""The bounds of an exploration, and the rule of the protocol that is broken on purpose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Mutant(StrEnum):
-    """A rule of the protocol that is left out: some invariant has to notice."""
+    """A rule of the protocol that is left out: an invariant has to detect this."""
 
     SENDS_BEFORE_COMMIT = "the application sends its event itself, before its transaction ends"
     SETTLES_WITHOUT_TOKEN = "a write-back does not ask whether the row still carries its token"
@@ -26,7 +26,7 @@ class Mutant(StrEnum):
     APPLIES_UNGUARDED = "the effect asks neither for the token nor for the status of its row"
     ROLLBACK_IN_SECOND_TRANSACTION = "the attempts are used up first, the rollback written later"
     COMPENSATES_EACH_ROLLBACK = "a compensation does not ask whether there was one before"
-    LEAVES_NO_TOMBSTONE = "a rollback that comes before its event leaves nothing behind"
+    LEAVES_NO_TOMBSTONE = "a rollback that comes before its event leaves no row"
     COMPENSATES_UNFINISHED = "a compensation does not ask whether its event has been handled yet"
     LOOKS_ONCE = "a rollback that found no event does not ask again whether the event has come"
     PURGES_UNDER_A_ROLLBACK = "the purge does not ask for rollbacks that are open or DEAD"
@@ -38,27 +38,27 @@ class Bounds:
     """The size of the world: every interleaving within it is tried."""
 
     events: int = 2
-    """Written by the application in this order, all of one key."""
+    """Events that the application writes in this order, all of one key."""
     relays: int = 2
-    """Of the application's service; each other service has one."""
+    """Relays of the application's service; each other service has one."""
     downstream: tuple[str, ...] = ("stock",)
     """The groups that handle the events."""
     compensating: tuple[str, ...] = ()
-    """Those of them that take back what another one refuses: the event is foreign to them."""
+    """The groups among them that compensate what another one refuses: a foreign event."""
     workers: int = 2
-    """Of each of these groups; one that only refuses what another one takes back has one."""
+    """Workers of each group; a group that only refuses what another one compensates has one."""
     send_attempts: int = 1
     """Refusals of the broker after which a row fails."""
     attempts: int = 2
-    """Of a handler."""
+    """Attempts of a handler."""
     faults: int = 1
-    """How many things go wrong in one run: crashes, pauses beyond a lease, lost answers, ..."""
+    """Faults in one run: crashes, pauses beyond a lease, lost answers, ..."""
     purges: bool = False
     """Whether events that have rollbacks are purged."""
     mutant: Mutant | None = None
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Return one line."""
         what = (
             f"{self.events} events, {self.relays} relays, {self.workers} workers of "
             f"{' and of '.join(self.downstream)}, {self.send_attempts}+{self.attempts} attempts, "

@@ -1,4 +1,4 @@
-"""Breadth first through every interleaving, so that the way to a violation is a shortest one."""
+"""A breadth-first search through every interleaving: a path to a violation is a shortest one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOBODY = 2**32 - 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Violation:
-    """An invariant that can be broken, how, and a shortest way there."""
+    """An invariant that can be broken, how, and a shortest path there."""
 
     invariant: str
     what: str
@@ -32,7 +32,7 @@ class Violation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelResult:
-    """What an exploration found; `depth` is the length of the longest of the shortest ways."""
+    """The outcome of an exploration; `depth` is the length of the longest shortest path."""
 
     bounds: Bounds
     states: int
@@ -45,12 +45,12 @@ class ModelResult:
         return next((each for each in self.violations if each.invariant == invariant), None)
 
     def is_shortest(self, violation: Violation) -> bool:
-        """Whether no shorter path breaks an invariant: no level before the last has a violation."""
+        """Return whether no shorter path breaks an invariant: no earlier level has a violation."""
         return self.depth - 1 <= len(violation.path) <= self.depth
 
 
 def actions(state: State, bounds: Bounds) -> Iterator[Step]:
-    """Yield everything that can happen next; what costs a fault leaves fewer of them."""
+    """Yield every possible next step; a step with a fault leaves fewer of them."""
     yield from actions_outbox.application(state, bounds)
     yield from actions_outbox.relays(state, bounds)
     yield from actions_broker.actions(state)
@@ -59,8 +59,8 @@ def actions(state: State, bounds: Bounds) -> Iterator[Step]:
 
 
 def explore(bounds: Bounds) -> ModelResult:
-    """Visit every state within the bounds, or stop at the end of the first level with a breach."""
-    # Millions of tuples, none of which is garbage: looking through them takes a third of the time.
+    """Visit every state within the bounds, or stop after the first level with a breach."""
+    # Millions of tuples without garbage: collections would take a third of the time.
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -73,8 +73,7 @@ def explore(bounds: Bounds) -> ModelResult:
 def walk(bounds: Bounds, violation: Violation) -> State:
     """Take the steps of a violation one after the other and return the last state.
 
-    Raises:
-        LookupError: a step of the path cannot be taken in the state that was reached.
+    Raises: | LookupError: a step of the path cannot be taken in the state that was reached.
     """
     state = initial(bounds)
     for name in violation.path:
@@ -93,7 +92,7 @@ class _Exploration:
         self._numbers: dict[State, int] = {}
         self._parents = array("I")
         self._names: list[str] = []
-        # Steps that are no faults, from each state in its turn.
+        # The numbers of steps without a fault, by state.
         self._ends = array("I", [0])
         self._drains = array("I")
         self._violations: dict[str, Violation] = {}
@@ -125,7 +124,7 @@ class _Exploration:
         return number
 
     def _expand(self, state: State) -> list[State]:
-        """Take every step from a state and return the new ones that they lead to."""
+        """Take every step from a state and return the resulting new states."""
         here = self._numbers[state]
         found: list[State] = []
         rests = True
@@ -162,10 +161,10 @@ class _Exploration:
         return tuple(reversed(names))
 
     def _look_for_cycles(self) -> None:
-        """Find out whether draining ends: without further faults no state is ever seen again.
+        """Check that draining ends: without further faults no state is ever reached again.
 
-        States are removed as long as there is one that no other leads to (Kahn, 1962); what is
-        left goes round in a circle.
+        States without a predecessor are removed repeatedly (Kahn, 1962); the remaining ones form
+        cycles.
         """
         incoming = array("I", bytes(4 * len(self._numbers)))
         for target in self._drains:

@@ -1,4 +1,4 @@
-"""What must hold in every state, of every step, and where nothing moves any more."""
+"""The invariants of every state, of every step, and of states without further steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row: TypeAlias = OutboxRow | InboxRow
 
 
 class Breach(NamedTuple):
-    """An invariant that does not hold, and how."""
+    """A violated invariant, and how it is violated."""
 
     invariant: str
     what: str
@@ -31,7 +31,7 @@ LEGAL_STATES = "I9 legal states"
 
 
 def of_state(state: State, bounds: Bounds) -> Iterator[Breach]:
-    """Look for what must never be so, not for a moment."""
+    """Check what must never be the case, not even for a moment."""
     yield from _ghosts(state)
     for row in state.services[0].rows:
         if row.status is OutboxStatus.PROCESSED and not row.published:
@@ -52,7 +52,7 @@ def _ghosts(state: State) -> Iterator[Breach]:
 def _of_group(state: State, group: Group, bounds: Bounds) -> Iterator[Breach]:
     if len(set(group.effects)) < len(group.effects):
         yield Breach(ONE_EFFECT, f"{group.name} applied {group.effects}")
-    # An ambiguous failed row blocks no row, and its record may still land: an operator decides.
+    # An ambiguous failed row blocks no row, and its record may still arrive: an operator decides.
     failed = {r.event.number for r in state.services[0].rows if r.status is OutboxStatus.FAILED}
     in_order = [number for number in group.effects if number not in failed]
     if sorted(in_order) != in_order:
@@ -72,7 +72,7 @@ def _of_group(state: State, group: Group, bounds: Bounds) -> Iterator[Breach]:
 
 
 def of_step(before: State, after: State) -> Iterator[Breach]:
-    """Look for status changes that the lifecycles do not list."""
+    """Check status changes against the lifecycles."""
     if before.services is not after.services:
         for old, new in zip(before.services, after.services, strict=True):
             yield from _illegal(OUTBOX, old.rows, new.rows)
@@ -93,7 +93,7 @@ def _illegal(
 
 
 def of_rest(state: State) -> Iterator[Breach]:
-    """Look for what is missing where no step is left but another fault: it will never come."""
+    """Check what is missing where only a fault is left as a step: it will never happen."""
     yield from _stuck(state)
     for row in state.services[0].rows:
         if row.status is OutboxStatus.PROCESSED:
@@ -116,7 +116,7 @@ def _stuck(state: State) -> Iterator[Breach]:
 
 
 def _missing_ends(state: State, number: int) -> Iterator[Breach]:
-    """An event ends in each group; refused by one, it is rolled back in all, or an operator's."""
+    """An event ends in each group; refused by one, all roll it back, or an operator decides."""
     for group in state.groups[1:]:
         if all(row.event != (number, "") for row in group.inbox):
             yield Breach(NO_LOSS, f"e{number} never came to {group.name}")
@@ -144,7 +144,7 @@ def _given_up(state: State, number: int) -> bool:
 
 
 def _waits_for_a_person(state: State, group: Group, number: int) -> bool:
-    """Whether a replay of a DEAD rollback is left to an operator, and can succeed."""
+    """Return whether an operator has to replay a DEAD rollback, with a chance of success."""
     rows = (*state.services[0].rows, *group.inbox)
     if any(row.purged for row in rows if row.event == (number, "")):
         return False

@@ -1,7 +1,7 @@
-"""One moment of the whole system: tables, topics, and what each process has in its memory.
+"""One moment of the whole system: tables, topics, and the memory of each process.
 
-Values only, so that two ways to the same moment are found to be the same. What no later step can
-ask about is not kept: records that every group has committed, tokens and counters of settled rows.
+Values only, so that two paths to the same moment are recognized as equal. The state omits what no
+later step can read: records that every group has committed, tokens and counters of settled rows.
 Fields that the system does not have but the invariants need are marked "(seen from outside)".
 """
 
@@ -24,7 +24,7 @@ Step: TypeAlias = "tuple[str, State]"
 
 
 class Event(NamedTuple):
-    """What the application wrote, or a rollback event that takes it back."""
+    """An event of the application, or a rollback event that takes it back."""
 
     number: int
     taken_back_by: str = ""
@@ -44,7 +44,7 @@ class Event(NamedTuple):
 
 
 class OutboxRow(NamedTuple):
-    """A row of shield_outbox; its place in the table is its `seq`."""
+    """A row of shield_outbox; its position in the table is its `seq`."""
 
     event: Event
     status: OutboxStatus = OutboxStatus.INIT
@@ -52,9 +52,9 @@ class OutboxRow(NamedTuple):
     token: int | None = None
     """The relay whose claim this is."""
     leased: bool = False
-    """Its lease has not run out."""
+    """Its lease has not expired."""
     waiting: bool = False
-    """For its retry: it holds back the later rows of its key."""
+    """The row waits for its retry, and blocks the later rows of its key."""
     unconfirmed: bool = False
     """An earlier attempt may have reached the broker."""
     published: bool = False
@@ -70,7 +70,7 @@ class OutboxRow(NamedTuple):
 
 
 class Sending(NamedTuple):
-    """One row of a relay's claim, in the relay's memory, and what the broker said about it."""
+    """One row of a relay's claim, in the relay's memory, and the broker's answer."""
 
     event: Event
     attempts: int
@@ -79,13 +79,13 @@ class Sending(NamedTuple):
 
 
 class Relay(NamedTuple):
-    """A relay process: what its last claim still owes the table."""
+    """A relay process: the pending write-back of its last claim."""
 
     claim: tuple[Sending, ...] = ()
     is_settled: bool = False
-    """Only rows that fail for good are left of the claim, each a transaction of its own."""
+    """Only rows with a permanent failure are left of the claim, each a transaction of its own."""
     is_ambiguous: bool = False
-    """The answer of the claim was lost: it has to be withdrawn before the next one."""
+    """The answer of the claim was lost: the relay has to withdraw it before the next claim."""
 
     @property
     def is_idle(self) -> bool:
@@ -93,7 +93,7 @@ class Relay(NamedTuple):
 
 
 class Service(NamedTuple):
-    """A service's outbox, the lease of the one shard that its one key lies in, and its relays."""
+    """A service's outbox, its relays, and the lease of the shard of its only key."""
 
     name: str
     rows: tuple[OutboxRow, ...]
@@ -101,11 +101,11 @@ class Service(NamedTuple):
     owner: int | None = None
     leased: bool = False
     overdue: int | None = None
-    """The relay whose claim is still on its way, though it has given it up."""
+    """The relay whose abandoned claim is still on its way."""
 
 
 class InboxRow(NamedTuple):
-    """A row of shield_inbox; its place in the table is its `seq`."""
+    """A row of shield_inbox; its position in the table is its `seq`."""
 
     event: Event
     status: InboxStatus = InboxStatus.INIT
@@ -124,18 +124,18 @@ class InboxRow(NamedTuple):
 
 
 class Phase(IntEnum):
-    """How far a worker is with what it has in its hands."""
+    """The progress of a worker with its current record or row."""
 
     IDLE = 0
     POLLED = 1
     STORED = 2
-    """In the inbox; the offset is not committed."""
+    """Stored in the inbox; the offset is not committed."""
     ATTEMPT = 3
-    """Counted; the handler runs."""
+    """The attempt is counted; the handler runs."""
     GAVE_UP = 4
-    """Only of a mutant: the row is settled, its rollback event is not written."""
+    """Only with a mutant: the row is settled, its rollback event is not written."""
     LOOKED = 5
-    """The transaction of a rollback has looked for its event, and holds its own row locked."""
+    """The transaction of a rollback has read its event, and has its own row locked."""
 
 
 class Worker(NamedTuple):
@@ -145,13 +145,13 @@ class Worker(NamedTuple):
     event: Event | None = None
     attempt: int = 0
     is_member: bool = True
-    """The partition of the record in its hands is still its own, so its commit counts."""
+    """The partition of its current record is still its own, so its commit counts."""
     found: bool = False
-    """What its look for an event has found."""
+    """Whether its query found the event."""
 
 
 class Reading(NamedTuple):
-    """A group's way through the one partition of a topic."""
+    """A group's progress in the one partition of a topic."""
 
     owner: int = 0
     position: int = 0
@@ -159,19 +159,19 @@ class Reading(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A consumer group: its inbox, its workers, its readings, and what its handlers did."""
+    """A consumer group: its inbox, its workers, its readings, and the effects of its handlers."""
 
     name: str
     workers: tuple[Worker, ...]
     readings: tuple[Reading | None, Reading | None]
-    """Of the commit topic and of the rollback topic; None: not read."""
+    """Readings of the commit topic and of the rollback topic; None: not read."""
     inbox: tuple[InboxRow, ...] = ()
     effects: tuple[int, ...] = ()
     compensations: tuple[int, ...] = ()
 
 
 class State(NamedTuple):
-    """The whole system; service and group of the same place are one service."""
+    """The whole system; a service and the group at the same index belong together."""
 
     written: int
     services: tuple[Service, ...]
@@ -181,7 +181,7 @@ class State(NamedTuple):
     """Records that a client has given up, still on their way to the broker."""
     groups: tuple[Group, ...]
     faults: int
-    """That may still happen."""
+    """Number of faults that may still happen."""
 
     def with_service(self, place: int, service: Service) -> State:
         return self._replace(services=put(self.services, place, service))
@@ -199,12 +199,12 @@ T = TypeVar("T")
 
 
 def put(items: tuple[T, ...], place: int, item: T) -> tuple[T, ...]:
-    """Return `items` with another one at `place`."""
+    """Return `items` with another item at index `place`."""
     return (*items[:place], item, *items[place + 1 :])
 
 
 def initial(bounds: Bounds) -> State:
-    """Everything is empty, everybody is idle."""
+    """Return the initial state: everything is empty, every process is idle."""
     names = ("orders", *bounds.downstream)
     return State(
         written=0,
@@ -229,7 +229,7 @@ def _downstream_group(name: str, bounds: Bounds) -> Group:
     if name in bounds.compensating:
         readings = (Reading(), Reading(owner=bounds.workers - 1))
         return Group(name, (Worker(),) * bounds.workers, readings)
-    # Beside a group that compensates, the one that refuses needs no second worker.
+    # If another group compensates, the group that refuses needs no second worker.
     return Group(
         name, (Worker(),) * (1 if bounds.compensating else bounds.workers), (Reading(), None)
     )

@@ -1,4 +1,4 @@
-"""The protocol within small bounds; `make faults` explores the large ones and breaks each rule."""
+"""Tests of the protocol in small bounds; `make faults` explores large ones and breaks each rule."""
 
 from __future__ import annotations
 

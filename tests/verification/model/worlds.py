@@ -1,4 +1,4 @@
-"""The bounds that are explored, and for each mutant the smallest that show what it breaks."""
+"""The bounds that are explored, and for each mutant the smallest ones that show its defect."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _FOREIGN: Final = {
 }
 
 WORLDS: Final = (
-    # All processes at once, and something goes wrong once.
+    # All processes together, with one fault.
     Bounds(events=2, relays=2, workers=2, faults=1),
     # One event and two faults: a zombie and its successor, a lost answer and a crash, ...
     Bounds(events=1, relays=2, workers=2, faults=2, send_attempts=2),
-    # A group with two workers takes back what another one refuses: its topics come in both orders.
+    # A group with two workers compensates what another one refuses: its topics come in both orders.
     Bounds(**(_FOREIGN | {"attempts": 2})),
     # A rollback waits, is retried or DEAD while the purge runs.
     Bounds(events=1, relays=1, workers=1, faults=2, attempts=2, purges=True),
@@ -69,4 +69,4 @@ MUTANTS: Final = {
     _broken(_M.PURGES_UNDER_A_ROLLBACK, faults=0, purges=True): invariants.ONE_OUTCOME,
     _broken(_M.TRUSTS_ANY_ROLLBACK): invariants.AUTHORITY,
 }
-"""Each with the invariant that catches it."""
+"""Each mutant with the invariant that catches it."""

@@ -1,1 +1,1 @@
-"""Mutation testing: small defects made from the syntax tree, each of which a test has to notice."""
+"""Mutation testing: small defects made from the syntax tree, each of which a test has to detect."""

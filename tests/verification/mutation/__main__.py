@@ -17,7 +17,7 @@ from tests.verification.mutation.targets import EVERY, TESTS, modules
 
 
 def main() -> int:
-    """Try what the command line names, write the score, and fail for survivors without a reason."""
+    """Try what the command line names, write the score, and fail for unexplained survivors."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.verification.mutation", description=__doc__
     )
@@ -26,7 +26,7 @@ def main() -> int:
     )
     parser.add_argument("--match", default="", help="mutants whose ids contain this text")
     parser.add_argument(
-        "--every", type=int, default=EVERY, help="one in so many of a module's mutants; 1 for all"
+        "--every", type=int, default=EVERY, help="one in this many of a module's mutants; 1 for all"
     )
     parser.add_argument("--tests", nargs="*", default=TESTS, help="files and folders of tests")
     parser.add_argument("--schedules", type=int, default=1_000, help="of the simulation")
@@ -43,7 +43,7 @@ def main() -> int:
     )
     parser.add_argument("--untried", action="store_true", help="those that no run before has tried")
     parser.add_argument("--kept", action="store_true", help="the sample of CI, by known killers")
-    parser.add_argument("--keep", type=int, help="keep so many killed ones as the sample of CI")
+    parser.add_argument("--keep", type=int, help="keep this many killed ones as the sample of CI")
     parser.add_argument(
         "--markdown",
         action="store_true",

@@ -1,4 +1,4 @@
-"""The ways to make a piece of code wrong: drop, negate or swap a predicate, a branch or a call."""
+"""The changes that break a piece of code: drop, negate or swap a predicate, branch or call."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CLAUSES: Final = {
     "on_conflict_do_nothing",
     "on_conflict_do_update",
 }
-"""Methods of a statement without which it is still a statement."""
+"""Methods of a statement that are optional."""
 ASSIGNING: Final = {"values", "with_for_update", "on_conflict_do_update"}
 """Calls whose keyword arguments can be dropped one by one."""
 _SIMPLE: Final = (ast.Expr, ast.Raise, ast.Continue, ast.Break, ast.AugAssign, ast.Delete)
@@ -56,10 +56,10 @@ _NO_NUMBERS: Final = (ast.JoinedStr, ast.List, ast.ListComp, ast.Tuple)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Nodes of a syntax tree, and what is put in the place of each."""
+    """Nodes of a syntax tree, and the replacement of each."""
 
     what: str
-    """What the change does to the code, for an operator."""
+    """A description of the change, for an operator."""
     replaced: tuple[tuple[ast.AST, ast.AST], ...]
 
     def applied_to(self, tree: ast.Module) -> ast.Module:
@@ -68,12 +68,12 @@ class Change:
 
     @property
     def line(self) -> int:
-        """The first line of what is changed."""
+        """Return the first line of the changed code."""
         return self._first.lineno
 
     @property
     def last_line(self) -> int:
-        """The last line of what is changed."""
+        """Return the last line of the changed code."""
         return self._first.end_lineno or self._first.lineno
 
     @property
@@ -166,7 +166,7 @@ def _of_call(node: ast.Call, text: str) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _swapped(block: list[ast.stmt]) -> Iterator[Change]:
-    """Exchange two calls that follow each other."""
+    """Exchange two consecutive calls."""
     for first, second in pairwise(block):
         if _is_call(first) and _is_call(second) and not (_is_log(first) or _is_log(second)):
             name = f"swap {_text(first)} and {_text(second)}"
@@ -213,13 +213,13 @@ def _expressions(statement: ast.stmt) -> Iterator[ast.expr]:
 
 
 def _is_negatable(test: ast.expr) -> bool:
-    """Whether the expression has a change of its own that negates it."""
+    """Return whether a change negates the expression."""
     is_not = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
     return is_not or (isinstance(test, ast.Compare) and len(test.ops) == 1)
 
 
 def _is_clause(node: ast.Call) -> bool:
-    """Whether a call adds a clause to a statement, of which no argument is dropped alone."""
+    """Return whether a call adds a clause to a statement; its arguments are not dropped alone."""
     func = node.func
     if not isinstance(func, ast.Attribute) or func.attr not in CLAUSES:
         return False
@@ -232,14 +232,14 @@ def _is_call(statement: ast.stmt) -> bool:
 
 
 def _is_log(statement: ast.stmt) -> bool:
-    """Whether a statement only writes to the log, of which nothing is promised here."""
+    """Return whether a statement only writes to the log, which is not part of the promise."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     func = call.func if isinstance(call, ast.Call) else None
     return isinstance(func, ast.Attribute) and ast.unparse(func.value) in {"log", "self._log"}
 
 
 def _other(func: ast.expr) -> tuple[str, ast.expr] | None:
-    """Return the name and the function that are put in the place of one; None for most."""
+    """Return the name and the function that replace this one; None for most."""
     if isinstance(func, ast.Attribute):
         is_sql = isinstance(func.value, ast.Name) and func.value.id == "func"
         known = SWAPPED_METHODS | OF_PYTHON if is_sql else SWAPPED_METHODS

@@ -23,19 +23,19 @@ Work = Callable[["Progress"], None]
 
 
 class Progress:
-    """What a forked process sends to the one that waits for it."""
+    """The messages of a forked process to the process that waits for it."""
 
     def __init__(self, to: Connection) -> None:
         self._to = to
 
     def send(self, message: object) -> None:
-        """Send anything that can be pickled."""
+        """Send any object that can be pickled."""
         self._to.send_bytes(pickle.dumps(message))
 
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """A test starts, and is given so many seconds."""
+    """A test starts, with this limit in seconds."""
 
     nodeid: str
     within_s: float
@@ -66,7 +66,7 @@ class Child:
     timed_out: bool = False
 
     def read(self) -> bool:
-        """Take what has arrived; False once the process has ended."""
+        """Read what has arrived; return False after the process has ended."""
         try:
             while self.messages.poll():
                 message = pickle.loads(self.messages.recv_bytes())  # noqa: S301  of a child
@@ -78,13 +78,13 @@ class Child:
         return True
 
     def raise_if_broken(self) -> None:
-        """Raise RuntimeError if the work has failed, and not a test."""
+        """Raise RuntimeError if the work itself has failed, not a test."""
         if broken := [each for each in self.received if isinstance(each, Broken)]:
             raise RuntimeError(broken[0].traceback)
 
 
 def fork(work: Work, *, within_s: float) -> Child:
-    """Do some work in a forked process, which writes nothing to the terminal."""
+    """Run work in a forked process, which writes nothing to the terminal."""
     receiver, sender = Pipe(duplex=False)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -111,7 +111,7 @@ def fork(work: Work, *, within_s: float) -> Child:
 
 
 def wait_for_any(children: Sequence[Child]) -> Iterator[Child]:
-    """Read what children send, and yield those that have ended or have taken too long."""
+    """Read what children send, and yield those that have ended or exceeded their limit."""
     soonest = min(child.deadline for child in children) - time.monotonic()
     ready, _, _ = select.select([c.messages for c in children], [], [], max(0.0, soonest))
     for child in children:
@@ -125,7 +125,7 @@ def wait_for_any(children: Sequence[Child]) -> Iterator[Child]:
 
 
 def _end(child: Child) -> None:
-    # Its own processes as well: those of a test that was interrupted.
+    # With the child processes of an interrupted test.
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     os.waitpid(child.pid, 0)
@@ -141,9 +141,9 @@ def run_in_turn(
     *,
     until_failure: bool,
 ) -> bool:
-    """Run tests one after the other, and send which starts and which fails; return whether one did.
+    """Run tests one after the other, and send each start and failure; return whether one failed.
 
-    With `until_failure`, none is run after the first that fails.
+    With `until_failure`, no test runs after the first failure.
     """
     for position, item in enumerate(items):
         following = items[position + 1] if position + 1 < len(items) else None

@@ -1,4 +1,4 @@
-"""A fixed sample of mutants with the test that notices each: quick enough for every change."""
+"""A fixed sample of mutants with the test that detects each: quick enough for every change."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.verification.mutation.report import Record
 
 FILE = Path(__file__).with_name("sample.json")
 LONGEST_S = 5.0
-"""So long a mutant of the sample may have taken."""
+"""Maximum seconds of a mutant of the sample."""
 
 
 def killers() -> Mapping[str, str]:
-    """Return the test that notices a mutant, by the mutant's id."""
+    """Return the test that detects a mutant, by the mutant's id."""
     found: dict[str, str] = json.loads(FILE.read_text())
     return found
 
@@ -34,7 +34,7 @@ def of(mutants: Sequence[Mutant]) -> list[Mutant]:
 
 
 def keep(records: Sequence[Record], size: int) -> None:
-    """Draw a sample of what runs have killed, and write it down."""
+    """Draw a sample of the mutants that runs have killed, and write it to the file."""
     quick = [
         each
         for each in records

@@ -1,4 +1,4 @@
-"""The mutants of some modules, and how one is put into the functions of this process."""
+"""The mutants of some modules, and how to put a mutant into the functions of this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Mutant:
     """A defect in one function of a module."""
 
     id: str
-    """The same as long as the function's text is: it has no numbers of lines."""
+    """Constant while the function's text is: it contains no line numbers."""
     module: str
     function: str
     """Its qualified name."""
@@ -32,9 +32,9 @@ class Mutant:
     tree: ast.Module
 
     def apply(self, objects: Iterable[object]) -> None:
-        """Put the defect into each of these that is this function; raises LookupError for none.
+        """Put the defect into each object that is this function; raises LookupError if none is.
 
-        The code is exchanged in place, so that who has imported the function has it too.
+        The code is exchanged in place, so that modules that imported the function have it too.
         """
         changed = self._code()
         found = [
@@ -53,7 +53,7 @@ class Mutant:
         mutated = self.change.applied_to(self.tree)
         for _, node in _named_functions(mutated.body, ""):
             if _contains(node, self.line) and _refers_to(node, "super") is not self._calls_super:
-                # A function without `super` has another closure, and no object takes its code.
+                # A function without `super` has another closure, and no object accepts its code.
                 node.body.insert(0, ast.parse("if False: super").body[0])
         ast.fix_missing_locations(mutated)
         code = compile(mutated, str(self.path), "exec", dont_inherit=True)
@@ -117,7 +117,7 @@ def _of_module(module: str) -> Iterator[Mutant]:
 
 
 def _named_functions(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, Function]]:
-    """Yield functions and methods; those inside of functions are parts of them."""
+    """Yield functions and methods; nested functions are parts of them."""
     for node in body:
         if isinstance(node, ast.ClassDef):
             yield from _named_functions(node.body, f"{prefix}{node.name}.")
@@ -141,7 +141,7 @@ def _code_of_functions(code: CodeType) -> Iterator[CodeType]:
 
 
 def everything() -> list[object]:
-    """Return all objects of this process, those too that no collection looks at any more."""
+    """Return all objects of this process, also those that the collector ignores."""
     gc.unfreeze()
     try:
         return gc.get_objects()

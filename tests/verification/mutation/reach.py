@@ -16,24 +16,24 @@ import pytest
 from tests.verification.mutation.forked_tests import Progress, run_in_turn
 
 LONGEST_S = 180.0
-"""A test may take so long while it is measured."""
+"""Time limit of a test during the measurement."""
 
 _Cache = type(functools.lru_cache(lambda: None))
 
 
 @dataclass(slots=True)
 class Reach:
-    """What tests reach, by the path of a module and its line."""
+    """The tests that reach a line, by the path of a module and the line."""
 
     lines: dict[str, dict[int, set[str]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(set))
     )
     seconds: dict[str, float] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
-    """Tests that fail without a mutant, which say nothing of one."""
+    """Tests that fail without a mutant, which prove nothing about one."""
 
     def add(self, part: Mapping[str, Mapping[int, Sequence[str]]]) -> None:
-        """Take in what one process has measured."""
+        """Add the measurements of one process."""
         for path, lines in part.items():
             for line, tests in lines.items():
                 self.lines[path][line].update(tests)
@@ -47,7 +47,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """How long a test took, without the fixtures that are not its own alone."""
+    """The duration of a test, without shared fixtures."""
 
     nodeid: str
     seconds: float
@@ -67,7 +67,7 @@ def measure(
     *,
     paths: Sequence[str],
 ) -> None:
-    """Run tests, and send what each of them reached and how long it took."""
+    """Run tests, and send the lines that each reached and its duration."""
     measured = coverage.Coverage(data_file=None, include=list(paths), config_file=False)
 
     @contextmanager
@@ -93,7 +93,7 @@ def measure(
 
 
 def forget_statements() -> None:
-    """Have statements built once more: only who builds one reaches its lines."""
+    """Clear the built statements: only a test that builds a statement reaches its lines."""
     for name, module in list(sys.modules.items()):
         if name.startswith("shieldtx."):
             for each in vars(module).values():

@@ -1,4 +1,4 @@
-"""What tests reach, kept from one run to the next for the files of tests that have not changed."""
+"""The lines that tests reach, kept between runs for files of tests that have not changed."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tests.verification.mutation.reach import Reach
 
 ROOT = Path(__file__).parents[3]
 _EVERYTHING = ("shieldtx", "migrations", "tests/support", "tests/verification/simulation")
-"""What tests of many files use: a change in it makes all of the cache useless."""
+"""Code that tests of many files use: a change in it invalidates the whole cache."""
 
 
 class ReachCache:
-    """Stores what was measured, by the file of the tests."""
+    """Stores the measurements, by the file of the tests."""
 
     def __init__(self, file: Path, paths: Sequence[str]) -> None:
-        """Keep it in `file`, as far as it is about the modules at `paths`."""
+        """Use `file` for the measurements of the modules at `paths`."""
         self._file = file
         self._used = _digest([*paths, *_python_files(_EVERYTHING)])
 
     def load(self, tests: Iterable[str]) -> Reach:
-        """Return what is known of those of these files of tests that are as they were."""
+        """Return the measurements of those test files that have not changed."""
         found = Reach()
         if not self._file.is_file():
             return found
@@ -43,7 +43,7 @@ class ReachCache:
         return found
 
     def store(self, reach: Reach) -> None:
-        """Keep what is known now."""
+        """Store the current measurements."""
         files = {}
         for test in {nodeid.partition("::")[0] for nodeid in reach.seconds}:
             seconds = {n: s for n, s in reach.seconds.items() if n.startswith(f"{test}::")}
@@ -58,7 +58,7 @@ class ReachCache:
 
 
 def _lines_of(reach: Reach, tests: Mapping[str, int]) -> dict[str, dict[int, list[int]]]:
-    """Return which of these tests reach each line, by their numbers: a tenth of the bytes."""
+    """Return the tests that reach each line, as numbers: a tenth of the bytes."""
     found: dict[str, dict[int, list[int]]] = {}
     for path, lines in reach.lines.items():
         for line, reached in lines.items():

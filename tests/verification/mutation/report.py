@@ -1,4 +1,4 @@
-"""The score: what was killed, by which kind of test, and why each survivor may live."""
+"""The score: the killed mutants, by kind of test, and why each survivor is acceptable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 """Reasons why mutants change nothing that is promised, by the mutants' ids."""
 
 Record = Mapping[str, Any]
-"""A tried mutant, as it stands in the report."""
+"""A tried mutant, as in the report."""
 
 
 def reasons() -> Mapping[str, str]:
@@ -30,7 +30,7 @@ def reasons() -> Mapping[str, str]:
 
 
 def read(report: Path) -> list[Record]:
-    """Return what earlier runs have found; nothing where there was none."""
+    """Return the findings of earlier runs; empty without a file."""
     if not report.is_file():
         return []
     found: list[Record] = json.loads(report.read_text())["mutants"]
@@ -43,7 +43,7 @@ def survivors(records: Iterable[Record]) -> set[str]:
 
 
 def unexplained(records: Iterable[Record]) -> set[str]:
-    """Return the ids of the survivors for which no reason is written down."""
+    """Return the ids of the survivors without a reason."""
     return survivors(records) - reasons().keys()
 
 
@@ -90,7 +90,7 @@ def markdown(records: Sequence[Record]) -> Iterator[str]:
 
 
 def markdown_of_reasons() -> Iterator[str]:
-    """Return the mutants that may live, those of a module with one reason together."""
+    """Return the mutants that may survive; those of a module with one reason are grouped."""
     together: dict[tuple[str, str], list[str]] = {}
     for each, reason in sorted(reasons().items()):
         module, _, mutant = each.partition(":")

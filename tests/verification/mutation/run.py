@@ -41,25 +41,25 @@ START_S = 60.0
 LONGEST_SIMULATION_S = 300.0
 AT_LEAST_S = 20.0
 TIMES = 10.0
-"""A test of a mutant may take so many times as long as without one, before it counts as failed."""
+"""A test fails if it takes this many times longer with a mutant than without."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
-    """What came of a mutant."""
+    """The outcome of a mutant."""
 
     mutant: Mutant
     killed_by: str | None
-    """The test that failed; None where none did."""
+    """The test that failed; None if none did."""
     timed_out: bool
     tests: int
-    """How many ran."""
+    """Number of tests that ran."""
     reached_by: int
     seconds: float
 
     @property
     def is_killed(self) -> bool:
-        """Whether a test has noticed the mutant."""
+        """Return whether a test has detected the mutant."""
         return self.killed_by is not None
 
 
@@ -72,19 +72,19 @@ class MutationRun:
 
     mutants: Sequence[Mutant]
     measured: Sequence[str]
-    """The paths of the modules of which it is measured what reaches them."""
+    """The paths of the modules whose reach is measured."""
     console: Console
     processes: int = 4
     cache: ReachCache | None = None
-    """Keeps what tests reach for the next run."""
+    """Keeps the reach of tests for the next run."""
     schedules: int = 1_000
-    """Of the simulation, for mutants of what it runs, when no test has failed."""
+    """Schedules of the simulation, for mutants in its code, if no test has failed."""
     longest_s: float = 60.0
-    """The tests of one mutant, by what they take without it: the cheapest up to so long."""
+    """The tests of one mutant, by their time without it: the cheapest up to this sum."""
     killers: Mapping[str, str] | None = None
-    """By mutant the one test that is known to notice it: nothing else runs or is measured."""
+    """By mutant the one test that is known to detect it: nothing else runs or is measured."""
     keep: Callable[[Sequence[Tried]], object] = len
-    """Called with all that is tried after each mutant: a run that is stopped loses nothing."""
+    """Called with all outcomes after each mutant: a run that is stopped loses nothing."""
     tried: list[Tried] = field(default_factory=list)
     reach: Reach = field(default_factory=Reach)
     _killers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -92,7 +92,7 @@ class MutationRun:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Do all of it in the place of a run of tests."""
+        """Replace pytest's run of the tests."""
         if owner := session.config.stash.get(OWNER, None):
             # Before any fork, so that all processes share it.
             owner.postgres()
@@ -194,9 +194,9 @@ class MutationRun:
         return fork(work, within_s=START_S), judge
 
     def _tests_of(self, mutant: Mutant) -> tuple[list[str], list[str]]:
-        """Return the tests that reach a mutant, and those that are run, in their order."""
+        """Return the tests that reach a mutant, and the tests to run, in their order."""
         if self.killers is not None:
-            # What searches by itself is left to whole runs.
+            # Searches are left to whole runs.
             return [], [self.killers[mutant.id]]
         reached = self._reaching(mutant)
         chosen = self._affordable(reached)
@@ -254,7 +254,7 @@ def _file_of(item: pytest.Item) -> str:
 
 
 def _shared_out(items: Sequence[pytest.Item], parts: int) -> list[list[pytest.Item]]:
-    """Deal out the files: the tests of one share what their fixtures make."""
+    """Divide the files: the tests of one file share their fixtures."""
     by_file: dict[str, list[pytest.Item]] = {}
     for item in items:
         by_file.setdefault(_file_of(item), []).append(item)
@@ -265,7 +265,7 @@ def _shared_out(items: Sequence[pytest.Item], parts: int) -> list[list[pytest.It
 
 
 def _simulate(schedules: int, sender: Sender) -> None:
-    """Play schedules as `make faults` does, and tell of the first violation."""
+    """Play schedules as `make faults` does, and send the first violation."""
     name = f"simulation of {schedules} schedules"
     sender.send(Starting(name, LONGEST_SIMULATION_S))
     if campaign.run(schedules, seed=1, processes=1).violations:

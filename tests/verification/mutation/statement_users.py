@@ -1,7 +1,7 @@
-"""Where a statement is run: its own lines are reached by every test that makes a store.
+"""Where a statement is run: every test that makes a store reaches the statement's own lines.
 
 Stores build their statements when they are made, and keep them. So the tests of a mutant in a
-statement are those that reach a line of a store in which the statement is used.
+statement are those that reach a line of a store that uses the statement.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ PACKAGE = "shieldtx.store.statements"
 
 @dataclass
 class _Statements:
-    """The functions of the statements, by name: one of them may be a part of others."""
+    """The functions that build statements, by name: a function may use others."""
 
     parts: dict[str, set[str]] = field(default_factory=dict)
-    """By function the names that it refers to."""
+    """The names that a function refers to, by function."""
 
     def built_with(self, name: str) -> set[str]:
         """Return the functions that build their statements with this one, itself included."""
@@ -37,7 +37,7 @@ class _Statements:
 
 
 def lines_that_run(function: str) -> list[tuple[str, int]]:
-    """Return the lines, by path, that run a statement in which this function has a part."""
+    """Return the lines, by path, that run a statement to which this function contributes."""
     names = _statements().built_with(function)
     return [
         (str(path), line)
@@ -77,7 +77,7 @@ def _used_in(tree: ast.Module, names: set[str]) -> Iterator[int]:
 
 
 def _imported(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """Return the names under which a module knows modules of statements, and their functions."""
+    """Return a module's names for modules of statements, and for their functions."""
     modules, functions = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):

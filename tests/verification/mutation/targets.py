@@ -1,4 +1,4 @@
-"""What is mutated, and which tests have to notice."""
+"""The mutated modules, and the tests that have to detect the mutants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from shieldtx.store import statements
 
 _VIEWS: Final = {"backlog", "status", "trace", "reconciliation_runs", "locks", "audit"}
-"""Statements that show something to an operator, or are part of a migration."""
+"""Statements that show rows to an operator, or are part of a migration."""
 
 PROTOCOL: Final = (
     "store.relay_store",
@@ -84,10 +84,10 @@ TESTS: Final = (
 )
 
 LEFT_OUT: Final = ("tests/unit/store/test_sql.py",)
-"""Tests that compare the text of each statement: they notice every change, and show no harm."""
+"""Tests that compare the text of each statement: they detect every change, harmless ones too."""
 
 EVERY: Final = 3
-"""One in so many mutants of a module is tried, unless `--every` says otherwise."""
+"""One of this many mutants of a module is tried, unless `--every` is given."""
 
 
 def modules(only: Sequence[str] = ()) -> list[str]:

@@ -1,1 +1,1 @@
-"""Histories whose reconciliation is known beforehand: what each night must report, and no more."""
+"""Histories with a known reconciliation: exactly what each night must report."""

@@ -1,6 +1,6 @@
-"""A clock that was ahead for a while, and was set right: rows keep times that have not come yet.
+"""A clock that was ahead for a while, and was set right: rows keep times in the future.
 
-Nothing of such a row is accused before its times have come, so that a run has to tell of it.
+No mismatch of such a row is reported before its times have passed, so a run has to report the row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def is_lost_in_an_hour_ahead(h: History) -> None:
     event = h.written(event_type, at, id_at=ahead, created_at=ahead, due_at=ahead)
     event.becomes(O.PROCESSING, at, attempts=1, lease_until=ahead + 1)
     event.becomes(O.PROCESSED, at, settled_at=ahead)
-    # A record is as old as its row says. It lies in the topic from then on.
+    # A record is as old as its row states, and lies in the topic from then on.
     h.marks.sent[id_of(event)] = (ahead,)
     for group in groups:
         known = {"since": at, "moved": ahead, "trace": ahead, "rows": (event,)}
@@ -35,7 +35,7 @@ def is_lost_in_an_hour_ahead(h: History) -> None:
 
 
 def must_tell(h: History, night: Judged) -> bool:
-    """Whether there is such a row, of an event that a group should have by the configuration."""
+    """Return whether there is such a row, of an event that a configured group should have."""
     left_out = night.unknown | night.mistyped | night.renamed
     return any(
         h.setting.declared
@@ -49,12 +49,12 @@ def must_tell(h: History, night: Judged) -> bool:
 
 
 def may_tell(h: History, night: Judged) -> bool:
-    """Whether there is such a row, which a group should have that the past or nothing names."""
+    """Return whether there is such a row, which a group without a configuration may lack."""
     return any(True for _ in _ahead(h, night))
 
 
 def is_ahead(row: dict[str, Any], night: Judged) -> bool:
-    """Whether a time of a row has not come yet."""
+    """Return whether a time of a row is in the future."""
     times = (row.get("created_at"), row.get("received_at"), row.get("settled_at"))
     return max(time for time in times if time is not None) > night.at + night.margin
 

@@ -1,4 +1,4 @@
-"""Stories that go wrong by themselves: what ended processes and lost records leave behind."""
+"""Stories with internal faults: the remains of ended processes and lost records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def record_is_lost(h: History) -> None:
 
 
 def record_is_lost_and_taken_back(h: History) -> None:
-    """One group gives an event up, whose record another one never had: that must not get it now."""
+    """One group gives an event up whose record another one never had, and must not get any more."""
     event_type, groups = some_type(h)
     refusing, *lacking = h.random.sample(groups, len(groups))
     at = some_time(h)
@@ -49,7 +49,7 @@ def record_is_lost_and_taken_back(h: History) -> None:
     undone = returned(h, rollback, at + 2)
     for group in lacking:
         if group.name == undo_of(group.service):
-            # With the rollback, it leaves a tombstone.
+            # With the rollback, the group leaves a tombstone.
             back_at = undone.settled_at
             h.lacks(event, group, since=at + 1, until=back_at)
             tombstone = fenced(h, event, group, back_at, by=rollback)
@@ -80,7 +80,7 @@ def record_is_lost_before_another_of_its_key(h: History) -> None:
 
 
 def records_of_a_key_are_lost(h: History) -> None:
-    """A group lacks several events of one key, and has none that is later."""
+    """A group lacks several events of one key, and has no later one."""
     event_type, groups = some_type(h)
     lacking = h.random.choice(groups)
     at, key = some_time(h), h.new_key()
@@ -115,10 +115,10 @@ def record_of_a_replayed_event_is_lost(h: History) -> None:
 
 
 def is_applied_twice(h: History) -> None:
-    """An event comes a second time, days later, to groups some of which have purged its row.
+    """An event arrives again, days later, at groups some of which have purged its row.
 
-    Its relay ended before it noted that it was sent, and another one has it days later. Or a group
-    has lost its offsets, and reads its topic from the beginning.
+    Its relay ended before it recorded the sending, and another one sends the event days later. Or a
+    group has lost its offsets, and reads its topic from the beginning.
     """
     event_type, groups = some_type(h)
     at = some_time(h)
@@ -147,7 +147,7 @@ def is_applied_twice(h: History) -> None:
 
 
 def nobody_sends(h: History) -> None:
-    """No relay looks at it, or one has left it behind."""
+    """No relay claims the event, or a relay has skipped it."""
     event_type, groups = some_type(h)
     at = some_time(h)
     event = h.written(event_type, at)
@@ -157,7 +157,7 @@ def nobody_sends(h: History) -> None:
 
 
 def is_passed_over(h: History) -> None:
-    """An event is replayed and never sent, while later ones of its key go on until each night."""
+    """An event is replayed and never sent, while later ones of its key settle until each night."""
     event_type, groups = some_type(h)
     at, key = some_time(h), h.new_key()
     event = h.written(event_type, at, key=key)
@@ -176,7 +176,7 @@ def is_passed_over(h: History) -> None:
 
 
 def nobody_notes_that_it_was_sent(h: History) -> None:
-    """A relay ended between the acknowledgement and its note of it: the event has arrived."""
+    """A relay ended between the acknowledgement and its settlement: the event has arrived."""
     event_type, groups = some_type(h)
     at = some_time(h)
     event = h.written(event_type, at)
@@ -188,7 +188,7 @@ def nobody_notes_that_it_was_sent(h: History) -> None:
 
 
 def nobody_handles(h: History) -> None:
-    """A group has received it, and no worker of the group goes on with it."""
+    """A group has received the event, and no worker of the group continues with it."""
     event_type, groups = some_type(h)
     at = some_time(h)
     event = h.written(event_type, at)
@@ -204,13 +204,13 @@ def nobody_handles(h: History) -> None:
 
 
 def broker_refuses(h: History) -> None:
-    """It is parked, or a half message whose end nobody knows."""
+    """The event is parked, or is a half message of unknown outcome."""
     event_type, groups = some_type(h)
     at = some_time(h)
     if h.random.random() < 0.5:
         event = h.written(event_type, at, status=O.HALF, due=at + 60)
         parked_at = at + 60
-        event.becomes(O.UNRESOLVED, parked_at, last_error="nobody knows its end")
+        event.becomes(O.UNRESOLVED, parked_at, last_error="its outcome is unknown")
     else:
         event = h.written(event_type, at)
         event.becomes(O.PROCESSING, at, attempts=3, lease_until=at + 1)
@@ -247,7 +247,7 @@ def _compensating(h: History, rollback: Life) -> list[Group | str]:
 
 
 def rollback_is_stuck(h: History) -> None:
-    """Nobody sends a rollback."""
+    """No relay sends a rollback."""
     _, _, rollback, _ = _given_up(h)
     h.waits(rollback, _compensating(h, rollback))
 
@@ -267,7 +267,7 @@ def rollback_is_lost(h: History) -> None:
 
 
 def rollback_is_refused(h: History) -> None:
-    """The broker refuses a rollback for ever."""
+    """The broker refuses a rollback permanently."""
     _, _, rollback, at = _given_up(h)
     rollback.becomes(O.PROCESSING, at, attempts=3, lease_until=at + 1)
     rollback.becomes(O.FAILED, at + 1, last_error="TopicAuthorizationFailed")
@@ -276,7 +276,7 @@ def rollback_is_refused(h: History) -> None:
 
 
 def is_compensated_twice(h: History) -> None:
-    """A group has lost its offsets, and has a rollback again whose row it has purged."""
+    """A group has lost its offsets, and receives a rollback again whose row it has purged."""
     _, _, rollback, at = _given_up(h)
     first = returned(h, rollback, at)
     kept = h.setting.retention[first.service]
@@ -290,7 +290,7 @@ def is_compensated_twice(h: History) -> None:
 
 
 def nobody_compensates(h: History) -> None:
-    """A rollback has arrived, and no worker goes on with it in one of the groups."""
+    """A rollback has arrived, and no worker continues with it in one of the groups."""
     _, _, rollback, at = _given_up(h)
     h.sent(rollback, at + 1)
     group = _all_but_one_compensate(h, rollback, at + 1)
@@ -310,7 +310,7 @@ def _all_but_one_compensate(h: History, rollback: Life, sent_at: int) -> Group |
 
 
 def compensation_fails(h: History) -> None:
-    """A compensation fails for good; an operator may discard it later."""
+    """A compensation fails permanently; an operator may discard it later."""
     _, _, rollback, at = _given_up(h)
     h.sent(rollback, at + 1)
     group = _all_but_one_compensate(h, rollback, at + 1)

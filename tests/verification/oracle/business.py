@@ -1,4 +1,4 @@
-"""What goes on while a night is repaired: workers work, and services write further events."""
+"""Concurrent business during a repair: workers run, and services write further events."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tests.verification.oracle.services import Services
 
 _MOST: Final = 3
 _SHARE: Final = 0.6
-"""Of the keys: in how many a later event is written each time."""
+"""The share of keys that get a later event each time."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Business:
-    """Goes on some times between the steps of a repair."""
+    """Business that continues a few times between the steps of a repair."""
 
     r: Random
     running: Services
     plan: RepairPlan
     rows: Rows
-    """As the repair begins with them."""
+    """The rows at the start of the repair."""
     _left: int = field(default=_MOST, init=False)
     _later: list[Row] = field(default_factory=list, init=False)
-    """Events of whose keys later ones may be written."""
+    """Events whose keys may get later ones."""
 
     def __post_init__(self) -> None:
         """Choose the keys."""
@@ -43,10 +43,10 @@ class Business:
         ]
 
     def goes_on(self, step: int) -> None:
-        """Perhaps let services write events, and all workers work.
+        """Let services perhaps write events, and all workers run.
 
-        They write behind a transaction of the repair, so that its next one can know of it. What is
-        written between its look and its transaction, no repair can heed.
+        They write after a transaction of the repair, so that its next transaction can know the
+        events. No repair can know what is written between its read and its transaction.
         """
         if not self._left or self.r.random() >= self.plan.busy_share:
             return

@@ -1,4 +1,4 @@
-"""Many histories from seeds, by the rules in Python or on Spark, and what came of them."""
+"""Many histories from seeds, by the rules in Python or on Spark, and their outcomes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.verification.oracle.nights import PythonNights, Said, mismatches
 
 SEEDS_PER_RUN = 1_000_000
 MOST_HISTORIES = 300
-"""After so many, a defect counts as one that histories do not show."""
+"""After this many histories, a defect counts as not shown by histories."""
 
 Judge = Callable[[History], Sequence[Said]]
 """Runs the nights of a history."""
@@ -22,14 +22,14 @@ Judge = Callable[[History], Sequence[Said]]
 
 @dataclass(kw_only=True, slots=True)
 class Tally(Accuracy):
-    """What the nights of histories have said, in numbers."""
+    """The results of the nights of histories, in numbers."""
 
     histories: int = 0
     nights: int = 0
     further: int = 0
-    """Nights of which the run read what had moved, alone."""
+    """Nights whose run read only what had moved."""
     wrong: dict[int, list[str]] = field(default_factory=dict)
-    """By seed: what was missed, falsely reported, or wrong besides."""
+    """By seed: what was missed, falsely reported, or otherwise wrong."""
 
     def note(self, seed: int, said: Iterable[Said]) -> None:
         """Count a history."""
@@ -46,7 +46,7 @@ class Tally(Accuracy):
 
     @property
     def is_right(self) -> bool:
-        """Whether every night has said what it had to, and nothing else."""
+        """Return whether every night has reported exactly what it had to."""
         return not self.wrong
 
     def as_json(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Tally(Accuracy):
 
 
 def seeds(seed: int, number: int) -> range:
-    """Return the seeds of so many histories of a run that has a seed of its own."""
+    """Return the seeds of `number` histories of a run that has a seed of its own."""
     first = seed * SEEDS_PER_RUN
     return range(first, first + number)
 
@@ -90,7 +90,7 @@ def run(
 
 
 def search(judge: Judge, seeds: Iterable[int], *, stories: Sequence[Story] = ()) -> int | None:
-    """Return after how many histories something is wrong; None: with none of them."""
+    """Return after how many histories something is wrong; None: nothing is."""
     for number, (_, said) in enumerate(_judged(judge, seeds, stories), start=1):
         if any(night.wrong for night in said):
             return number

@@ -1,7 +1,7 @@
-"""Stories that a hand, a defect or a restored backup has altered, within minutes of their end.
+"""Stories that SQL, a defect or a restored backup has altered, within minutes of their end.
 
-A further run reads what has moved since a good run, and what is altered long afterwards does not
-move: that takes a full run, or a database that is seen to have another past.
+A further run reads what has moved since a good run, and a later alteration does not move a row.
+Finding it takes a full run, or a database that is known to have another past.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Applied:
     group: Group
     others: tuple[tuple[Group, Life], ...]
     trace: float
-    """Since when groups can have had it, as far as a run knows."""
+    """Since when groups can have received it, as far as a run knows."""
 
 
 def _applied_by_others(h: History, *, again: bool = False) -> Applied:
-    """Let an event be applied, which may have been delayed; with `again`, be sent twice perhaps."""
+    """Let an event be applied, which may be delayed; with `again`, perhaps sent twice."""
     event_type, groups = some_type(h)
     at = some_time(h)
     delay = h.random.choice((0, 0, DAY, 4 * DAY, 8 * DAY))
@@ -97,7 +97,7 @@ def outbox_row_is_lost(h: History) -> None:
 
 
 def outbox_denies(h: History) -> None:
-    """The upstream's row says that the event was never sent."""
+    """The upstream's row states that the event was never sent."""
     a = _applied_by_others(h)
     arrival = h.received(a.event, a.group, a.at)
     h.applied(arrival, a.at)
@@ -110,7 +110,7 @@ def outbox_denies(h: History) -> None:
 
 
 def content_differs(h: History) -> None:
-    """What a group has received is not what was sent: the payload, or something around it."""
+    """A group has not received what was sent: the payload differs, or part of the envelope."""
     a = _applied_by_others(h)
     _others_match(h, a)
     arrival = h.received(a.event, a.group, a.at)
@@ -134,7 +134,7 @@ def _given_up(h: History) -> tuple[Applied, Life, Life]:
 
 
 def _others_are_entitled(h: History, a: Applied, ground: Life) -> None:
-    """Say that the groups beside the one that gave an event up are in order."""
+    """Note that the groups other than the one that gave an event up are in order."""
     for group, arrival in a.others:
         grounds = (ground,) if group.service == a.group.service else ()
         rows = a.event, arrival, *grounds
@@ -142,7 +142,7 @@ def _others_are_entitled(h: History, a: Applied, ground: Life) -> None:
 
 
 def rollback_row_is_lost(h: History) -> None:
-    """A group gave the event up, perhaps after days, and the rollback that it owes is not there."""
+    """A group gave the event up, perhaps after days, and its rollback is missing."""
     a = _applied_by_others(h, again=True)
     _others_match(h, a)
     arrival = h.received(a.event, a.group, a.at)
@@ -164,7 +164,7 @@ def rollback_row_is_lost(h: History) -> None:
 
 
 def was_tried_too_often(h: History) -> None:
-    """A handler was called more often than it may be."""
+    """A handler was called more often than allowed."""
     a, arrival, rollback = _given_up(h)
     _others_are_entitled(h, a, arrival)
     arrival.changes_by_hand(a.at, attempts=LIMIT + 1)
@@ -184,7 +184,7 @@ def compensation_is_not_there(h: History) -> None:
 
 
 def rollback_is_settled_late(h: History) -> None:
-    """The same of a rollback that was FAILED or DEAD for hours or days, and was then replayed."""
+    """The same for a rollback that was FAILED or DEAD for hours or days, and was then replayed."""
     a, rollback = _given_up_and_refused(h)
     again_at = a.at + h.random.choice((30, DAY, 4 * DAY, 8 * DAY))
     if h.random.random() < 0.5:
@@ -219,9 +219,9 @@ def _given_up_and_refused(h: History) -> tuple[Applied, Life]:
 def _is_not_compensated(
     h: History, rollback: Life, group: Group | str, settled: Life, *grounds: Life, since: float = 0
 ) -> None:
-    """Say that a rollback was settled without a compensation.
+    """Note that a rollback was settled without a compensation.
 
-    If that was too late to know of all that may have compensated its event, it is ambiguous.
+    If that was too late to know all possible compensations of its event, the case is ambiguous.
     """
     at, written = settled.settled_at, rollback.born_at
     known = {"since": since or at, "moved": at, "arrival": settled}
@@ -234,7 +234,8 @@ def _is_not_compensated(
 def effect_is_not_taken_back(h: History) -> None:
     """A group settled a rollback and compensated nothing; it had applied the event or does so late.
 
-    Late, it has a tombstone until then, and nothing of the rollback moves when it is lost.
+    If late, it has a tombstone until then, and no row of the rollback moves when the tombstone is
+    lost.
     """
     choices = [
         (group, refusing, event_type)
@@ -293,7 +294,7 @@ def _given_up_by(
 
 
 def effect_was_kept(h: History) -> None:
-    """A group that gave the event up is said to have applied it; its rollback was compensated."""
+    """The row of a group that gave the event up states an effect; its rollback was compensated."""
     a, arrival, rollback = _given_up(h)
     arrival.is_said_to_be(I.PROCESSED, a.at)
     returned(h, rollback, a.at + 1)
@@ -314,7 +315,7 @@ def effect_was_kept(h: History) -> None:
 def _is_not_called_for(
     h: History, a: Applied, group: Group, *, back_at: float, **wrong: Any
 ) -> None:
-    """Say that an effect was taken back without a reason; if too late to know, that it may be."""
+    """Note that an effect was taken back without a reason; if too late to know, that it may be."""
     known = {"since": back_at, "moved": back_at, **wrong}
     h.say(V.EFFECT_DESPITE_ROLLBACK, a.event, group, trace=a.trace, **known)
     known |= {"trace": back_at, "came_at": back_at, "ambiguous_since": a.trace}
@@ -322,7 +323,7 @@ def _is_not_called_for(
 
 
 def is_taken_back_days_later(h: History) -> None:
-    """A service takes back what its groups have long applied, and nothing called for it."""
+    """A service takes back an event that its groups applied long ago, without a reason."""
     a = _applied_by_others(h, again=True)
     arrival = h.received(a.event, a.group, a.at)
     h.applied(arrival, a.at)
@@ -345,7 +346,7 @@ def is_taken_back_days_later(h: History) -> None:
 
 
 def is_parked_without_a_reason(h: History) -> None:
-    """A row is FAILED by hand, and has no error: only its movement shows it to a further run."""
+    """A row was set to FAILED with SQL, without an error: a further run finds its movement."""
     event_type, groups = some_type(h)
     at = some_time(h)
     event = h.written(event_type, at)
@@ -355,7 +356,7 @@ def is_parked_without_a_reason(h: History) -> None:
 
 
 def is_fenced_without_a_rollback(h: History) -> None:
-    """A tombstone stands in the place of an event that nothing has taken back."""
+    """A tombstone replaces an event that no rollback has taken back."""
     a = _applied_by_others(h)
     _others_match(h, a)
     arrival = h.received(a.event, a.group, a.at)
@@ -365,7 +366,7 @@ def is_fenced_without_a_rollback(h: History) -> None:
 
 
 def is_left_under_a_former_name(h: History) -> None:
-    """An outbox holds an event of a name that no service has: nobody can say who should have it."""
+    """An outbox has an event under a name that no service has: its receivers are unknown."""
     event_type, _ = some_type(h)
     event = h.written(event_type, some_time(h))
     event.source = "shop"
@@ -374,7 +375,7 @@ def is_left_under_a_former_name(h: History) -> None:
 
 
 def copy_lacks_the_newest(h: History) -> None:
-    """A database is restored from a copy that was made before the newest of its events came in."""
+    """A database is restored from a copy that was made before the newest of its events arrived."""
     *nights, _ = h.setting.nights
     event_type, groups = some_type(h)
     restored = h.random.choice(groups).service

@@ -1,4 +1,4 @@
-"""What is to be known of a pair to judge it: the facts of the rules, in plain Python."""
+"""The facts about a pair that the rules need, in plain Python."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What is to be known of other rows to judge a pair."""
+    """The facts about other rows that a pair's verdict needs."""
 
     rollbacks: Mapping[tuple[str, str, Any], float]
-    """By the service that wrote it, and the event that it takes back: when it was written."""
+    """By writing service and event taken back: the time of writing."""
     entitled: frozenset[tuple[str, str, Any]]
     compensations: Mapping[tuple[str, str, Any], float]
-    """By service, group and event: when it was compensated."""
+    """By service, group and event: the time of the compensation."""
     received_rollbacks: frozenset[tuple[str, str, Any]]
     applied: frozenset[tuple[str, str, str, Any]]
-    """By service, group and source: the events of which the group has an effect."""
+    """By service, group and source: the events whose effect the group has."""
     arrived: frozenset[tuple[str, str, str, Any]]
     """Likewise: the events of which the group has a row."""
     holders: Mapping[tuple[str, int, Any], float]
-    """By service and row: until when an open row of its key holds it back."""
+    """By service and row: until when an open row of its key blocks it."""
     settled: Mapping[tuple[Any, ...], Sequence[tuple[int, float]]]
-    """By service and line: which rows are settled, by their numbers, and since when."""
+    """By service and order: the numbers of settled rows, and their times."""
 
     @classmethod
     def of(cls, rows: Rows) -> Facts:
-        """Look them up."""
+        """Compute the facts from all rows."""
         rollbacks: dict[tuple[str, str, Any], float] = {}
         for row in rows.outbox:
             if row["kind"] is TxKind.ROLLBACK:
@@ -136,7 +136,7 @@ class Facts:
         }
 
     def _owes(self, effect: tuple[str, str, str, Any], kept_since: float) -> bool | None:
-        # The ids of histories are of a time that is older than all that is kept.
+        # The ids of histories have a time that is older than all retentions.
         may_be_purged = effect not in self.arrived and kept_since > -math.inf
         return None if may_be_purged else effect in self.applied
 
@@ -146,7 +146,7 @@ class Facts:
         if row["settled_at"] is not None:
             return float(max(born, row["settled_at"]))
         holder = self.holders.get((row["service"], row["seq"], row["group"]), 0)
-        # Until a moment ago, what was settled lately may have held back what waits.
+        # Until a moment ago, a recently settled row may have blocked this waiting one.
         is_next = row["status"] in _WAITING and not row["waiting"]
         settled = self.settled.get(_line(row), ()) if is_next else ()
         if any(seq < row["seq"] and at >= night.watermark for seq, at in settled):
@@ -161,7 +161,7 @@ def _is_same(sent: Row | None, received: Row | None, *columns: str) -> bool:
 
 
 def first_trace(sent: Row | None, received: Row | None) -> float:
-    """Return since when what is missing of a pair can have been settled."""
+    """Return since when the missing row of a pair can have been settled."""
     if (
         sent
         and received
@@ -169,18 +169,18 @@ def first_trace(sent: Row | None, received: Row | None) -> float:
         and sent["status"] is OutboxStatus.PROCESSED
         and not sent["unconfirmed"]
     ):
-        # No group can have had it earlier.
+        # No group can have received it earlier.
         return float(min(sent["settled_at"], received["received_at"]))
     if received is not None:
         return float(min(received["event_time"], received["received_at"]))
     assert sent is not None
-    # The first record of what was sent more than once may have arrived long before that.
+    # If the event was sent several times, its first record may have arrived long before.
     is_by_settlement = sent["settled_at"] is not None and not sent["unconfirmed"]
     return float(sent["settled_at"] if is_by_settlement else sent["created_at"])
 
 
 def came_again(sent: Row | None, received: Row | None, night: Judged, *, answered: bool) -> bool:
-    """Whether a group may have had an event before, and have purged the row by which it knew it."""
+    """Return whether a group may have had an event before, and have purged its row."""
     if sent is None or received is None or received["status"] not in _ACTED:
         return False
     if received["kind"] is TxKind.ROLLBACK and not answered:
@@ -196,7 +196,7 @@ _ACTED = {InboxStatus.PROCESSED, InboxStatus.MAX_RECONSUMED}
 
 
 def owes_rollback(received: Row | None, kept_since: float) -> bool | None:
-    """Whether a group gave an event up, with which the rollback is written, lately enough."""
+    """Return whether a group gave an event up, and wrote its rollback, recently enough."""
     if received is None or received["status"] is not InboxStatus.MAX_RECONSUMED:
         return None
     return True if received["settled_at"] >= kept_since else None
@@ -206,7 +206,7 @@ _WAITING = {OutboxStatus.INIT, InboxStatus.INIT}
 
 
 def _line(row: Row) -> tuple[Any, ...]:
-    """Return what keeps the order of the rows of a key; without a key, nothing but the row."""
+    """Return the value that orders the rows of a key; without a key, the row itself."""
     alone = row["seq"] if row["key"] is None else None
     topic = None if row["group"] is None else row["topic"]
     return row["service"], row["group"], topic, row["key"], alone
@@ -221,7 +221,7 @@ def _settled(rows: Rows) -> dict[tuple[Any, ...], list[tuple[int, float]]]:
 
 
 def _holders(rows: Rows) -> dict[tuple[str, int, Any], float]:
-    """Say of each open row that is behind another one of its key until when that one is due."""
+    """Return for each open row queued after another of its key when that other row is due."""
     found: dict[tuple[str, int, Any], float] = {}
     lines: dict[tuple[Any, ...], Row] = {}
     for row in (*rows.outbox, *rows.inbox):

@@ -1,6 +1,6 @@
-"""Groups that are former ones in the last night: what they lack is not missed.
+"""Groups that are former ones in the last night: their missing rows are not reported.
 
-But for the rollbacks of what they have applied, and have not compensated.
+The exception is the rollbacks of events that they have applied, and have not compensated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WITHOUT_EFFECT = {InboxStatus.MAX_RECONSUMED, InboxStatus.FENCED, InboxStatus.D
 
 
 def to_be_compensated(rows: Rows) -> set[tuple[Any, ...]]:
-    """Return by service, group and source the events whose effect is there, or may yet be."""
+    """Return by service, group and source the events with an effect, or perhaps a later one."""
     compensated = {(r["service"], r["group"], r["compensated_id"]) for r in rows.inbox}
     return {
         (row["service"], row["group"], row["source"], row["event_id"])
@@ -30,9 +30,9 @@ def to_be_compensated(rows: Rows) -> set[tuple[Any, ...]]:
 
 
 def are_there(h: History, night: Judged) -> bool:
-    """Whether a night's configuration calls groups former ones.
+    """Return whether a night's configuration declares former groups.
 
-    No other group may have received a type, and former ones may receive events all the same.
+    No other group may have received a type, and former groups may receive events anyway.
     """
     return any(h.setting.former_groups(service, night) for service in h.setting.services)
 
@@ -40,7 +40,7 @@ def are_there(h: History, night: Judged) -> bool:
 def without_what_they_lack(
     h: History, night: Judged, verdicts: Mapping[Pair, Verdict], rows: Rows
 ) -> dict[Pair, Verdict]:
-    """Leave out what has to be said of events of which a former group has no row."""
+    """Leave out the verdicts on events of which a former group has no row."""
     former = {
         (service, each.name)
         for service in h.setting.services

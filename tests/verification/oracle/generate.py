@@ -34,11 +34,11 @@ STORIES: Final[Sequence[Story]] = (
     *(*DAMAGED, *OWN_DAMAGED, *DAMAGED_ON_TOPICS, database_is_restored),
 )
 PART_SEEN_ONCE: Final = 0.7
-"""Of the histories in which the past says what groups should receive."""
+"""Share of the histories in which past receipts define the expectations."""
 PART_PURGED: Final = 0.5
-"""Of those in which only the first run sees what says that."""
+"""Share of those in which only the first run sees these receipts."""
 PART_WITH_TOPICS: Final = 0.25
-"""Of the histories that tell nothing of topics."""
+"""Share of the histories without stories about topics."""
 
 
 def a_history(
@@ -48,13 +48,13 @@ def a_history(
     most_stories: int = 8,
     most_services: int = 4,
 ) -> History:
-    """Choose a setting and what happens in it; without `stories`, a third is of healthy ones."""
+    """Choose a setting and its stories; without `stories`, a third of them are healthy ones."""
     history = History(setting=a_setting(r, most_services=most_services), random=r)
     seen_once = _keep_routes_alive(history)
     stories = stories or r.choice((IN_ORDER, STORIES, STORIES))
     told = [r.choice(stories) for _ in range(r.randint(1, most_stories))]
     if database_is_restored in told:
-        # A backup that has the half of a story is another story.
+        # A backup with half of a story would make another story.
         told = [database_is_restored, *(story for story in told if story in QUICK)]
     reads_topics = any(story in ON_TOPICS for story in told) or r.random() < PART_WITH_TOPICS
     for story in (*told, *[keys_are_used_for_days] * (2 * reads_topics)):
@@ -62,7 +62,7 @@ def a_history(
     carry_out(history)
     history.purge()
     if not reads_topics and r.random() < PART_PURGED:
-        # A topic would show that they were there.
+        # A topic would show that the rows were there.
         for life in seen_once:
             life.gone_at = history.setting.nights[0].at + 1
     if reads_topics:
@@ -71,12 +71,12 @@ def a_history(
 
 
 def _keep_routes_alive(h: History) -> list[Life]:
-    """Before each night, let each type be sent to each group, and be given up by each service.
+    """Before each night, send each type to each group, and let each service give it up.
 
     Return the rows that only the first run needs to see.
 
-    A configuration that names what was never sent is one with a mistyped name, and without one a
-    group is expected to have what it has had before, whether or not it has any of that left.
+    A configuration that names a type without any event is mistyped. Without a configuration, a
+    group is expected to have what it has had before, even if it has purged all of it.
     """
     setting = h.setting
     seen_once: list[Life] = []

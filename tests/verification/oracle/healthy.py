@@ -1,4 +1,4 @@
-"""Stories that end well: whatever a run sees of them, it must not call it wrong."""
+"""Stories without a mismatch: whatever a run sees of them, it must not report one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  short, for what happ
 
 
 def some_type(h: History) -> tuple[str, list[Group]]:
-    """Choose an event type that somebody handles, and who does."""
+    """Choose an event type that has handlers, and its groups."""
     types = sorted({each for group in h.setting.groups for each in group.types})
     chosen = h.random.choice(types)
     return chosen, h.setting.receivers(chosen)
@@ -29,7 +29,7 @@ def some_time(h: History) -> int:
 
 
 def some_while(h: History) -> int:
-    """Choose how long a step takes: mostly minutes, now and then hours or days."""
+    """Choose how long a step takes: mostly minutes, sometimes hours or days."""
     return h.random.choice((0, 1, 1, 2, 3, 3, 60, 700, DAY, 2 * DAY))
 
 
@@ -45,7 +45,7 @@ def applied_at_once(
 ) -> None:
     """Let groups receive an event and apply it at their first attempt.
 
-    `first_at`: since when they may have received an earlier record of it, for all that is known.
+    `first_at`: since when they may have received an earlier record of it, as far as is known.
     """
     for group in groups:
         arrival = h.received(event, group, at)
@@ -85,20 +85,20 @@ def applied(h: History, event: Life, group: Group, sent_at: int) -> Life:
 
 
 def is_applied(h: History) -> None:
-    """All groups apply it."""
+    """All groups apply the event."""
     event_type, groups = some_type(h)
     happens(h, some_time(h), event_type, groups)
 
 
 def is_given_up(h: History) -> None:
-    """Some groups give it up, and its service compensates it, once."""
+    """Some groups give the event up, and its service compensates it, once."""
     event_type, groups = some_type(h)
     refusing = h.random.sample(groups, h.random.randint(1, len(groups)))
     refused(h, some_time(h), event_type, refusing)
 
 
 def refused(h: History, at: int, event_type: str, refusing: Sequence[Group]) -> None:
-    """Let an event be given up by these groups; the others apply it."""
+    """Let these groups give an event up; the others apply it."""
     event = h.written(event_type, at)
     sent_at = at + h.random.randint(0, 3)
     h.sent(event, sent_at)
@@ -108,7 +108,7 @@ def refused(h: History, at: int, event_type: str, refusing: Sequence[Group]) -> 
     for group, arrival in arrivals.items():
         gave_up_at += h.random.randint(0, 2)
         if group.service in rollbacks:
-            # The one that is there speaks for all groups of a service.
+            # The compensating group counts for all groups of a service.
             arrival.becomes(I.MAX_RECONSUMED, gave_up_at, last_error="Refused: no stock")
         else:
             rollbacks[group.service] = h.gave_up(arrival, gave_up_at)
@@ -132,7 +132,7 @@ def refused(h: History, at: int, event_type: str, refusing: Sequence[Group]) -> 
 def returned(
     h: History, rollback: Life, at: int, *, after: Life | None = None, but: Group | None = None
 ) -> Life:
-    """Let a rollback be sent, and compensated unless another one was before."""
+    """Let a rollback be sent, and compensated unless an earlier one was."""
     sent_at = at + h.random.randint(0, 3)
     h.sent(rollback, sent_at)
     arrival = h.compensated(rollback, sent_at + 2, first=after is None)
@@ -157,7 +157,7 @@ def returned_to(h: History, rollback: Life, group: Group, sent_at: float) -> Non
     undone = event and h.undone_by(event)
     is_first = undone is None and event is not None and event.status is I.PROCESSED
     arrival = h.compensated(rollback, sent_at + 2, group=group, first=is_first)
-    # Without a compensation, the group's row of the event shows that there is no effect.
+    # Without a compensation, the group's row of the event proves that there is no effect.
     grounds = arrival if is_first else undone or event
     if grounds is not None:
         rows = rollback, arrival, grounds
@@ -165,7 +165,7 @@ def returned_to(h: History, rollback: Life, group: Group, sent_at: float) -> Non
 
 
 def comes_before_its_event(h: History, event: Life, rollback: Life, group: Group) -> Life:
-    """Let a group receive a rollback and have a tombstone in the place of its event."""
+    """Let a group receive a rollback first and write a tombstone for its event."""
     arrival = h.arrival_of(rollback.event_id, group)
     assert arrival is not None
     tombstone = h.received(event, group, arrival.born_at, status=I.FENCED)
@@ -177,7 +177,7 @@ def comes_before_its_event(h: History, event: Life, rollback: Life, group: Group
 
 
 def is_delayed(h: History) -> None:
-    """It is sent days later, as it was asked for, or cancelled before."""
+    """The event is sent days later, as requested, or cancelled before."""
     event_type, groups = some_type(h)
     at = some_time(h)
     due = at + h.random.choice((90, DAY, 3 * DAY))
@@ -194,7 +194,7 @@ def is_delayed(h: History) -> None:
 
 
 def is_prepared(h: History) -> None:
-    """It is a half message, whose end is told late, or never was one to be sent."""
+    """The event is a half message whose outcome is reported late, or is a rollback."""
     event_type, groups = some_type(h)
     at = some_time(h)
     latest = at + h.random.choice((60, DAY))
@@ -212,7 +212,7 @@ def is_prepared(h: History) -> None:
 
 
 def is_parked_and_replayed(h: History) -> None:
-    """The broker refuses it; an operator sends it again, or discards it."""
+    """The broker refuses the event; an operator replays or discards it."""
     event_type, groups = some_type(h)
     at = some_time(h)
     event = h.written(event_type, at)
@@ -234,7 +234,7 @@ def is_parked_and_replayed(h: History) -> None:
 
 
 def is_retried_before_others(h: History) -> None:
-    """The broker is away for hours: the event is tried again, and a later one of its key waits."""
+    """The broker is unreachable for hours: an event is retried, a later one of its key waits."""
     event_type, groups = some_type(h)
     at = some_time(h)
     key = h.new_key()
@@ -249,7 +249,7 @@ def is_retried_before_others(h: History) -> None:
 
 
 def is_waited_for_downstream(h: History) -> None:
-    """A group tries an event for hours, and the next one of its key waits behind it."""
+    """A group retries an event for hours, and the next one of its key waits."""
     event_type, groups = some_type(h)
     at = some_time(h)
     key = h.new_key()
@@ -270,7 +270,7 @@ def is_waited_for_downstream(h: History) -> None:
 
 
 def is_taken_back_in_a_chain(h: History) -> None:
-    """What a handler wrote is given up, and so the event that it handled is taken back as well."""
+    """An event that a handler wrote is given up, so the handled event is taken back as well."""
     chains = [
         (event_type, group, next_type, last)
         for event_type in sorted({t for g in h.setting.groups for t in g.types})
@@ -305,7 +305,7 @@ def is_taken_back_in_a_chain(h: History) -> None:
     known = {"rows": (caused, given_up, rollback), "arrival": given_up}
     h.say(V.REFUSED, caused, last, since=late + 1, **known)
     returned_caused = returned(h, rollback, late + 1)
-    # With its compensation, the middle service takes back what it had handled.
+    # With its compensation, the middle service takes back the event that it had handled.
     passed_on = h.rollback(arrivals[group], late + 8)
     returned(h, passed_on, late + 8)
     for each, arrival in arrivals.items():

@@ -1,4 +1,4 @@
-"""A history: rows through time, and what each night has to say about them."""
+"""A history: rows through time, and what each night has to report about them."""
 
 from __future__ import annotations
 
@@ -29,40 +29,49 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """What is true of a pair from one time to another, and so has to be said about it."""
+    """A verdict that is true of a pair for some time, and so has to be reported."""
 
     pair: Pair
     verdict: Verdict
     since: float
     moved: float | None = None
-    """When something moved last that belongs to it: a run must not say it until that lies before
-    its watermark. None: it can be said at once."""
+    """When a row that belongs to it moved last; None: a run can report it at once.
+
+    A run must not report the verdict until that time lies before its watermark.
+    """
     by_limit: bool = False
-    """Only a run that knows the limit of the group's attempts can say it."""
+    """Only a run that knows the group's attempt limit can report it."""
     trace: float | None = None
-    """How old a run takes it to be: what is older than the horizon may be purged, and nobody can
-    say it. None: it can be said however old it is."""
+    """The age of the pair for a run; None: a run can report it at any age.
+
+    Rows older than the horizon may be purged, and no run can report them.
+    """
     until: float = NEVER
     rows: tuple[Life, ...] = ()
-    """What has to be there still."""
+    """Rows that must still exist."""
     unlisted: bool = False
-    """A further run would not know the row, so that a run has to say so."""
+    """A further run would not know the row, so a run has to report this."""
     purged: tuple[Life, ...] = ()
-    """It is so once these rows have been purged."""
+    """The verdict is true only after these rows have been purged."""
     ambiguous_since: float | None = None
-    """When an event was written that was sent more than once. It is so once that lies before the
-    horizon, and a run has to say that it cannot know."""
+    """When an event was written that was sent more than once.
+
+    As soon as that time lies before the horizon, a run has to report that it cannot know the
+    verdict.
+    """
     came_at: float | None = None
-    """When an ambiguous event came that need not have been sent more than once. A run says that it
-    cannot know only of one that was older than all that is kept by then: others were judged in time
-    by earlier runs."""
+    """When an ambiguous event arrived that may have been sent once.
+
+    A run reports it as ambiguous only if the event was older than all retentions by then. Earlier
+    runs judged the others in time.
+    """
     first_at: float | None = None
-    """Since when the group may have had an event that its row shows to have come later."""
+    """Since when the group may have had an event whose row shows a later arrival."""
     arrival: Life | None = None
-    """The group's own row: a group that is not known is judged by what it has alone."""
+    """The group's own row: an unknown group is judged by its own rows alone."""
 
     def is_said_by(self, night: Judged, setting: Setting) -> bool:
-        """Whether this night's run has to say it."""
+        """Return whether this night's run has to report it."""
         group = self.pair.downstream, self.pair.group
         is_left_out = setting.declared and group in night.unknown | night.mistyped | night.renamed
         is_known = setting.declared and not is_left_out
@@ -74,7 +83,7 @@ class Claim:
         )
 
     def may_be_done_twice(self, night: Judged) -> bool:
-        """Whether the group may have purged the row by which it knew that it had the event."""
+        """Return whether the group may have purged the row that proves the event's arrival."""
         if self.first_at is None or self.arrival is None:
             return False
         downstream = self.pair.downstream
@@ -82,7 +91,7 @@ class Claim:
         return is_lately and self.arrival.born_at - self.first_at >= night.memory(downstream)
 
     def is_true_at(self, night: Judged) -> bool:
-        """Whether it is so in this night, and can be known."""
+        """Return whether it is true in this night, and can be known."""
         until = min(self.until, *(row.gone_at for row in self.rows), NEVER)
         is_kept = self.trace is None or self.trace >= night.horizon(*self.pair[1:3])
         is_quiet = self.moved is None or self.moved < night.watermark
@@ -102,7 +111,7 @@ class Claim:
 
 @dataclass(kw_only=True, slots=True)
 class History:
-    """What happened, to which rows, and what is true of them."""
+    """The events of a history, their rows, and the truth about them."""
 
     setting: Setting
     random: Random
@@ -111,13 +120,13 @@ class History:
     restores: list[Restore] = field(default_factory=list)
     marks: Marks = field(default_factory=Marks)
     topics: Topics | None = None
-    """None: no run reads them."""
+    """The topics; None if no run reads them."""
     _ids: int = 0
 
-    # --- what runs have to say -------------------------------------------------------------------
+    # --- what runs have to report ----------------------------------------------------------------
 
     def expected(self, night: Judged) -> dict[Pair, Verdict]:
-        """Return what a run of this night has to say for certain."""
+        """Return what a run of this night certainly has to report."""
         found: dict[Pair, Verdict] = {}
         for claim in self.claims:
             if claim.is_said_by(night, self.setting):
@@ -126,7 +135,7 @@ class History:
         return found
 
     def must_tell(self, night: Judged) -> bool:
-        """Whether a run of this night has to say that there is something it cannot judge."""
+        """Return whether a run of this night has to report that it cannot judge something."""
         is_known = all(life.source == life.service for life in self.outboxes(night))
         is_told = any(
             (claim.unlisted or claim.ambiguous_since is not None or claim.may_be_done_twice(night))
@@ -137,10 +146,10 @@ class History:
         return bool(named) or is_told or not is_known
 
     def may_tell(self, night: Judged) -> bool:
-        """Whether a run may say that it does not know which group has had an event.
+        """Return whether a run may report that it does not know which group has had an event.
 
-        A group that has purged its row of the first record looks like one that has received none.
-        Whether a further run reads the event depends on what earlier ones have said.
+        A group that has purged its row of the first record looks like a group that received none.
+        Whether a further run reads the event depends on the reports of earlier runs.
         """
         return self._may_be_sent_again(night) or any(
             self._came_late(night, life) or self._was_settled_late(night, life)
@@ -159,7 +168,7 @@ class History:
         )
 
     def _came_late(self, night: Judged, arrival: Life) -> bool:
-        """Whether an event, or its rollback, came to a group when its rows may have been purged."""
+        """Return whether an event or its rollback arrived after its group may have purged."""
         row = arrival.at(night.at)
         if row is None:
             return False
@@ -178,7 +187,7 @@ class History:
         return any(at >= horizon and at - row["event_time"] >= kept for at in came)
 
     def _was_settled_late(self, night: Judged, arrival: Life) -> bool:
-        """Whether a rollback was settled when what had compensated its event may be purged."""
+        """Return whether a rollback was settled when the compensating row may be purged."""
         row = arrival.at(night.at)
         if row is None or arrival.kind is TxKind.COMMIT or row["status"] is not I.PROCESSED:
             return False
@@ -186,20 +195,20 @@ class History:
         return bool(row["event_time"] < horizon <= row["settled_at"])
 
     def outboxes(self, night: Judged) -> list[Life]:
-        """Return the rows of all outboxes that are there."""
+        """Return the existing rows of all outboxes."""
         there = (life for life in self.lives if life.group is None)
         return [life for life in there if life.at(night.at) is not None]
 
     def rows(self, night: Judged, service: str) -> list[tuple[int, Life]]:
-        """Return the rows of a service that are there, in the order in which they were written.
+        """Return the existing rows of a service, in the order in which they were written.
 
-        Each comes with its number, which it has in every night.
+        Each row has a number, which is the same in every night.
         """
         of_service = [life for life in self.lives if life.service == service]
         in_order = enumerate(sorted(of_service, key=lambda life: life.born_at), start=1)
         return [(seq, life) for seq, life in in_order if life.at(night.at) is not None]
 
-    # --- what stories are made of ----------------------------------------------------------------
+    # --- the parts of stories --------------------------------------------------------------------
 
     def written(
         self,
@@ -249,9 +258,9 @@ class History:
         return life
 
     def sent(self, event: Life, at: float) -> None:
-        """Let a relay publish it."""
+        """Let a relay publish the event."""
         if event.status is not O.PROCESSING:
-            # One whose delay was chosen keeps the mark of it.
+            # An event with a chosen delay keeps its mark.
             is_delayed = self._is_delayed(event, at)
             in_line = {} if is_delayed else {"waiting": False, "holds_key": False}
             event.becomes(O.PROCESSING, at, attempts=1, lease_until=at + 1, **in_line)
@@ -264,9 +273,9 @@ class History:
     def received(
         self, event: Life, group: Group | str, at: float, *, status: InboxStatus = I.PROCESSING
     ) -> Life:
-        """Let a group receive an event; of a rollback, that of the service which wrote the event.
+        """Let a group receive an event; for a rollback, a group of the event's writer.
 
-        A group is given by its name where it is of the service that compensates.
+        The compensating group of a service is given by its name.
         """
         service, name = (
             (source := event.columns["causation_source"], undo_of(source))
@@ -295,7 +304,7 @@ class History:
         arrival.becomes(I.PROCESSED, at, **changes)
 
     def gave_up(self, arrival: Life, at: float) -> Life:
-        """Let the handler of a group fail for good; return the rollback that it writes."""
+        """Let the handler of a group fail permanently; return the rollback that it writes."""
         attempts = self.random.randint(1, LIMIT)
         arrival.becomes(I.MAX_RECONSUMED, at, attempts=attempts, last_error="Refused: no stock")
         return self.rollback(arrival, at)
@@ -324,7 +333,7 @@ class History:
         return next(there, None)
 
     def undone_by(self, arrival: Life) -> Life | None:
-        """Return the rollback by which a group has compensated an event that it had received."""
+        """Return the rollback by which a group has compensated a received event."""
         of = arrival.service, arrival.group
         there = (each for each in self.lives if (each.service, each.group) == of)
         return next((e for e in there if e.compensates(arrival.event_id)), None)
@@ -336,7 +345,7 @@ class History:
         group: Group | str,
         **known: Any,
     ) -> None:
-        """Note what is true of an event and a group."""
+        """Note a verdict on an event and a group."""
         service, name = (
             (source := event.columns["causation_source"], undo_of(source))
             if isinstance(group, str)
@@ -346,7 +355,7 @@ class History:
         self.claims.append(Claim(pair=pair, verdict=verdict, **known))
 
     def waits(self, event: Life, groups: Iterable[Group | str], *, until: float = NEVER) -> None:
-        """Say of an event that nobody sends, though it is due."""
+        """Note that no relay sends an event, though it is due."""
         row = event.at(event.versions[-1].at) or {}
         moved = max(row["created_at"], row["due_at"], row.get("lease_until") or 0)
         for group in groups:
@@ -361,7 +370,7 @@ class History:
         until: float = NEVER,
         moved: float | None = None,
     ) -> None:
-        """Say of an event that was sent and is not received."""
+        """Note that an event was sent and is not received."""
         moved = since if moved is None else moved
         known = {"moved": moved, "trace": since, "rows": (event,)}
         self.say(V.MISSING_DOWNSTREAM, event, group, since=since, until=until, **known)
@@ -369,14 +378,14 @@ class History:
     def is_left(
         self, event: Life, arrival: Life, group: Group | str, *, since: float, until: float = NEVER
     ) -> None:
-        """Say of an event that nobody handles, though it was received and is due."""
+        """Note that no worker handles an event, though it was received and is due."""
         row = arrival.at(since) or {}
         moved = max(row["received_at"], row["due_at"], row.get("lease_until") or 0)
         known = {"since": since, "until": until, "moved": max(moved, event.settled_at)}
         self.say(V.STUCK, event, group, arrival=arrival, **known)
 
     def purge(self) -> None:
-        """Let each service purge what it has kept for long enough, sooner or later."""
+        """Let each service purge expired rows, sooner or later."""
         for life in self.lives:
             kept = self.setting.retention[life.service]
             if kept is not None and life.status in life.lifecycle.purgeable:
@@ -384,7 +393,7 @@ class History:
                 life.gone_at = min(life.gone_at, at)
 
     def forgotten(self, night: float) -> set[tuple[str, str, UUID]]:
-        """Return what groups had applied and have purged by then: service, group, event."""
+        """Return the applied events that groups have purged by then: service, group, event."""
         return {
             (life.service, life.group, life.event_id)
             for life in self.lives
@@ -399,7 +408,7 @@ class History:
         return f"key-{len(self.lives)}"
 
     def new_id(self, at: float) -> UUID:
-        """Make an id as services make them: it begins with the time."""
+        """Make an id like services do: it begins with the time."""
         self._ids += 1
         milliseconds = _BEGAN_MS + int(at * 60_000)
         noise = self.random.getrandbits(40) << 16 | self._ids
@@ -407,4 +416,4 @@ class History:
 
 
 _BEGAN_MS: Final = 1_750_000_000_000
-"""When histories begin, as far as ids are concerned; any time in the past will do."""
+"""When histories begin, as far as ids are concerned; any past time is valid."""

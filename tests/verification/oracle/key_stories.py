@@ -9,7 +9,7 @@ from tests.verification.oracle.history import History
 
 _SECONDS: Final = 1 / 60
 _STEPS: Final = (2 * _SECONDS, 6 * _SECONDS)
-"""Minutes by which a clock goes back: less than clocks may differ by."""
+"""Minutes by which a clock goes back: less than the permitted clock difference."""
 
 
 def record_is_lost_where_a_clock_went_back(h: History) -> None:
@@ -17,7 +17,7 @@ def record_is_lost_where_a_clock_went_back(h: History) -> None:
     event_type, groups = some_type(h)
     lacking = h.random.choice(groups)
     at, key = some_time(h), h.new_key()
-    # The first one has been overtaken by the second one, which has not been by the first one.
+    # The second event has overtaken the first, but not the other way round.
     lost = h.random.choice((0, 1))
     for number, written_at in enumerate((at + h.random.choice(_STEPS), at)):
         event = h.written(event_type, at, key=key, created_at=written_at)
@@ -43,7 +43,7 @@ def latest_record_of_a_key_is_lost(h: History) -> None:
 
 
 def records_of_a_key_are_lost_for_groups(h: History) -> None:
-    """Some groups lack the same two events of a key, and have none that is later."""
+    """Some groups lack the same two events of a key, and have no later one."""
     event_type, groups = some_type(h)
     lacking = h.random.sample(groups, h.random.randint(min(2, len(groups)), len(groups)))
     at, key = some_time(h), h.new_key()
@@ -58,7 +58,8 @@ def records_of_a_key_are_lost_for_groups(h: History) -> None:
 def record_is_lost_after_a_change_of_name(h: History) -> None:
     """The service wrote the first event of a key under another name; a group lacks the second.
 
-    It has received the first one or lacks it too: no run judges that, and no order binds the two.
+    The group received the first one or lacks it too: no run judges that, and no order binds the
+    two.
     """
     event_type, groups = some_type(h)
     lacking = h.random.choice(groups)

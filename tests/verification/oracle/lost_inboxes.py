@@ -1,4 +1,4 @@
-"""Inboxes that have lost rows of effects that are there, and what a repair knows of that."""
+"""Inboxes that have lost rows of existing effects, and a repair's knowledge about this."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ _LACKED: Final = (Verdict.MISSING_DOWNSTREAM, Verdict.STUCK)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LostInbox:
-    """What the groups of a service have applied, though no row is there any more."""
+    """Events that the groups of a service have applied, without any row left."""
 
     service: str
     until: float
-    """What had been sent by then is lost, in minutes of the history."""
+    """Everything sent by then is lost, in minutes of the history."""
     by_runs: frozenset[tuple[Inlet, Pair]]
-    """Empty: a comparison of the inbox with an earlier run tells. Else good runs had found all of
-    these in order."""
+    """The pairs that good runs had found in order.
+
+    Empty: a comparison of the inbox with an earlier run shows the loss.
+    """
     effects: frozenset[Effect]
 
     def known(self, began: datetime) -> dict[str, Any]:
-        """Return what a repair knows of it, as arguments of its policy."""
+        """Return a repair's knowledge of the loss, as arguments of its policy."""
         until = began + timedelta(minutes=self.until)
         if not self.by_runs:
             return {"lost_rows": LostRows(whole_since={self.service: until})}
@@ -42,14 +44,14 @@ class LostInbox:
 
 
 def a_lost_inbox(r: Random, rows: Rows, found: Verdicts) -> LostInbox | None:
-    """Choose a service and a time; None: no group lacks anything that it may have lost."""
+    """Choose a service and a time; None: no group lacks an event that it may have lost."""
     lacked = sorted(_lacked(rows, found), key=lambda each: each[0])
     if not lacked:
         return None
     of, _ = r.choice(lacked)
     lacked = [each for each in lacked if each[0].downstream == of.downstream]
     by_runs = r.random() < _BY_RUNS_SHARE
-    # Runs say what was acknowledged, and nothing of what may have been sent.
+    # Runs know what was acknowledged, but not what may have been sent.
     sent = {
         pair: at
         for pair, row in lacked
@@ -68,7 +70,7 @@ def a_lost_inbox(r: Random, rows: Rows, found: Verdicts) -> LostInbox | None:
 
 
 def _lacked(rows: Rows, found: Verdicts) -> Iterator[tuple[Pair, Row]]:
-    """Yield what groups lack of what may have been sent to them, and the rows of the outbox."""
+    """Yield what groups lack of the events that may have been sent, and their outbox rows."""
     sent = {(row["service"], row["event_id"]): row for row in rows.outbox}
     received = {(row["service"], row["group"], row["event_id"]) for row in rows.inbox}
     for pair, verdict in found.items():

@@ -1,4 +1,4 @@
-"""Defects that the reconciliation has had, put back: histories have to show each of them."""
+"""Former defects of the reconciliation, put back: histories have to show each of them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Rules = Callable[[Rule], Rule | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mutant:
-    """A defect, and the histories in which it is looked for."""
+    """A defect, and the histories in which it is searched."""
 
     name: str
     applied: Callable[[], AbstractContextManager[Any]]
-    """Puts the defect in for as long as it is open."""
+    """Puts the defect in while the context is open."""
     stories: Sequence[Story] = ()
-    """Where it shows in few histories, those that it shows in; empty: all."""
+    """The stories that show a rare defect; empty: all."""
 
 
 def rules_of(book: RuleSet, change: Rules) -> Callable[[], AbstractContextManager[Any]]:
-    """Return what judges by a changed book in the place of this one."""
+    """Return a context in which a changed book of rules replaces this one."""
     changed = tuple(rule for each in book.rules if (rule := change(each)) is not None)
     mutant = RuleSet(facts=book.facts, rules=changed)
 
@@ -52,7 +52,7 @@ _judge = RuleSet.judge
 
 
 def without(rule: Rule, *facts: Fact) -> Rule:
-    """Return a rule to which some facts are all the same."""
+    """Return a rule that ignores some facts."""
     kept = {fact: values for fact, values in rule.when.items() if fact not in facts}
     return replace(rule, when=kept)
 
@@ -93,7 +93,7 @@ def _tombstones_are_as_old_as_their_events(rule: Rule) -> Rule | None:
 
 
 def instead(of: Any, name: str, mutant: Any) -> Callable[[], AbstractContextManager[Any]]:
-    """Return what puts a mutant in the place of an attribute of a module or a class."""
+    """Return a context in which a mutant replaces an attribute of a module or a class."""
     return lambda: patch.object(of, name, mutant)
 
 
@@ -184,7 +184,7 @@ BY_RULES: Final = (
         applied=instead(mistyped_names, "mistyped_names", lambda *_: iter(())),
     ),
     Mutant(
-        name="a type that no group should receive goes unnoticed beside another of its topic",
+        name="a type that no group should receive goes unnoticed next to another of its topic",
         applied=instead(routes, "_unreceived", _a_received_topic_is_received_whole),
         stories=UNHANDLED,
     ),
@@ -226,12 +226,12 @@ BY_RULES: Final = (
         stories=(damaged.is_taken_back_days_later,),
     ),
     Mutant(
-        name="a rollback is owed as long as the upstream keeps its event",
+        name="a rollback is due as long as the upstream keeps its event",
         applied=rules_of(PAIRS, _owed_if_sent),
         stories=(damaged.rollback_row_is_lost,),
     ),
     Mutant(
-        name="a rollback is owed since its event came",
+        name="a rollback is due since its event came",
         applied=instead(facts, "owes_rollback", _owed_since_it_came),
         stories=(damaged.rollback_row_is_lost,),
     ),

@@ -1,4 +1,4 @@
-"""Nights in a row: each from the last good one of the same basis, and held against the truth."""
+"""Consecutive nights: each starts at the last good one of its basis, and is checked."""
 
 from __future__ import annotations
 
@@ -35,38 +35,37 @@ from tests.verification.oracle.topic_reading import PREFIX, TopicReading, name_o
 
 _NO_FOLDER: Final = Path("nowhere")
 _OF_AN_EARLIER_RELEASE: Final = 6
-"""The rules of the last release whose runs were stored with what inboxes held in their own night.
-"""
+"""The rules version of the last release whose runs stored the inbox contents of their own night."""
 
 Verdicts = Mapping[Pair, Verdict]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Said:
-    """What a run has said, and what it had to say."""
+    """What a run has reported, and what it had to report."""
 
     night: Judged
     found: Verdicts
-    """All that it says."""
+    """All that it reports."""
     truth: Verdicts
     is_full: bool
     tells: bool
-    """Whether it says that there is something it cannot judge."""
+    """Whether it reports that it cannot judge something."""
     must_tell: bool
     may_tell: bool = False
-    """Whether it may say so, though nothing is wrong."""
+    """Whether it may report this, though nothing is wrong."""
     is_whole: bool = True
-    """Whether what is only counted is among what was found."""
+    """Whether the findings include verdicts that are only counted."""
     because: tuple[str, ...] = ()
-    """Why it looks at everything, as it says itself; empty: it was to, or does not."""
+    """Its own reasons for a full run; empty: it was configured as one, or is not one."""
     problem: str = ""
     """Why it broke off; empty: it did not."""
     restored: str = ""
-    """The service whose database it must see to be another one."""
+    """The service whose database it must recognize as another one."""
 
     @property
     def wrong(self) -> list[str]:
-        """Return in sentences what it has missed, and what it accuses falsely."""
+        """Return sentences about what it has missed, and what it reports falsely."""
         return list(self._wrong())
 
     def _wrong(self) -> Iterator[str]:
@@ -75,7 +74,8 @@ class Said:
             yield f"{run} broke off: {self.problem}"
             return
         if self.must_tell > self.tells or self.tells > (self.must_tell or self.may_tell):
-            yield f"{run} {'says' if self.tells else 'does not say'} that it cannot judge something"
+            verb = "reports" if self.tells else "does not report"
+            yield f"{run} {verb} that it cannot judge something"
         if self.restored and not self._sees_the_restored():
             yield f"{run} does not see that the database of {self.restored} was put back"
         for pair in sorted(self.found.keys() | self.truth.keys()):
@@ -84,7 +84,7 @@ class Said:
                 yield f"{run}: {pair} is {found}, and should be {truth}"
 
     def _sees_the_restored(self) -> bool:
-        """Whether it looks at everything, and says why; after no good run it does so anyway."""
+        """Return whether it is a full run with a reason; without a good run before, always."""
         named = any(self.restored in why for why in self.because)
         return self.is_full and (named or not self.because)
 
@@ -98,7 +98,7 @@ class Said:
 
 
 def mismatches(verdicts: Verdicts) -> set[tuple[Pair, Verdict]]:
-    """Return those that say that something is wrong."""
+    """Return the mismatches among verdicts."""
     return {(pair, verdict) for pair, verdict in verdicts.items() if verdict.is_mismatch}
 
 
@@ -109,11 +109,11 @@ class PythonNights:
     history: History
     _good: _Good | None = field(default=None, init=False)
     _ended: list[Basis] = field(default_factory=list, init=False)
-    """Of each run that has ended, the latest first."""
+    """The basis of each run that has ended, the latest first."""
     _judged: old_copies.EarlierRuns = field(default_factory=old_copies.EarlierRuns, init=False)
 
     def run(self) -> list[Said]:
-        """Run all nights, and return what each has said."""
+        """Run all nights, and return what each has reported."""
         return [self._run(night) for night in self.history.setting.nights]
 
     def _run(self, night: Judged) -> Said:
@@ -134,7 +134,7 @@ class PythonNights:
         logs = self._read(night, judged, rows)
         met = Observed(received=reading.received(), topics=topics_at(logs, night.at))
         lately = Observed(received=reading.received_lately())
-        # As where another machine runs an earlier release still, every night.
+        # Like another machine that still runs an earlier release every night.
         earlier = replace(judged, observed=lately, rules=_OF_AN_EARLIER_RELEASE)
         self._ended[:0] = [earlier, replace(judged, observed=met)]
         beside = TopicReading(
@@ -182,7 +182,7 @@ class PythonNights:
         return [log for name, log in logs if name in named or name_of(log) in earlier]
 
     def _losses(self, night: Judged, judged: Basis, rows: Rows) -> Iterator[str]:
-        """Say why a run may not read what has moved alone, though there was a good one."""
+        """Yield why a run may not read moved rows alone, though there was a good one."""
         good = self._good
         if good is None:
             return
@@ -198,7 +198,7 @@ class PythonNights:
             yield from observed.topics_replaced(good.topics, now)
 
     def _is_any_unlisted(self, night: Judged, found: Verdicts) -> bool:
-        """Whether a row waits for an operator without an error, so that a further run misses it."""
+        """Return whether a dead letter without an error exists, which a further run misses."""
         parked = {pair.event_id for pair, verdict in found.items() if verdict is Verdict.PARKED}
         waiting = {OutboxStatus.FAILED, OutboxStatus.UNRESOLVED}
         rows = [
@@ -211,7 +211,7 @@ class PythonNights:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Good:
-    """On what a further run may rest."""
+    """The basis of a further run."""
 
     basis: Basis
     watermark: float
@@ -222,9 +222,9 @@ class _Good:
 def truth_of(
     history: History, night: Judged, found: Verdicts, *, is_full: bool
 ) -> dict[Pair, Verdict]:
-    """Return what a run has to say for certain: of groups, and of topics.
+    """Return what a run certainly has to report: about groups, and about topics.
 
-    A further run may pass over what was lost once it was judged, or find it.
+    A further run may omit or find what was lost after an earlier judgement.
     """
     of_groups = history.expected(night) | renames.expected(history, night)
     if former_groups.are_there(history, night):
@@ -240,13 +240,13 @@ def truth_of(
 
 
 def must_tell(history: History, night: Judged) -> bool:
-    """Whether a run has to say that there is something it cannot judge."""
+    """Return whether a run has to report that it cannot judge something."""
     others = (ahead, old_copies, renames, strangers, topic_truth, unhandled)
     return history.must_tell(night) or any(each.must_tell(history, night) for each in others)
 
 
 def may_tell(history: History, night: Judged) -> bool:
-    """Whether a run may say that there is something it cannot judge, where all is in order."""
+    """Return whether a run may report that it cannot judge something, where all is in order."""
     others = (ahead, old_copies, strangers, topic_truth, unhandled)
     return (
         history.may_tell(night)
@@ -258,7 +258,7 @@ def may_tell(history: History, night: Judged) -> bool:
 def request_of(
     history: History, night: Judged, databases: Mapping[str, ServiceDatabase]
 ) -> ReconcileRequest:
-    """Ask for what a night judges, in these databases."""
+    """Return the request for a night's run in these databases."""
     setting = history.setting
     services = []
     for name in setting.services:

@@ -1,4 +1,4 @@
-"""Event types that nobody would choose, and that some writer chooses all the same."""
+"""Unusual event types that some writer may choose."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.verification.oracle.history import History
 from tests.verification.oracle.setting import ESCAPES_AS_OF_OLD, Group
 
 _ENDINGS: Final = ("\\", "\\'", "'\\", "'", '"', "%", "{}")
-"""What a literal, a pattern or a template of SQL may read as something else."""
+"""Endings that a literal, a pattern or a template of SQL may misread."""
 
 
 def type_ends_in_a_backslash(h: History) -> None:
@@ -29,7 +29,7 @@ def type_ends_in_a_backslash(h: History) -> None:
 def record_of_an_odd_type_is_lost(h: History) -> None:
     """Of two events with an odd type, a group lacks the second one.
 
-    A run reads the rows of a type by its name where something is wrong with one of them. Mostly
+    A run reads the rows of a type by its name if one of them has a mismatch. Usually this happens
     in the database that takes a backslash in a literal for an escape.
     """
     pairs = [(group, upstream) for group in _unfiltered(h) for upstream in group.upstreams]
@@ -45,7 +45,7 @@ def record_of_an_odd_type_is_lost(h: History) -> None:
         h.sent(event, at + number)
         groups = _groups_for(h, event_type)
         if number:
-            # A group that nobody has named is expected to have what it has had before.
+            # An undeclared group is expected to have what it has had before.
             h.lacks(event, lacking, since=at + number)
             groups.remove(lacking)
         applied_at_once(h, event, groups, at + number)

@@ -1,4 +1,4 @@
-"""Times that no run has judged, because a database was put back to a copy of long ago."""
+"""Times that no run has judged, because a database was restored to an old copy."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def _minutes(time: datetime) -> float:
     return (time - _BEGAN) / timedelta(minutes=1)
 
 
-# --- what the rules in Python say ----------------------------------------------------------------
+# --- the rules in Python ----------------------------------------------------------------------
 
 
 @dataclass(kw_only=True, slots=True)
 class EarlierRuns:
-    """Up to when the nights of a history have judged."""
+    """The times up to which the nights of a history have judged."""
 
     _runs: list[JudgedRun] = field(default_factory=list)
     """The latest first."""
 
     def spans(self, night: Judged, rows: Rows, found: Collection[Pair]) -> list[str]:
-        """Say of which times a database has lost what runs had judged; then this run has ended."""
+        """Return the judged times that a database has lost; this run then counts as earlier."""
         databases = _Databases(night=night, rows=rows)
         called = [night.called(service) for service in sorted(night.retention)]
         margin = timedelta(minutes=night.margin)
@@ -139,11 +139,11 @@ def _latest_settled(rows: Sequence[Row]) -> SettledRow | None:
     return SettledRow(event_id=last["event_id"], settled_at=_time(last["settled_at"]))
 
 
-# --- what a run has to say -----------------------------------------------------------------------
+# --- what a run has to report ------------------------------------------------------------------
 
 
 def may_tell(h: History, night: Judged) -> bool:
-    """Whether rows that the latest night of a pair has met are gone, and no purge removed them."""
+    """Return whether rows of a pair's latest night are gone that no purge removed."""
     return any(
         life.born_at <= before < life.gone_at <= night.at
         and life.gone_at < life.settled_at + (kept or NEVER)
@@ -154,7 +154,7 @@ def may_tell(h: History, night: Judged) -> bool:
 
 
 def _last_compared(h: History, night: Judged, service: str) -> Iterator[float]:
-    """Yield when a night had a service and each one beside it, by the names that they have now."""
+    """Yield when a night judged a service with each other one, by their present names."""
     for other in h.setting.services:
         pair = {night.called(service), night.called(other)}
         yield max(
@@ -168,7 +168,7 @@ def _last_compared(h: History, night: Judged, service: str) -> Iterator[float]:
 
 
 def must_tell(h: History, night: Judged) -> bool:
-    """Whether a copy was put back since the night before that is older than what a pair keeps."""
+    """Return whether the copy restored since the last night is older than a pair's retention."""
     earlier = [each for each in h.setting.nights if each.at < night.at]
     return any(
         _is_too_old(h, restore, earlier, night, pair)

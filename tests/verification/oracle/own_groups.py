@@ -1,7 +1,7 @@
 """Stories of services that handle their own events, and compensate them in the same group.
 
-A rollback that comes before its event leaves a tombstone in the event's place: the event is refused
-when it comes, since it is taken back already.
+A rollback that arrives before its event leaves a tombstone: the event is refused when it arrives,
+because it is already taken back.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ I, V = InboxStatus, Verdict  # noqa: E741  short, for what happens in stories
 
 
 def own_of(h: History, event_type: str) -> Group | None:
-    """Return the group that handles this type of its own service's events; None: there is none."""
+    """Return the group that handles this type of its own service's events; None without one."""
     return next((group for group in h.setting.receivers(event_type) if is_own(group)), None)
 
 
 def is_own(group: Group) -> bool:
-    """Whether a group handles events of its own service, and compensates them."""
+    """Return whether a group handles events of its own service, and compensates them."""
     return group.name == undo_of(group.service)
 
 
 def _types(h: History) -> Iterator[str]:
-    """Return the types that their own services handle, and others as well."""
+    """Yield the types that their own services handle, and others as well."""
     for event_type in sorted({each for group in h.setting.groups for each in group.types}):
         if own_of(h, event_type) and len(h.setting.receivers(event_type)) > 1:
             yield event_type
@@ -68,7 +68,7 @@ def _refused_elsewhere(
 
 
 def fenced(h: History, event: Life, group: Group, at: float, *, by: Life) -> Life:
-    """Leave a tombstone in the place of an event, by the rollback that came first."""
+    """Write a tombstone for an event, by the rollback that arrived first."""
     tombstone = h.received(event, group, at, status=I.FENCED)
     of_rollback = {"causation_id": by.event_id, "causation_source": by.source}
     times = {"event_time": by.columns["created_at"]}
@@ -101,7 +101,7 @@ def rollback_comes_first(h: History) -> None:
 
 
 def effect_follows_the_compensation(h: History) -> None:
-    """A group applies an event that it has compensated, as one without a tombstone did."""
+    """A group applies an event after compensating it, as a group without a tombstone did."""
     refused = _refused_elsewhere(h)
     if refused is None:
         is_given_up(h)
@@ -116,7 +116,7 @@ def effect_follows_the_compensation(h: History) -> None:
 
 
 def tombstone_is_alone(h: History) -> None:
-    """The rollback that left a tombstone vanishes: nothing says why the event is refused."""
+    """The rollback that left a tombstone vanishes: no row shows why the event is refused."""
     refused = _refused_elsewhere(h, at_once=True)
     if refused is None:
         is_given_up(h)

@@ -1,4 +1,4 @@
-"""The parts of `python -m tests.verification.faults` that are about histories."""
+"""The parts of `python -m tests.verification.faults` that concern histories."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ NAMES: Final = (
     *("repairs", "repairs-mutants"),
 )
 HISTORIES: Final = 10_000
-"""By the rules in Python."""
+"""Histories judged by the rules in Python."""
 NIGHTS_OF: Final = 200
 """Histories whose nights are run on PostgreSQL and Spark."""
 REPAIRS: Final = 200
 """Histories of which a night is repaired."""
 
 _LINES: Final = 20
-"""That many lines tell a log, which shows no progress bar, how far it has come."""
+"""Number of lines that show the progress in a log, which has no progress bar."""
 
 
 class Tally(Protocol):
-    """What came of many histories."""
+    """The outcomes of many histories."""
 
     wrong: dict[int, list[str]]
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing was wrong."""
+        """Return whether nothing was wrong."""
         ...
 
     def as_json(self) -> dict[str, Any]:
@@ -54,25 +54,25 @@ Progressing = Callable[[Tally], None]
 
 
 class Search(Protocol):
-    """Looks for a history in which something is wrong."""
+    """Searches for a history in which something is wrong."""
 
     def __call__(self, seeds: range, *, stories: Sequence[Story]) -> int | None:
-        """Return after how many histories there is one."""
+        """Return after how many histories one is found."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HistoryParts:
-    """Runs them, tells of them line by line, and notes the counts in a report."""
+    """Runs the parts, prints their progress, and notes the counts in a report."""
 
     console: Console
     seed: int
     tell: Callable[[Text, bool], None]
-    """Prints a line, and counts whether it is one of something that passed."""
+    """Prints a line, and counts whether its part passed."""
     report: dict[str, Any]
 
     def run(self, name: str) -> None:
-        """Run the part of a name."""
+        """Run the part with this name."""
         getattr(self, name.replace("-", "_"))()
 
     def histories(self) -> None:
@@ -105,7 +105,7 @@ class HistoryParts:
             self._defects("nights-mutants", search, (*ON_SPARK, *TOPICS_ON_SPARK))
 
     def repairs(self) -> None:
-        """Repair nights, ended at every step and begun again, and let workers go on."""
+        """Repair nights, ended at every step and restarted, and let workers run."""
         with repair_campaign.services() as services, self._progress(REPAIRS) as progress:
             tally = repair_campaign.run(services, seeds(self.seed, REPAIRS), progress=progress)
         self._told("repairs", tally)

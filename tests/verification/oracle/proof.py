@@ -1,4 +1,4 @@
-"""Rows by which a database is known not to have been put back to an earlier time."""
+"""Rows that prove that a database was not restored to an earlier time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from uuid import UUID
 from tests.verification.oracle.facts import Row, Rows
 
 Table = tuple[str, bool]
-"""A service, and whether it is its outbox."""
+"""A service, and whether the table is its outbox."""
 Proof = frozenset[tuple[Table, UUID, float | None]]
-"""Of each table: events that it has, and when they were settled; None: at any time."""
+"""For each table: events that it has, and when they were settled; None: at any time."""
 
 
 def proof_of(rows: Rows) -> Proof:
-    """Return of each table its newest event, its latest open row, and its last settlement."""
+    """Return for each table its newest event, its latest open row, and its last settlement."""
     newest: dict[Table, UUID] = {}
     opened: dict[Table, tuple[int, UUID]] = {}
     settled: dict[Table, tuple[float, UUID]] = {}

@@ -1,7 +1,7 @@
-"""What a run should make of rows: the reading and the facts in plain Python, for the real rules.
+"""The expected result of a run: reading and facts in plain Python, for the real rules.
 
-Spark has its own way to read and to join. This one has nothing in common with it but the rules, the
-expectations and the basis of a run, which are what it is there to try.
+Spark has its own way to read and to join. This module shares only the rules, the expectations and
+the basis of a run with Spark, which are the subjects of the test.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Reading:
     night: Judged
     rows: Rows
     moved_since: Mapping[str, float] = field(default_factory=dict)
-    """By service; empty: all is looked at."""
+    """By service; empty: a full run."""
     past: Past = field(default_factory=Past)
     """What earlier runs have seen."""
 
     def verdicts(self) -> dict[Pair, Verdict]:
-        """Return what the run says of each pair that it looks at."""
+        """Return the verdict of the run on each pair that it reads."""
         rows = self.rows
         routes = self._expectation(rows).routes
         looked_at = self._looked_at(rows)
@@ -66,9 +66,9 @@ class Reading:
         return found
 
     def ambiguous(self, found: Mapping[Pair, Verdict]) -> set[Pair]:
-        """Return which of these pairs lack a row that was purged, or has never been there.
+        """Return the pairs that lack a row that was purged, or has never existed.
 
-        Of what both sides have, that is an earlier row of the group.
+        For pairs with both rows, the missing row is an earlier one of the group.
         """
         sent = {(row["source"], row["event_id"]): row for row in self.rows.outbox}
         received = {(r["service"], r["group"], r["event_id"]): r for r in self.rows.inbox}
@@ -86,7 +86,7 @@ class Reading:
         }
 
     def ahead(self, found: Mapping[Pair, Verdict]) -> set[Pair]:
-        """Return which of these pairs are in flight for times that have not come yet."""
+        """Return the pairs that are in flight for times in the future."""
         rows = [row for row in (*self.rows.outbox, *self.rows.inbox) if is_ahead(row, self.night)]
         events = {(row["source"], row["event_id"]) for row in rows}
         return {
@@ -108,7 +108,7 @@ class Reading:
     def _would_be_judged(
         self, pair: Pair, sent: Row | None, received: Row | None, known: Facts
     ) -> bool:
-        """Whether what came lately would be judged, if the event were not older than that."""
+        """Return whether a late arrival would be judged, if the event were not older than that."""
         horizon = self.night.horizon(pair.upstream, pair.downstream)
         if received is None:
             assert sent is not None
@@ -129,7 +129,7 @@ class Reading:
     def _lacks_compensation(
         self, pair: Pair, sent: Row | None, received: Row, known: Facts
     ) -> bool:
-        """Whether a group has settled a rollback, and no compensation of its event is there."""
+        """Return whether a group has settled a rollback without any compensation of its event."""
         is_settled = received["status"] is InboxStatus.PROCESSED
         if pair.kind != TxKind.ROLLBACK or not is_settled:
             return False
@@ -159,7 +159,7 @@ class Reading:
         return found
 
     def _needs_a_group(self, row: Row, known: Facts) -> bool:
-        """Whether the type of a row needs a group: not for an event that nobody sends for now."""
+        """Return whether the type of a row needs a group: not for an event that is not due."""
         if row["kind"] is TxKind.ROLLBACK:
             return True
         if row["settled_at"] is None:
@@ -167,7 +167,7 @@ class Reading:
         return row["status"] is not OutboxStatus.DISCARDED
 
     def _waiting_for_others(self) -> list[str]:
-        """Return which events for others wait for an operator or for a relay."""
+        """Return the events for others that wait for an operator or for a relay."""
         known = Facts.of(self.rows)
         others = {member.name: member.others for member in self._members()}
         found = []
@@ -185,7 +185,7 @@ class Reading:
         return found
 
     def _waiting_of_others(self) -> list[str]:
-        """Return which rows that are not judged wait for an operator, or that nobody moves."""
+        """Return the unjudged rows that wait for an operator, or that no process moves."""
         known = Facts.of(self.rows)
         names = {member.name for member in self._members()}
         judged = {id(row) for row in self._of_members().inbox}
@@ -218,7 +218,7 @@ class Reading:
         ]
 
     def _of_members(self) -> Rows:
-        """Return the rows that are of these services' events."""
+        """Return the rows of these services' events."""
         names = {member.name for member in self._members()}
         inbox = [
             row
@@ -234,23 +234,23 @@ class Reading:
         return expectation_of(members, sent=sent, received={*received, *past})
 
     def received(self) -> tuple[Received, ...]:
-        """Return what groups have received, by their rows and by what earlier runs have seen."""
+        """Return the receipts of groups, by their rows and by earlier runs."""
         _, received = _types(self.rows)
         return (*{*received, *self.past.received},)
 
     def received_lately(self) -> tuple[Received, ...]:
-        """Return what a run of an earlier release stores: what the inboxes have left of it."""
+        """Return what a run of an earlier release stores: the receipts left in the inboxes."""
         _, received = _types(self.rows)
         return observed.decisive(self._members(), received)
 
     def own_outbox(self) -> set[EventId] | None:
-        """Return the events of which a further run reads the row in an outbox; None: of all."""
+        """Return the events whose outbox row a further run reads; None: all."""
         if not self.moved_since:
             return None
         return {(r["source"], r["event_id"]) for r in self.rows.outbox if self._is_read(r)}
 
     def _looked_at(self, rows: Rows) -> set[EventId] | None:
-        """Return the events of which a further run reads a row; None: of all."""
+        """Return the events of which a further run reads a row; None: all."""
         if not self.moved_since:
             return None
         read = [row for row in (*rows.outbox, *rows.inbox) if self._is_read(row)]

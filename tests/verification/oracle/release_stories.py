@@ -1,4 +1,4 @@
-"""Stories of events that a relay has left behind, and that must not be sent once more."""
+"""Stories of events that a relay has left PROCESSING, and that must not be sent again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.verification.oracle.setting import undo_of
 from tests.verification.oracle.timeline import DAY
 
 _STANDS_FOR: Final = 10 * DAY
-"""Longer than any retention, with what a purge takes."""
+"""Longer than any retention, with the duration of a purge."""
 
 
 def relay_is_gone_for_longer_than_rows_are_kept(h: History) -> None:

@@ -1,8 +1,8 @@
-"""Groups and services that a night's configuration names otherwise than their rows do.
+"""Groups and services whose names differ between a night's configuration and their rows.
 
-Of the group that has the rows, nothing more is expected; of the one that the configuration names,
-everything is, and it has nothing. What a service wrote under its former name is nobody's to judge,
-which a run has to say; what it has received is judged under its new one.
+The group with the rows is expected to receive nothing more; the configured group lacks everything.
+No run judges what a service wrote under its former name, and a run has to report that. What the
+service has received is judged under its new name.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tests.verification.oracle.timeline import Life
 
 V = Verdict
 _OF_THE_OUTBOX = {V.STUCK, V.PARKED, V.NEVER_SENT}
-"""What is said of an event by its own row, whatever group should have it."""
+"""Verdicts on an event from its own row, whatever group should have it."""
 
 
 def expected(h: History, night: Judged) -> dict[Pair, Verdict]:
-    """Return what a run of this night has to say of groups by the names that are none."""
+    """Return what a run of this night has to report about groups under names without rows."""
     return {
         Pair(event.kind.value, event.source, group.service, group.renamed, event.event_id): verdict
         for group in h.setting.groups
@@ -32,9 +32,9 @@ def expected(h: History, night: Judged) -> dict[Pair, Verdict]:
 
 
 def must_tell(h: History, night: Judged) -> bool:
-    """Whether a run has to say that there is something it cannot judge.
+    """Return whether a run has to report that it cannot judge something.
 
-    That is what a further run would not find again, or the events of a service of another name.
+    This concerns rows that a further run would not find again, and events of a renamed service.
     """
     is_left_out = any(life.source == night.renamed_service for life in h.outboxes(night))
     is_unlisted = any(
@@ -45,9 +45,9 @@ def must_tell(h: History, night: Judged) -> bool:
 
 
 def _is_any_ambiguous(h: History, night: Judged) -> bool:
-    """Whether an event was sent more than once, long after it was written.
+    """Return whether an event was sent more than once, long after it was written.
 
-    The group that the configuration names has no row of it, and could have purged one.
+    The configured group has no row of it, and could have purged one.
     """
     return any(
         (event.at(night.at) or {})["status"] is OutboxStatus.PROCESSED
@@ -60,9 +60,9 @@ def _is_any_ambiguous(h: History, night: Judged) -> bool:
 
 
 def with_names_of(h: History, night: Judged, found: Mapping[Pair, Verdict]) -> dict[Pair, Verdict]:
-    """Return what is said under the names of a night's configuration."""
+    """Return the verdicts under the names of a night's configuration."""
     renamed = night.renamed_service
-    # A rollback that takes back what was written under the former name.
+    # A rollback of an event that was written under the former name.
     of_former = {
         life.event_id
         for life in h.lives

@@ -1,4 +1,4 @@
-"""Many repairs of nights of histories, and what came of them."""
+"""Many repairs of nights of histories, and their outcomes."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _STORIES: Final[Sequence[Story]] = (
     *OF_RELEASES,
     record_is_lost_after_a_change_of_name,
 )
-"""The order of a key is what a repair can do harm to."""
+"""Stories about the order of a key, which a repair can damage."""
 
 
 @dataclass(kw_only=True, slots=True)
 class RepairTally:
-    """What repairs have come to, in numbers."""
+    """The outcomes of repairs, in numbers."""
 
     repairs: int = 0
     deaths: int = 0
-    """How often a repair was ended, at each of its steps, and begun again."""
+    """How often a repair was ended, at each of its steps, and restarted."""
     found: int = 0
     """Mismatches before."""
     left: int = 0
-    """Of them, those that are there still: an operator's work."""
+    """Of them, the remaining ones: an operator's work."""
     wrong: dict[int, list[str]] = field(default_factory=dict)
     """By seed."""
 
@@ -62,7 +62,7 @@ class RepairTally:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing was changed, applied or left that should not be."""
+        """Return whether nothing was changed, applied or left against the rules."""
         return not self.wrong
 
     def as_json(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def run(
 def search(
     services: Mapping[str, Service], seeds: Iterable[int], *, stories: Sequence[Story] = ()
 ) -> int | None:
-    """Return after how many repairs something is wrong; None: with none of them."""
+    """Return after how many repairs something is wrong; None: nothing is."""
     for number, seed in enumerate(seeds, start=1):
         if _repaired(services, seed, stories).wrong:
             return number
@@ -119,7 +119,7 @@ def _repaired(services: Mapping[str, Service], seed: int, stories: Sequence[Stor
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out what workers log of the failures that a history is about."""
+    """Suppress the log of workers about the failures in a history."""
     log = logging.getLogger("shieldtx")
     before = log.level
     log.setLevel(logging.CRITICAL)

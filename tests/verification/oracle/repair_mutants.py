@@ -1,4 +1,4 @@
-"""Defects that the repair has had, or that its order of steps is there to prevent, put back."""
+"""Former defects of the repair, and defects that its order of steps prevents, put back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.verification.oracle.mutants import Mutant, instead
 
 
 class _AsksOneGroup(PublishAgain):
-    """Looks for discards of the one group that lacks a rollback."""
+    """Reads the discards of only the group that lacks a rollback."""
 
     def __init__(self, publication: Publication, context: RepairContext) -> None:
         super().__init__(publication, context)
@@ -56,7 +56,7 @@ def _late_at_first(
 
 @contextmanager
 def _not_again() -> Iterator[None]:
-    # It shows in few repairs: of copies alone, by a process that does not end between two of them.
+    # Visible in few repairs: of copies alone, by a process that does not end between two of them.
     shares = {"ALONE_SHARE": 1.0, "ENDED_SHARE": 0.0}
     with patch.multiple(repair_plan, **shares), patch.object(OrderForAll, "late", _late_at_first):
         yield
@@ -86,7 +86,7 @@ def _asks_all_groups(stores: Mapping[str, Any], *, to: object, progress: Progres
 
 @contextmanager
 def _any_group_discards_for_all() -> Iterator[None]:
-    # It shows in few repairs: of copies alone, where groups differ in what they have discarded.
+    # Visible in few repairs: of copies alone, where groups have different discards.
     shares = {"ALONE_SHARE": 1.0, "DISCARDED_SHARE": 0.4, "ENDED_SHARE": 0.0}
     with (
         patch.multiple(repair_plan, **shares),
@@ -96,7 +96,7 @@ def _any_group_discards_for_all() -> Iterator[None]:
 
 
 class _ByTimes(key_order._OfOneKey):
-    """Takes the number of each arrival for one that the outbox has forgotten."""
+    """Takes the number of each arrival for one that the outbox has purged."""
 
     def add(self, arrival: Arrival, line: Line | None) -> None:
         super().add(arrival, None)
@@ -130,7 +130,7 @@ def _all_groups_get_what_one_lacks() -> Iterator[None]:
 @contextmanager
 def _revoked_is_not_asked_for_a_release() -> Iterator[None]:
     class NothingRevoked(Revoked):
-        """Knows of no rollback and of no discard."""
+        """Knows neither rollbacks nor discards."""
 
         def among(self, rows: Sequence[RowSeen]) -> dict[UUID, str]:
             del rows
@@ -143,7 +143,7 @@ def _revoked_is_not_asked_for_a_release() -> Iterator[None]:
 def _often_lost(
     owner: type, name: str, defect: Callable[..., Any]
 ) -> Callable[[], AbstractContextManager[Any]]:
-    """Return what puts a defect in, of repairs of which each has an inbox that has lost rows."""
+    """Return a context with a defect, for repairs that each have an inbox with lost rows."""
 
     @contextmanager
     def applied() -> Iterator[None]:
@@ -170,7 +170,7 @@ OF_REPAIRS: Final = (
         stories=(broken.record_is_lost_and_taken_back,),
     ),
     Mutant(
-        name="N4 delivered behind later events of its key",
+        name="N4 delivered after later events of its key",
         applied=_nothing_overtakes,
         stories=(broken.record_is_lost_before_another_of_its_key,),
     ),
@@ -180,7 +180,7 @@ OF_REPAIRS: Final = (
         stories=(broken.record_is_lost,),
     ),
     Mutant(
-        name="published again behind later events of its key",
+        name="published again after later events of its key",
         applied=instead(OrderForAll, "late", lambda *_, **__: {}),
         stories=(broken.record_is_lost_before_another_of_its_key,),
     ),
@@ -220,7 +220,7 @@ OF_REPAIRS: Final = (
         stories=(key_stories.record_is_lost_where_a_clock_went_back,),
     ),
     Mutant(
-        name="an event is left to an operator behind an earlier one of its key",
+        name="an event is left to an operator after an earlier one of its key",
         applied=instead(key_order, "_OfOneKey", _ByAnyArrival),
         stories=(key_stories.record_is_lost_where_a_clock_went_back,),
     ),

@@ -18,9 +18,9 @@ Key = tuple[str, str]
 
 
 def overtaken(rows: Rows) -> set[Effect]:
-    """Return what a group lacks that has applied later events of the same key.
+    """Return the missing events of a group that has applied later events of the same key.
 
-    Not what is in line, as a replayed event is: its relay sends it, with or without a repair.
+    Without queued events such as replayed ones: their relay sends them, with or without a repair.
     """
     received = received_by(rows)
     sent = {row["event_id"]: row for row in rows.outbox if row["key"] is not None}
@@ -38,9 +38,9 @@ def overtaken(rows: Rows) -> set[Effect]:
 
 
 def inverted(before: Rows, after: Rows, applied: Sequence[Effect]) -> Iterator[str]:
-    """Say what a group lacked and got behind a later event of its key.
+    """Yield the missing events that a group got after a later event of their key.
 
-    It lacked that one too, or the one was written while the repair was at work.
+    The group lacked the later event too, or a service wrote it during the repair.
     """
     received, known = received_by(before), {row["event_id"] for row in before.outbox}
     sent = {
@@ -56,16 +56,16 @@ def inverted(before: Rows, after: Rows, applied: Sequence[Effect]) -> Iterator[s
         row = sent[event_id]
         key = service, group, *key_of(row)
         if row["seq"] < latest.get(key, 0):
-            yield f"{effect} was applied behind a later event of its key"
+            yield f"{effect} was applied after a later event of its key"
         latest[key] = max(row["seq"], latest.get(key, 0))
 
 
 def ahead_of(
     left_out: Iterable[Pair], before: Rows, after: Rows, applied: Sequence[Effect]
 ) -> Iterator[str]:
-    """Say which events a group got although it lacks an earlier one of the key.
+    """Yield the events that a group got although it lacks an earlier one of the key.
 
-    Not what was written meanwhile, which comes with or without a repair.
+    Without events written meanwhile, which arrive with or without a repair.
     """
     sent = {(row["service"], row["event_id"]): row for row in after.outbox}
     received = received_by(after)
@@ -86,7 +86,7 @@ def ahead_of(
 
 
 def refused_in_vain(missing: Iterable[Pair], after: Rows, report: RepairReport) -> Iterator[str]:
-    """Say how many events are left to an operator as overtaken by later ones that there are not."""
+    """Yield how many events an operator gets as overtaken by later ones that do not exist."""
     sent = {(row["service"], row["event_id"]): row for row in after.outbox}
     arrived: dict[tuple[str, ...], list[Row | None]] = defaultdict(list)
     for row in after.inbox:
@@ -98,7 +98,7 @@ def refused_in_vain(missing: Iterable[Pair], after: Rows, report: RepairReport) 
         event = sent.get((pair.upstream, pair.event_id))
         if event is not None and event["key"] is not None:
             others = arrived[pair.downstream, pair.group, *key_of(event)]
-            # Of what the outbox has forgotten, the time decides.
+            # For events that the outbox has purged, the time decides.
             rightly += any(each is None or each["seq"] > event["seq"] for each in others)
     refused = report.refused.get((Verdict.MISSING_DOWNSTREAM, OVERTAKEN), 0)
     if refused > rightly:
@@ -108,7 +108,7 @@ def refused_in_vain(missing: Iterable[Pair], after: Rows, report: RepairReport) 
 def awaited_in_vain(missing: Iterable[Pair], before: Rows, report: RepairReport) -> Iterator[str]:
     """Yield how many events are left to an operator after earlier ones that no group lacks.
 
-    An event without a key has no order, and names of a service have an order of their own each.
+    An event without a key has no order, and each name of a service has its own order.
     """
     received = received_by(before)
     sent = {(row["source"], row["event_id"]): row for row in before.outbox}
@@ -127,11 +127,11 @@ def awaited_in_vain(missing: Iterable[Pair], before: Rows, report: RepairReport)
             )
     refused = report.refused.get((Verdict.MISSING_DOWNSTREAM, LACKS_EARLIER), 0)
     if refused > rightly:
-        yield f"{refused} are left to an operator behind what a group lacks, and {rightly} are"
+        yield f"{refused} are left to an operator after what a group lacks, and {rightly} are"
 
 
 def keys_at_rest(rows: Rows) -> set[Key]:
-    """Return the keys of which no event is open, in the outbox or in any inbox."""
+    """Return the keys without an open event, in the outbox or in any inbox."""
     keyed = [row for row in (*rows.outbox, *rows.inbox) if row["key"] is not None]
     return {key_of(row) for row in keyed} - {
         key_of(row) for row in keyed if row["settled_at"] is None
@@ -139,10 +139,10 @@ def keys_at_rest(rows: Rows) -> set[Key]:
 
 
 def key_of(row: Row) -> Key:
-    """Return what keeps the order of an event that has a key."""
+    """Return what orders an event that has a key."""
     return row["source"], row["key"]
 
 
 def received_by(rows: Rows) -> set[Effect]:
-    """Return what each group has received."""
+    """Return the receipts of each group."""
     return {(row["service"], row["group"], row["event_id"]) for row in rows.inbox}

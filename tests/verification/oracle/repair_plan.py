@@ -1,7 +1,7 @@
-"""What a night of a repair is told besides what rows say: losses of topics and inboxes, discards.
+"""Additional input of a night's repair: losses of topics and inboxes, and discards.
 
-Rows know nothing of topics and of parked records, so they are chosen at random among what they fit.
-So is how the repair is run: what it is asked for, and whether its process ends.
+Rows contain nothing about topics and parked records, so these are chosen at random among those that
+fit. The way of running the repair is random too: its request, and whether its process ends.
 """
 
 from __future__ import annotations
@@ -32,48 +32,50 @@ from tests.verification.oracle.setting import Judged
 MOST_ABSENT: Final = 5
 DISCARDED_SHARE: Final = 0.2
 ENDED_SHARE: Final = 0.6
-"""Of the repairs: those whose processes end at each step."""
+"""Share of the repairs whose processes end at each step."""
 WINDOW_SHARE: Final = 0.25
-"""Of the repairs: those of a run that has listed what was written since some time."""
+"""Share of the repairs of a run that has listed only events written since some time."""
 LOST_SHARE: Final = 0.25
-"""Of the repairs: those of services of which one inbox has lost rows of effects that are there."""
+"""Share of the repairs of services of which one inbox has lost rows of existing effects."""
 ALONE_SHARE: Final = 0.4
-"""Of the repairs: a group that lacks an event gets it by the copy that is for all groups."""
+"""Share of the repairs in which a group gets a missing event by the copy for all groups."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RepairPlan:
-    """Which events are absent from their topics, and which records an operator has discarded."""
+    """The events missing from their topics, and the records that an operator has discarded."""
 
     absent: tuple[Row, ...]
     discarded: frozenset[Pair]
     absent_alone: bool
-    """An operator asks for what is absent, and for nothing else that the run has found."""
+    """An operator requests the absent events, and no other findings of the run."""
     left_out: frozenset[Pair]
-    """Of what groups lack: what the run has not listed, as it was written earlier, or what nobody
-    asks for."""
+    """Missing events of groups that are outside of the repair.
+
+    The run has not listed them, because they are older, or the operator does not request them.
+    """
     lost: LostInbox | None
-    """Of one service: what its groups have had, though its inbox does not know."""
+    """For one service: effects of its groups that its inbox does not know."""
     is_ended: bool
-    """Its process ends at each of its steps, and another one begins again."""
+    """Its process ends at each of its steps, and another one restarts the repair."""
 
     @property
     def busy_share(self) -> float:
-        """Return at which share of its steps business goes on."""
+        """Return the share of steps at which business continues."""
         return 0.1 if self.is_ended else 0.35
 
     @property
     def absent_ids(self) -> frozenset[UUID]:
-        """Return the events that are published again, if they may be."""
+        """Return the events that are published again, if permitted."""
         return frozenset(row["event_id"] for row in self.absent)
 
     @property
     def lost_effects(self) -> frozenset[Effect]:
-        """Return what groups have applied, though they have no row of it."""
+        """Return the effects of groups without a row."""
         return frozenset() if self.lost is None else self.lost.effects
 
     def listed(self, began: datetime) -> Iterator[ListedRow]:
-        """Yield what a run that reads topics lists of the absent ones."""
+        """Yield the absent events that a run with topics lists."""
         for row in self.absent:
             yield ListedRow(
                 kind=row["kind"],
@@ -93,7 +95,7 @@ class RepairPlan:
             )
 
     def plant(self, services: Mapping[str, Service]) -> None:
-        """Leave the discarded records in the databases of their groups."""
+        """Plant the discarded records in the databases of their groups."""
         for service in services.values():
             prefix = "" if service.schema is None else f"{service.schema}."
             with service.engine.begin() as connection:
@@ -120,7 +122,7 @@ class RepairPlan:
 
 
 def a_plan(r: Random, rows: Rows, found: Verdicts, night: Judged) -> RepairPlan:
-    """Choose some events of those that were sent, half of them such that groups lack."""
+    """Choose some sent events, half of them among those that groups lack."""
     missing = sorted(
         pair for pair, verdict in found.items() if verdict is Verdict.MISSING_DOWNSTREAM
     )
@@ -147,7 +149,7 @@ def a_plan(r: Random, rows: Rows, found: Verdicts, night: Judged) -> RepairPlan:
 
 
 def _before(r: Random, rows: Rows, missing: list[Pair]) -> frozenset[Pair]:
-    """Choose those that were written before one of them."""
+    """Choose the pairs that were written before one of them."""
     written = {(row["service"], row["event_id"]): row["created_at"] for row in rows.outbox}
     at = {pair: written.get((pair.upstream, pair.event_id)) for pair in missing}
     times = sorted(time for time in at.values() if time is not None)

@@ -1,8 +1,8 @@
-"""Repairs of what a night of a history has found: what they must change, and what they must not.
+"""Repairs of the findings of a night: what they must change, and what they must not.
 
-The rows are in real databases. Most repairs die at each of their steps and are begun again, and
-business goes on in between; then real relays and consumers go on. What was in order must be as it
-was, nothing is applied twice or after it was taken back, and what is repaired is in order.
+The rows are in real databases. Most repairs die at each of their steps and are restarted, and
+business continues in between; then real relays and consumers run. Rows in order must be unchanged.
+No event may be applied twice or after its rollback. Repaired events must be in order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.verification.oracle.spark_nights import fill
 V = Verdict
 MOST_STEPS: Final = 400
 MENDED: Final = frozenset({V.MISSING_DOWNSTREAM, V.STUCK, V.NEITHER_EFFECT_NOR_COMPENSATION})
-"""What a repair and workers that run put in order, unless it is left to an operator."""
+"""Verdicts that a repair and running workers resolve, unless left to an operator."""
 
 
 class Killed(BaseException):
@@ -48,28 +48,28 @@ class Killed(BaseException):
 
 @dataclass(kw_only=True)
 class DyingStore:
-    """A store whose process ends before or behind one of its transactions."""
+    """A store whose process ends before or after one of its transactions."""
 
     store: SqlRepairStore
     steps: Iterator[int]
-    """One for each moment at which the process may end."""
+    """One step for each moment at which the process may end."""
     dies_at: int | None
-    """None: it does not end."""
+    """None: the process does not end."""
     work: Callable[[int], None]
-    """At one of these moments, relays and consumers do all that there is to do."""
+    """At one of these moments, relays and consumers do all pending work."""
     released: set[UUID]
-    """The events that this or another store has put back in line for a relay."""
+    """The events that this or another store has released to a relay."""
 
     def __getattr__(self, name: str) -> Any:
-        """Ask what changes nothing."""
+        """Delegate read-only calls."""
         return getattr(self.store, name)
 
     def repair(self, *given: Any, **named: Any) -> Any:
-        """Repair, and may end."""
+        """Repair, and perhaps end."""
         return self._dying(self._repair, given, named)
 
     def hand_over(self, *given: Any, **named: Any) -> Any:
-        """Hand over, and may end."""
+        """Hand over, and perhaps end."""
         return self._dying(self.store.hand_over, given, named)
 
     def _repair(self, action: RepairAction, *given: Any, **named: Any) -> Any:
@@ -93,12 +93,12 @@ class DyingStore:
 
 @dataclass(kw_only=True, slots=True)
 class Repaired:
-    """What a repair and the workers after it have made of a night."""
+    """The outcome of a repair and of the workers after it."""
 
     before: Verdicts
     after: Verdicts
     steps: int
-    """At which the repair has ended and was begun again."""
+    """Steps at which the repair has ended and was restarted."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -111,7 +111,7 @@ class RepairedNight:
     services: Mapping[str, Service]
 
     def run(self) -> Repaired:
-        """Repair, go on, and say what is not as it should be."""
+        """Repair, run the workers, and return everything that is wrong."""
         first = self.history.setting.services[0]
         began = self.services[first].now() - timedelta(minutes=self.night.at)
         fill(self.history, self.night, self.services, began=began)
@@ -130,7 +130,7 @@ class RepairedNight:
             steps, report = self._repair(listed, began, business, released)
             running.go_on()
         rows_after, whole_after = self._read(began)
-        # An hour later, with nothing done since: what was left alone then, and what is left now.
+        # An hour later, with nothing done since: the remaining mismatches, then and now.
         later = replace(self.night, at=self.night.at + self.night.margin + 5)
         before, after = self._judge(rows_before, later), self._judge(rows_after, later)
         again = self._work(self._stores(), began, plan).run(listed)
@@ -155,9 +155,9 @@ class RepairedNight:
     def _repair(
         self, rows: list[ListedRow], began: datetime, business: Business, released: set[UUID]
     ) -> tuple[int, RepairReport]:
-        """Repair a row at a time; the process ends at each step, and another one begins again.
+        """Repair a row at a time; the process ends at each step, and another one restarts.
 
-        Or it does not end. Now and then in between, business goes on.
+        Some repairs do not end early. Business sometimes continues in between.
         """
         for deaths, dies_at in enumerate(range(MOST_STEPS) if business.plan.is_ended else [None]):
             steps = iter(range(MOST_STEPS))
@@ -212,7 +212,7 @@ class RepairedNight:
     # --- rows ------------------------------------------------------------------------------------
 
     def _read(self, began: datetime) -> tuple[Rows, dict[tuple[str, ...], Mapping[str, Any]]]:
-        """Read all rows, as the rules know them and as they are."""
+        """Read all rows, in the form of the rules and as they are."""
         outbox: list[Row] = []
         inbox: list[Row] = []
         whole: dict[tuple[str, ...], Mapping[str, Any]] = {}
@@ -243,7 +243,7 @@ class RepairedNight:
                 down = received.get((pair.downstream, pair.group, pair.upstream, pair.event_id))
                 yield _listed_row(pair, verdict, up, down, began)
 
-    # --- what must be, and what must not ---------------------------------------------------------
+    # --- what must hold, and what must not -------------------------------------------------------
 
     def _touched(
         self,
@@ -252,7 +252,7 @@ class RepairedNight:
         verdicts: Verdicts,
         plan: RepairPlan,
     ) -> Iterator[str]:
-        """Say which rows were changed that were at rest, and that no repair was asked for."""
+        """Yield the changed rows that were at rest, and that no repair was requested for."""
         asked = {str(pair.event_id) for pair, v in verdicts.items() if v.is_mismatch}
         published = {
             (row["service"], "None", row["source"], str(row["event_id"])) for row in plan.absent
@@ -263,7 +263,7 @@ class RepairedNight:
                 yield f"{key} was at rest, and was changed"
 
     def _delivered(self, after: Rows, plan: RepairPlan) -> Iterator[str]:
-        """Say what a group has got though an operator had discarded its record there."""
+        """Yield the events that a group got though an operator had discarded their record there."""
         for row in after.inbox:
             pair = Pair(
                 row["kind"].value, row["source"], row["service"], row["group"], row["event_id"]
@@ -274,7 +274,7 @@ class RepairedNight:
     def _can_still_be_delivered(
         self, plan: RepairPlan, before: Rows, after: Rows
     ) -> Iterator[Pair]:
-        """Yield what the run has not listed, and another repair can hand over."""
+        """Yield the pairs that the run has not listed, and another repair can hand over."""
         taken_back = _taken_back(before) | _taken_back(after)
         sent = {(row["service"], row["event_id"]): row for row in before.outbox}
         for pair in plan.left_out:
@@ -290,7 +290,7 @@ class RepairedNight:
     def _badly_applied(
         self, rows: Rows, effects: Counter[Effect], plan: RepairPlan
     ) -> Iterator[str]:
-        """Say what was applied twice, or though it had been taken back or overtaken."""
+        """Yield the events applied twice, or after their rollback, or after a later event."""
         applied = {
             (row["service"], row["group"], row["event_id"])
             for row in rows.inbox
@@ -308,15 +308,15 @@ class RepairedNight:
             if effect in plan.lost_effects and self._was_settled(rows, effect[-1]):
                 yield f"{effect} was applied again by a group whose inbox had lost it"
             if effect in overtaken:
-                yield f"{effect} was applied behind a later event of its key"
+                yield f"{effect} was applied after a later event of its key"
             is_lost = effect not in received
             if is_lost and effect[-1] in taken_back and self._was_settled(rows, effect[-1]):
                 yield f"{effect} was applied though it had been taken back"
 
     def _released(self, rows: Rows, released: set[UUID], plan: RepairPlan) -> Iterator[str]:
-        """Say what was put back in line that a relay must not send.
+        """Yield the released events that a relay must not send.
 
-        One that runs sends it all the same: that is why only what the repair did counts here.
+        A running relay sends them anyway, so only the actions of the repair count here.
         """
         forgotten = {effect[-1] for effect in self.history.forgotten(self.night.at)}
         for event_id in released & forgotten:
@@ -327,7 +327,7 @@ class RepairedNight:
             yield f"{event_id} was released though it had been taken back"
 
     def _was_settled(self, rows: Rows, event_id: UUID) -> bool:
-        """Whether no relay has sent the event by itself."""
+        """Return whether no relay has sent the event by itself."""
         return any(
             row["event_id"] == event_id and row["status"] is OutboxStatus.PROCESSED
             for row in rows.outbox
@@ -336,7 +336,7 @@ class RepairedNight:
     def _not_put_right(
         self, found: Verdicts, before: Verdicts, after: Verdicts, report: RepairReport
     ) -> Iterator[str]:
-        """Say what is wrong afterwards that was in order, or that should have been repaired."""
+        """Yield the mismatches afterwards that were in order, or should have been repaired."""
         left = Counter[Verdict]()
         for (verdict, _), number in report.refused.items():
             left[verdict] += number
@@ -346,15 +346,15 @@ class RepairedNight:
             if now is None or not now.is_mismatch:
                 continue
             if was is None and now is V.PARKED and pair.kind == TxKind.ROLLBACK.value:
-                # Sent by the relay afterwards, to a group that is not known to receive it. By the
-                # ids of histories, which have a date of long ago, its event is too old.
+                # The relay sent it afterwards, to a group without expectations. By the ids of
+                # histories, which have an old date, its event is too old.
                 continue
             if was is None or not was.is_mismatch:
                 yield f"{pair} was {was}, and is {now}"
             elif now is was and found.get(pair) is was:
                 remaining[now] += 1
         for verdict in MENDED:
-            # Workers that run go on with what is stuck, whatever a repair may do about it.
+            # Running workers continue stuck events, whatever a repair may do about them.
             most = 0 if verdict is V.STUCK else left[verdict]
             if remaining[verdict] > most:
                 yield f"{remaining[verdict]} are {verdict} still, and {most} were left alone"

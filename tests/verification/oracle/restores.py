@@ -1,8 +1,8 @@
-"""A database that is put back to an earlier moment, as a whole, from a backup.
+"""A database that is restored as a whole to an earlier moment, from a backup.
 
-What its service wrote and received since then is gone, and others still have their part of it. The
-server may show it (another timeline), as after a recovery to a point in time, or not, as after a
-copy of the disk was put back.
+Everything that its service wrote and received since then is lost, and other services still have
+their part. The server may show the restore (another timeline), as after a recovery to a point in
+time, or not, as after a copy of the disk was restored.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tests.verification.oracle.topic_stories import keys_are_used_for_days
 
 V = Verdict
 QUICK: Final = (is_given_up, keys_are_used_for_days)
-"""Stories whose events come to their end within minutes: at most moments, nothing is under way."""
+"""Stories whose events settle within minutes: at most moments, none of them is in progress."""
 _SINCE: Final = 100
-"""Minutes after a night at which the copy is put back."""
+"""Minutes after a night at which the copy is restored."""
 
 
 def database_is_restored(h: History) -> None:
-    """Let events happen before and after the backup that a database is put back to."""
+    """Let events happen before and after the backup to which a database is restored."""
     *nights, _ = h.setting.nights
     night = int(h.random.choice(nights).at)
     h.restores.append(
@@ -48,11 +48,11 @@ def database_is_restored(h: History) -> None:
 
 
 def carry_out(h: History) -> None:
-    """Take from the database what came after its backup, and note what is true of it since."""
+    """Remove everything after the backup from the database, and note the resulting truth."""
     if not h.restores:
         return
     chosen, *_ = h.restores
-    # Of a story that is under way, the backup would have the half.
+    # The backup would contain half of a story in progress.
     to, at = _quiet(h, chosen.to), _quiet(h, chosen.at)
     restore = Restore(service=chosen.service, at=at, to=to, is_seen=chosen.is_seen)
     h.restores[:] = [restore]
@@ -67,7 +67,7 @@ def carry_out(h: History) -> None:
 
 
 def is_lost(restore: Restore, life: Life) -> bool:
-    """Whether a row was written between the backup and its return."""
+    """Return whether a row was written between the backup and its restore."""
     return life.service == restore.service and restore.to < life.born_at < restore.at
 
 
@@ -97,7 +97,7 @@ def _group_of(h: History, arrival: Life) -> Group | str:
 
 
 def _quiet(h: History, moment: float) -> float:
-    """Return the moment, or the latest one before it, at which no story was under way."""
+    """Return the moment, or the latest one before it, without a story in progress."""
     roots: dict[UUID, UUID] = {}
     for life in h.lives:
         cause = life.columns["causation_id"]
@@ -118,9 +118,9 @@ def _quiet(h: History, moment: float) -> float:
 
 
 def must_look_at_all(h: History, night: Judged) -> str:
-    """Return the service whose database a run has to see as another one; empty: there is none.
+    """Return the service whose database a run has to recognize as another one; empty: none.
 
-    After another configuration it looks at all in any case, and after no good run.
+    After a change of the configuration, or without a good run, the run is a full one anyway.
     """
     earlier = [each for each in h.setting.nights if each.at < night.at]
     if not all(_is_alike(h, each, night) for each in earlier):
@@ -142,7 +142,7 @@ def _is_alike(h: History, one: Judged, other: Judged) -> bool:
 
 
 def identities(h: History, night: Judged) -> Mapping[str, DatabaseHistory]:
-    """Return by service what its server says of itself in a night."""
+    """Return by service the identity that its server reports in a night."""
     return {
         night.called(service): DatabaseHistory(
             system="one",

@@ -1,4 +1,4 @@
-"""The services of a history at work: real relays and consumers, whose handlers all succeed."""
+"""The running services of a history: real relays and consumers, whose handlers all succeed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.service import drain
 from tests.verification.oracle.setting import Setting, undo_of
 
 Effect = tuple[str, str, UUID]
-"""A service, a group of it, and the event that its handler was called with."""
+"""A service, one of its groups, and the event that its handler was called with."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Services:
-    """All services of a setting, on one broker that has forgotten what was sent before."""
+    """All services of a setting, on one broker without earlier records."""
 
     setting: Setting
     services: Mapping[str, Service]
@@ -41,11 +41,11 @@ class Services:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of them."""
+        """Close the applications."""
         self._apps.clear()
 
     def go_on(self) -> None:
-        """Work until nothing is left to do; new workers look at everything at once."""
+        """Run until no work is left; new workers poll everything at once."""
         with ExitStack() as open_:
             workers: list[Relay | Consumer] = []
             for app in self._apps:

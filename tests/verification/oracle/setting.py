@@ -1,4 +1,4 @@
-"""Who takes part in a history: services, what they write, who receives it, and the nights."""
+"""The participants of a history: services, their events, the receivers, and the nights."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ NAMES: Final = ("orders", "stock", "mail", "billing")
 ESCAPES_AS_OF_OLD: Final = NAMES[2]
 """The service whose database reads a backslash in a literal as an escape."""
 UNDO: Final = "undo"
-"""Stands for the group of a service that compensates its own events; see `undo_of`."""
+"""Represents the group of a service that compensates its own events; see `undo_of`."""
 LIMIT: Final = 4
 """Attempts of every handler."""
 QUICK: Final = 12
-"""Minutes within which a story that is damaged by hand is over: shorter than every margin."""
+"""Minutes until a damaged story is over: shorter than every margin."""
 MARGINS: Final = (15, 20, 40)
 PART_WITH_OWN_GROUP: Final = 0.2
-"""Of the services."""
+"""Share of the services."""
 PART_WITH_UNHANDLED_TYPE: Final = 0.25
-"""Of the services in every other history."""
+"""Share of the services in every other history."""
 PART_PARTLY_DECLARED: Final = 0.2
-"""Of the services, those that declare one of their types alone to be compensated."""
+"""Share of the services that declare one of their types alone to be compensated."""
 RETENTIONS: Final = (None, 3 * DAY, 7 * DAY)
 
 
@@ -38,22 +38,22 @@ class Group:
     upstreams: tuple[str, ...]
     types: tuple[str, ...]
     filtered: bool = False
-    """It is declared by its event types; otherwise by its topics alone."""
+    """Whether it is declared by its event types; otherwise by its topics alone."""
     is_second: bool = False
-    """Its service has another one, which handles at least the same."""
+    """Whether its service has another group, which handles at least the same types."""
     from_named: bool = False
-    """Its declaration names the services whose events it is to have."""
+    """Whether its declaration names the services whose events it should have."""
     undoes: tuple[str, ...] = ()
-    """Those of its types of which it compensates events that are taken back."""
+    """Those of its types whose rollbacks it compensates."""
 
     def is_for(self, event_type: str) -> bool:
-        """Whether it is to have the events of a type, of which it may know nothing."""
+        """Return whether it should have the events of a type, perhaps of an unknown one."""
         source = event_type.partition(".")[0]
         return event_type in self.types if self.filtered else source in self.upstreams
 
     @property
     def renamed(self) -> str:
-        """Another name, by which nothing was received."""
+        """Return another name, under which nothing was received."""
         return f"{self.name}-new"
 
     def declared(self, *, mistyped: bool, renamed: bool = False) -> ExpectedGroup:
@@ -68,7 +68,7 @@ class Group:
         )
 
     def declared_to_undo(self) -> ExpectedGroup:
-        """Return how a configuration names what the group compensates."""
+        """Return how a configuration declares the compensations of the group."""
         return ExpectedGroup(
             name=self.name,
             kind=TxKind.ROLLBACK,
@@ -81,16 +81,16 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """What one night judges, and when."""
+    """The configuration and the time of one night."""
 
     at: float
     margin: int
     retention: dict[str, int | None]
-    """What the configuration says, in minutes."""
+    """Retention by the configuration, in minutes."""
     unknown: frozenset[tuple[str, str]] = frozenset()
     """Groups, by service and name, that the configuration does not name."""
     mistyped: frozenset[tuple[str, str]] = frozenset()
-    """Groups whose declaration names an event type that there is not."""
+    """Groups whose declaration names an event type that does not exist."""
     renamed: frozenset[tuple[str, str]] = frozenset()
     """Groups whose declaration has another name than their rows."""
     unlisted: frozenset[str] = frozenset()
@@ -100,17 +100,17 @@ class Judged:
 
     @property
     def watermark(self) -> float:
-        """What has moved since is in flight."""
+        """Return the time after which movements are in flight."""
         return self.at - self.margin
 
     def horizon(self, *services: str) -> float:
-        """What is older than this may be purged in one of these services."""
+        """Return the time before which rows may be purged in one of these services."""
         called = {self.called(name): kept for name, kept in self.retention.items()}
         kept = [r for r in ((called | self.retention)[s] for s in services) if r is not None]
         return self.at - min(kept) + self.margin if kept else float("-inf")
 
     def memory(self, service: str) -> float:
-        """For how long a group of a service knows by its row that it had an event before."""
+        """Return how long a group of a service keeps the row that identifies an event."""
         called = {self.called(name): kept for name, kept in self.retention.items()}
         kept = (called | self.retention)[service]
         return float("inf") if kept is None else max(kept - 2 * self.margin, self.margin)
@@ -121,7 +121,7 @@ class Judged:
 
     @property
     def as_named(self) -> Judged:
-        """This night, where everything is configured by the names that its rows have."""
+        """Return this night with everything configured under the names of its rows."""
         return replace(self, renamed=frozenset(), renamed_service="")
 
 
@@ -132,21 +132,21 @@ class Setting:
     services: tuple[str, ...]
     groups: tuple[Group, ...]
     retention: dict[str, int | None]
-    """For how many minutes settled rows are really kept."""
+    """The real retention of settled rows, in minutes."""
     declared: bool
-    """The configuration names the groups. Otherwise the past says what they should receive."""
+    """Whether the configuration names groups; otherwise expectations follow from past receipts."""
     nights: tuple[Judged, ...]
     with_unhandled: tuple[str, ...] = ()
     """Services that write one more type on their topic, which no group handles."""
     partly_declared: tuple[str, ...] = ()
-    """Services whose configuration names one type alone that their group compensates."""
+    """Services whose configuration names only one type that their group compensates."""
 
     def types_of(self, service: str) -> tuple[str, ...]:
-        """Return the event types that a service writes, but for one that no group handles."""
+        """Return the event types that a service writes, except one that no group handles."""
         return f"{service}.placed", f"{service}.paid"
 
     def others(self, service: str, night: Judged) -> Others:
-        """Return what a night's configuration says that a service writes for others."""
+        """Return the types for others that a night's configuration declares for a service."""
         if self.unreceived(service):
             return Others.named(service)
         is_listed = service in self.with_unhandled and service not in night.unlisted
@@ -161,7 +161,7 @@ class Setting:
         return [group for group in self.groups if event_type in group.undoes]
 
     def unreceived(self, service: str) -> bool:
-        """Whether no group handles anything of a service."""
+        """Return whether no group handles any event of a service."""
         return not any(self.receivers(each) for each in self.types_of(service))
 
     def expected(self, service: str, night: Judged) -> tuple[ExpectedGroup, ...] | None:
@@ -183,7 +183,7 @@ class Setting:
             if group.service == service and group.undoes
             if (service, group.name) not in left_out
         ]
-        # Whose events a group is to have says nothing about who may take back its own.
+        # The upstreams of a group do not determine who may take back its own events.
         upstreams = next((group.upstreams for group in named), ())
         return (
             *named,
@@ -197,10 +197,10 @@ class Setting:
         )
 
     def former_groups(self, service: str, night: Judged) -> tuple[FormerGroup, ...]:
-        """Return the groups of a service that a night's configuration calls former ones.
+        """Return the groups of a service that a night's configuration declares as former ones.
 
-        Where the past speaks, those of a service's second groups that handle fewer types, in the
-        last night.
+        Without declared groups these are, in the last night, second groups of a service that handle
+        fewer types.
         """
         if self.declared or night.renamed_service or night != self.nights[-1]:
             return ()
@@ -214,14 +214,14 @@ class Setting:
         )
 
     def is_left_to_the_past(self, event_type: str) -> bool:
-        """Whether the past says who should receive the rollbacks of a type."""
+        """Return whether past receipts determine the receivers of a type's rollbacks."""
         named = self._compensated(event_type.partition(".")[0])
         return not self.declared or bool(named and event_type not in named)
 
     def _compensated(self, service: str) -> tuple[str, ...]:
         """Return the types that a service declares to compensate; empty: all."""
         handled = [each for each in self.types_of(service) if self.receivers(each)]
-        # Of the others none is sent, so that their names would count as mistyped.
+        # No event of the others is sent, so their names would count as mistyped.
         return tuple(handled[:1]) if service in self.partly_declared else ()
 
 
@@ -252,7 +252,7 @@ def a_setting(r: Random, *, most_services: int = 4) -> Setting:
         groups += _groups(r, setting, services[0])
     groups += [_own_group(setting, name) for name in services if r.random() < PART_WITH_OWN_GROUP]
     setting = replace(setting, groups=tuple(groups))
-    # Where no group handles anything of a service, its topic is for others as a whole.
+    # Where no group handles any event of a service, its topic is for others as a whole.
     received = tuple(n for n in setting.with_unhandled if not setting.unreceived(n))
     setting = replace(setting, with_unhandled=received)
     return replace(setting, nights=_nights(r, setting, groups))
@@ -262,7 +262,7 @@ def _groups(r: Random, setting: Setting, service: str) -> list[Group]:
     others = [name for name in setting.services if name != service]
     upstreams = tuple(sorted(r.sample(others, r.randint(1, len(others)))))
     if service == setting.services[1]:
-        # Somebody receives what the first one writes.
+        # The events of the first service always have a receiver.
         upstreams = tuple(sorted({*upstreams, setting.services[0]}))
     types = tuple(each for u in upstreams for each in setting.types_of(u))
     first = Group(
@@ -270,7 +270,7 @@ def _groups(r: Random, setting: Setting, service: str) -> list[Group]:
         name=f"{service}-apply",
         upstreams=upstreams,
         types=types,
-        # By its topics, it would be declared to receive what no group handles.
+        # Declared by its topics, it would be expected to receive the unhandled type.
         filtered=any(name in setting.with_unhandled for name in upstreams),
         from_named=r.random() < 0.3,
         undoes=_some(r, types),
@@ -323,7 +323,7 @@ def _nights(r: Random, setting: Setting, groups: list[Group]) -> tuple[Judged, .
         one = r.choice([group for group in groups if group.name != undo_of(group.service)])
         is_renamed = is_renamed and (one.service, one.name) not in night.unknown
         names = [(one.service, one.name)] if is_renamed else []
-        # Rows of one that receives and writes are there in every night.
+        # A service that receives and writes has rows in every night.
         service = r.choice([one.service, *one.upstreams]) if r.random() < 0.03 else ""
         night = replace(night, renamed=frozenset(names), renamed_service=service)
         if r.random() < 0.2:

@@ -1,4 +1,4 @@
-"""Defects that the job on Spark and its stored runs have had, put back."""
+"""Former defects of the job on Spark and of its stored runs, put back."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ ON_SPARK: Final = (
         stories=(damaged.is_taken_back_days_later,),
     ),
     Mutant(
-        name="a rollback is owed since its event came",
+        name="a rollback is due since its event came",
         applied=instead(transforms, "owes_rollback", _owed_since_it_came),
         stories=(damaged.rollback_row_is_lost,),
     ),

@@ -1,6 +1,6 @@
 """The nights of histories in real databases, by the real reconciliation on Spark.
 
-Before each night the tables are filled as it finds them, with their times counted back from now.
+Before each night the tables are filled as the night finds them, with times counted back from now.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _UNKNOWN_DEFAULTS = {"shard": 0, "waiting": False, "holds_key": False, "unconfir
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Night:
-    """What a run on Spark has said."""
+    """The results of a run on Spark."""
 
     said: Said
-    """Of verdicts that are only counted, nothing."""
+    """Without the verdicts that are only counted."""
     counts: Counter[tuple[str, ...]]
-    """Of all verdicts: kind, upstream, downstream, group and verdict."""
+    """All verdicts by kind, upstream, downstream, group and verdict."""
     findings: Findings
 
 
@@ -53,11 +53,11 @@ class SparkNights:
     services: Mapping[str, Service]
     nights: Nights
     name: str
-    """Under which its runs are stored; each history has one of its own."""
+    """The unique name of the history, under which its runs are stored."""
 
     def run(self) -> list[Night]:
-        """Run all nights, and return what each has said."""
-        # Runs of all names say what groups have received, and those of other histories must not.
+        """Run all nights, and return the results of each."""
+        # Runs of all names record receipts of groups; those of other histories must not count.
         self._forget_all_runs()
         found: list[Night] = []
         began: datetime | None = None
@@ -65,7 +65,7 @@ class SparkNights:
             first = self.services[self.history.setting.services[0]]
             begins = first.now() - timedelta(minutes=night.at)
             if began is not None:
-                # All that lies in the past lies that much further back.
+                # Everything in the past moves back by the same time.
                 set_back(first, began - begins, with_rows=True)
             fill(self.history, night, self.services, began=begins)
             with topics_of(self.history, night, begins), self._identities(night):
@@ -80,7 +80,7 @@ class SparkNights:
 
     @contextmanager
     def _identities(self, night: Judged) -> Iterator[None]:
-        """Let servers say that they were recovered to a point in time, where they were."""
+        """Let the servers report the recoveries to a point in time of the history."""
         now = SqlDatabaseHistory.now
         names = {each.engine.url.database: name for name, each in self.services.items()}
 
@@ -120,7 +120,7 @@ class SparkNights:
         return Night(said=said, counts=_counts(findings), findings=findings)
 
     def _is_of_a_rename(self, findings: Findings, problem: str) -> bool:
-        """Whether a problem is a time in which runs judged a service by another name."""
+        """Return whether a problem is a time in which runs judged a service by another name."""
         is_renamed = any(night.renamed_service for night in self.history.setting.nights)
         return is_renamed and problem in findings.unjudged_spans
 
@@ -128,7 +128,7 @@ class SparkNights:
 def fill(
     history: History, night: Judged, services: Mapping[str, Service], *, began: datetime
 ) -> None:
-    """Make the tables of all services what this night finds; times count from when it `began`."""
+    """Fill the tables of all services as this night finds them; times count from `began`."""
     for name in history.setting.services:
         service = services[name]
         prefix = "" if service.schema is None else f"{service.schema}."

@@ -1,4 +1,4 @@
-"""The topics of a history before the job on Spark: records and offsets given by hand."""
+"""The topics of a history as input of the job on Spark: records and offsets without a broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.verification.oracle.topic_reading import name_of, offsets_of, topics_
 
 @contextmanager
 def topics_of(history: History, night: Judged, began: datetime) -> Iterator[None]:
-    """Let a run find the topics of a night; times count from when it `began`."""
+    """Let a run find the topics of a night; times count from `began`."""
     if history.topics is None:
         yield
         return
@@ -34,7 +34,7 @@ def topics_of(history: History, night: Judged, began: datetime) -> Iterator[None
     with (
         patch.object(topics, "TopicOffsetReader", lambda _: broker),
         patch.object(topics, "frame_of", broker.frame),
-        # Of a few rows, to compile plans takes most of the time.
+        # For a few rows, compiling plans takes most of the time.
         patch.object(job, "_expect", lambda *_, **__: None),
     ):
         yield
@@ -42,7 +42,7 @@ def topics_of(history: History, night: Judged, began: datetime) -> Iterator[None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Broker:
-    """What a run asks of one, and the records that it reads."""
+    """A broker's answers for a run, and the records that the run reads."""
 
     logs: Mapping[str, Log]
     at: float

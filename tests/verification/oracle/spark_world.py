@@ -1,4 +1,4 @@
-"""A Spark and a PostgreSQL with the four services of histories, for many of them in a row."""
+"""A Spark and a PostgreSQL with the four services of histories, for many consecutive ones."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tests.verification.oracle.setting import ESCAPES_AS_OF_OLD, NAMES
 from tests.verification.oracle.spark_nights import SparkNights
 
 SCHEMAS = (None, "shield", None, None)
-"""Of the tables of each service."""
+"""Schemas of the tables of each service."""
 ENCODINGS = ("UTF8", "UTF8", "UTF8", "LATIN1")
-"""Of the database of each service."""
+"""Encodings of the database of each service."""
 ABOVE_ALL = 1_000_000
-"""What workers insert is behind all rows of a history."""
+"""A sequence number above all rows of a history, for rows that workers insert."""
 
 
 @contextmanager
 def four_services(databases: MigratedDatabases) -> Iterator[Mapping[str, Service]]:
-    """Make the databases of the services that histories are about."""
+    """Make the databases of the services of all histories."""
     with ExitStack() as open_:
         services = {}
         for name, schema, encoding in zip(NAMES, SCHEMAS, ENCODINGS, strict=True):
@@ -60,7 +60,7 @@ def _escape_as_of_old(service: Service) -> None:
     with service.engine.begin() as connection:
         change = f"ALTER DATABASE {service.engine.url.database}"
         connection.execute(text(f"{change} SET standard_conforming_strings = off"))
-    # It holds for new connections.
+    # The setting affects new connections.
     service.engine.dispose()
 
 
@@ -79,7 +79,7 @@ class SparkWorld:
         try:
             return [night.said for night in nights.run()]
         except (KeyError, ValueError, SQLAlchemyError, PySparkException, Py4JJavaError) as error:
-            # As of a service that there was not, a time that Python does not know, or wrong SQL.
+            # For example for a missing service, a time that Python does not support, or wrong SQL.
             return [_broke_off(history, error)]
 
 
@@ -91,7 +91,7 @@ def _broke_off(history: History, error: Exception) -> Said:
 
 @contextmanager
 def spark_world() -> Iterator[SparkWorld]:
-    """Start both."""
+    """Start Spark and PostgreSQL."""
     with ExitStack() as open_:
         folder = Path(open_.enter_context(tempfile.TemporaryDirectory(prefix="histories-")))
         postgres = open_.enter_context(EmbeddedPostgres(fsync=False))

@@ -1,7 +1,7 @@
 """Stories of a service that takes no part: its events, and rollbacks of them.
 
-No verdict is about these rows. A run tells of those that wait for an operator, or that nobody
-moves. So it does under another name of a service, of what has to do with the former one.
+No verdict concerns these rows. A run reports those that wait for an operator, or that no process
+moves. Under a new name of a service, it likewise reports rows of the former name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def is_received_from_a_stranger(h: History) -> None:
 
 
 def strangers_event_is_taken_back(h: History) -> None:
-    """A group gives such an event up; a service that wrote none such may receive the rollback."""
+    """A group gives such an event up; a service that did not write it may receive the rollback."""
     arrival = _received(h)
     at = int(arrival.born_at) + 1
     arrival.becomes(I.PROCESSING, at, attempts=1, lease_until=at + 1)
@@ -66,12 +66,12 @@ def _some_error(h: History) -> str | None:
 
 
 def must_tell(h: History, night: Judged) -> bool:
-    """Whether there is such a row that waits for an operator, or that nobody moves."""
+    """Return whether such a row waits for an operator, or no process moves it."""
     return any(_waits(row, night) for row in _of_others(h, night))
 
 
 def may_tell(h: History, night: Judged) -> bool:
-    """Whether there is such a row that waits: another one of its key may have held it back."""
+    """Return whether such a row waits: another row of its key may have blocked it."""
     return any(row["settled_at"] is None for row in _of_others(h, night))
 
 
@@ -82,7 +82,7 @@ def _of_others(h: History, night: Judged) -> Iterator[dict[str, Any]]:
         is_rollback = life.kind is TxKind.ROLLBACK
         is_of_theirs = not is_rollback or life.columns["causation_source"] in names
         is_judged = is_of_theirs and life.source in names
-        # What the outbox holds of another source is told of for that.
+        # An outbox row of another source is reported for that reason already.
         is_theirs = life.group is not None or life.source in names
         if row is not None and is_theirs and not is_judged:
             yield row

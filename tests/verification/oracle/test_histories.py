@@ -1,4 +1,4 @@
-"""Small histories, by the rules in Python: each night says what is wrong, and nothing else."""
+"""Tests of small histories, by the rules in Python: each night reports exactly the mismatches."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MANY = 300
 
 @settings(max_examples=MANY, suppress_health_check=[HealthCheck.too_slow], database=None)
 @given(st.randoms(use_true_random=False))
-def test_each_night_says_what_is_wrong_and_nothing_else(random):
+def test_each_night_reports_all_mismatches_and_nothing_else(random):
     for said in PythonNights(history=a_history(random)).run():
         assert said.wrong == []
 
 
 @pytest.fixture(scope="module")
 def many():
-    """What the nights of many histories have said."""
+    """Return the results of the nights of many histories."""
     return [
         said for seed in range(MANY) for said in PythonNights(history=a_history(Random(seed))).run()
     ]
@@ -45,7 +45,7 @@ def test_most_mismatches_are_found_by_further_runs_too(many):
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_each_story_is_told_alone(story):
+def test_each_story_is_played_alone(story):
     for seed in range(20):
         history = a_history(Random(seed), stories=(story,))
         assert [said.wrong for said in PythonNights(history=history).run() if said.wrong] == []
@@ -59,6 +59,6 @@ def test_a_history_comes_from_its_seed_alone():
 
 
 @pytest.mark.parametrize("mutant", [*BY_RULES, *OF_TOPICS], ids=lambda mutant: mutant.name)
-def test_rules_with_a_defect_are_found_out(mutant):
+def test_defective_rules_are_detected(mutant):
     with mutant.applied():
         assert campaign.search(campaign.by_rules, range(MANY), stories=mutant.stories)

@@ -1,4 +1,4 @@
-"""Nights are repaired, ended at each step and begun again; then workers go on."""
+"""Tests of repaired nights, ended at each step and restarted; then workers run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SEEDS = range(8)
 
 @pytest.fixture(scope="module")
 def services(databases):
-    """The four services of all histories."""
+    """Return the four services of all histories."""
     with four_services(databases) as opened:
         yield opened
 
 
-def test_repairs_put_right_what_they_may_and_change_nothing_else(services):
+def test_repairs_fix_what_they_may_and_change_nothing_else(services):
     tally = repair_campaign.run(services, SEEDS)
     assert tally.wrong == {}
     assert tally.repairs == len(SEEDS)
@@ -32,7 +32,7 @@ def test_repairs_put_right_what_they_may_and_change_nothing_else(services):
 
 
 @pytest.mark.parametrize("mutant", OF_REPAIRS, ids=lambda mutant: mutant.name)
-def test_a_repair_with_a_defect_is_found_out(mutant, services):
+def test_defective_repair_is_detected(mutant, services):
     with mutant.applied():
         assert repair_campaign.search(services, range(20), stories=mutant.stories)
 

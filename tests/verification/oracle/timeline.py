@@ -1,7 +1,7 @@
-"""Rows through time: every state a row has been in, and when; so a night can be set up at will.
+"""Rows through time: every state of a row, and its time, so that any night can be restored.
 
-Times are whole minutes since the history began. Nights lie half a minute behind a full one, so that
-no time lies on a bound, and half a minute is what a machine may take to write and to read it all.
+Times are whole minutes since the history began. Nights lie half a minute after a full one, so that
+no time lies on a bound. Half a minute is the limit for a machine to write and to read all rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Status = OutboxStatus | InboxStatus
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Version:
-    """How a row stands from a time on."""
+    """The columns of a row from a time on."""
 
     at: float
     status: Status
@@ -37,7 +37,7 @@ class Life:
     """
 
     service: str
-    """In whose database it is."""
+    """The service whose database has the row."""
     source: str
     event_id: UUID
     kind: TxKind
@@ -49,22 +49,22 @@ class Life:
 
     @property
     def lifecycle(self) -> Lifecycle[Any]:
-        """The states that it may be in."""
+        """Return the lifecycle of the row."""
         return OUTBOX if self.group is None else INBOX
 
     @property
     def status(self) -> Status | None:
-        """The state that it is in at last; None: it is not there yet."""
+        """Return its last state; None: it does not exist yet."""
         return self.versions[-1].status if self.versions else None
 
     @property
     def born_at(self) -> float:
-        """When it was written."""
+        """Return when it was written."""
         return self.versions[0].at
 
     @property
     def settled_at(self) -> float:
-        """When it came to rest for good; NEVER where it is open at last."""
+        """Return when it settled finally; NEVER if it is still open."""
         settlements = (v.changes["settled_at"] for v in self.versions if "settled_at" in v.changes)
         *_, last = settlements
         return NEVER if last is None else float(last)
@@ -75,24 +75,24 @@ class Life:
         self.is_said_to_be(status, at, **changes)
 
     def is_said_to_be(self, status: Status, at: float, **changes: Any) -> None:
-        """Change it as nothing but a hand or a defect can."""
+        """Change the status as only SQL or a defect can."""
         assert not self.versions or at >= self.versions[-1].at, "time goes on"
         settles = at if status in self.lifecycle.settled else None
         moved = {"settled_at": settles, "lease_until": None} | changes
         self.versions.append(Version(at=at, status=status, changes=moved))
 
     def changes_by_hand(self, at: float, **changes: Any) -> None:
-        """Alter columns alone: the row does not move by that."""
+        """Alter columns alone, by which the row does not move."""
         assert self.versions
         assert at >= self.versions[-1].at, "time goes on"
         self.versions.append(Version(at=at, status=self.versions[-1].status, changes=changes))
 
     def compensates(self, event_id: UUID) -> bool:
-        """Whether it is the rollback by which an event was compensated."""
+        """Return whether it is the rollback by which an event was compensated."""
         return any(v.changes.get("compensated_id") == event_id for v in self.versions)
 
     def at(self, night: float) -> dict[str, Any] | None:
-        """Return its columns as they stand; None where it is not there."""
+        """Return its columns at that time; None if it does not exist."""
         if night >= self.gone_at or not self.versions or night < self.born_at:
             return None
         row: dict[str, Any] = {"attempts": 0, **self.columns}
@@ -104,10 +104,10 @@ class Life:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Restore:
-    """Which database was put back, when, and to which moment."""
+    """Which database was restored, when, and to which moment."""
 
     service: str
     at: float
     to: float
     is_seen: bool
-    """The server's timeline is another one since."""
+    """Whether the server has another timeline since."""

@@ -1,4 +1,4 @@
-"""Lays the records of a history out in topics: by what its relays did, and what stories say."""
+"""Distributes the records of a history over topics, by the actions of relays and stories."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.verification.oracle.timeline import DAY, Life
 from tests.verification.oracle.topic_logs import ALWAYS, Log, Record, Topics, id_of
 
 RETENTIONS: Final = (None, DAY // 2, DAY, 2 * DAY, 3 * DAY)
-"""For how many minutes topics keep their records at least."""
+"""Minimum minutes for which topics keep their records."""
 
 
 def laid_out(h: History) -> Topics:
@@ -49,7 +49,7 @@ def _log(h: History, topics: Topics, topic: str, kind: TxKind) -> Log:
 
 
 def _a_log(h: History, topic: str, kind: TxKind) -> Log:
-    """Choose its first partitions, when some are added, and what its retention takes away."""
+    """Choose its first partitions, when some are added, and what its retention deletes."""
     r = h.random
     last = int(h.setting.nights[-1].at)
     number = r.choice((1, 2, 2, 3))
@@ -59,7 +59,7 @@ def _a_log(h: History, topic: str, kind: TxKind) -> Log:
         partitions.append((at + 0.25, number))
     log = Log(topic=topic, kind=kind, partitions=partitions)
     if r.random() < 0.04:
-        # A topic that begins anew is accused of all that it had: so it has lost nothing before.
+        # A recreated topic is reported to lack all earlier records: so it has lost none before.
         log.recreated_at = r.randint(1, last) + 0.25
         return log
     kept = r.choice(RETENTIONS)
@@ -69,7 +69,7 @@ def _a_log(h: History, topic: str, kind: TxKind) -> Log:
 
 
 def _cuts(h: History, kept: int, partitions: int) -> Iterator[tuple[float, int, float]]:
-    """Cut partitions before nights: by segments, so one has more left than the other."""
+    """Cut partitions before nights: by segments, so that partitions keep different amounts."""
     r = h.random
     never_cut = {number for number in range(partitions) if r.random() < 0.25}
     for night in h.setting.nights:
@@ -87,7 +87,7 @@ def _sent(h: History, life: Life) -> tuple[float, ...]:
     settled = [v.at for v in life.versions if v.status is OutboxStatus.PROCESSED]
     if settled:
         return tuple(settled)
-    # It has arrived, and its relay has ended before it could say so.
+    # The event has arrived, and its relay has ended before it could settle it.
     arrivals = [each.born_at for each in h.lives if each.group and id_of(each) == id_of(life)]
     return (min(arrivals),) if arrivals else ()
 

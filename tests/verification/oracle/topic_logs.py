@@ -1,4 +1,4 @@
-"""Topics through time: their records, partitions that are added, and what retention takes away."""
+"""Topics through time: their records, added partitions, and deletions by retention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALWAYS: Final = float("-inf")
 
 
 def id_of(event: Life) -> EventId:
-    """Return by what the records of an event are known."""
+    """Return the identity of an event in its records."""
     return event.source, event.event_id
 
 
@@ -32,7 +32,7 @@ class Record:
     event_type: str
     causation_id: UUID | None
     written_at: float | str
-    """As its header has it; a text is none that can be read as a time."""
+    """The time in its header; a text that cannot be read as a time stays a text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,18 +49,18 @@ class Forged:
 
 @dataclass(kw_only=True, slots=True)
 class Marks:
-    """What stories say of records, where the rows alone do not say it."""
+    """What stories know about records beyond the rows."""
 
     sent: dict[EventId, tuple[float, ...]] = field(default_factory=dict)
     """When each record of an event was sent; empty: the broker has lost it."""
     forged: list[Forged] = field(default_factory=list)
     inverted: dict[EventId, EventId] = field(default_factory=dict)
-    """Of an event: the one of its key that was written later, and whose record lies before."""
+    """For an event: the later event of its key whose record lies before it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Partition:
-    """A partition as it stands at one moment."""
+    """A partition at one moment."""
 
     begin: int
     """The first offset that is kept."""
@@ -71,16 +71,16 @@ class Partition:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has never lost a record by its age."""
+        """Return whether it has never lost a record by its age."""
         return self.begin == 0
 
     @property
     def first_sent(self) -> float | None:
-        """When the oldest of its records was sent; None: it has none."""
+        """Return when the oldest of its records was sent; None: it has none."""
         return self.records[0][1].sent_at if self.records else None
 
     def without(self, source: str) -> Partition:
-        """Return it as it is to a run that takes the records of this source for those of others."""
+        """Return the partition as a run sees it that takes this source for a foreign one."""
         kept = tuple(each for each in self.records if each[1].source != source)
         return replace(self, records=kept)
 
@@ -92,11 +92,11 @@ class Log:
     topic: str
     kind: TxKind
     partitions: list[tuple[float, int]]
-    """How many there have been, each number with the time since when."""
+    """The numbers of partitions, each with the time since when."""
     cuts: list[tuple[float, int, float]] = field(default_factory=list)
-    """When a partition has lost records, which one, and those sent before what time."""
+    """When a partition has lost records, which one, and the time before which they were sent."""
     recreated_at: float | None = None
-    """When it was deleted and created again, without its records."""
+    """When it was deleted and recreated, without its records."""
     records: list[Record] = field(default_factory=list)
 
     def partitions_at(self, at: float) -> int:
@@ -108,7 +108,7 @@ class Log:
         return f"{self.topic}-{self.kind}-{int(self._begins(at) > ALWAYS)}"
 
     def at(self, at: float) -> list[Partition]:
-        """Return its partitions as they stand."""
+        """Return its partitions at that time."""
         return [self._partition(number, at) for number in range(self.partitions_at(at))]
 
     def there(self, event: EventId, at: float) -> list[tuple[int, int, Record]]:
@@ -138,11 +138,11 @@ class Log:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topics:
-    """All topics of a history, and from which night on they are read."""
+    """All topics of a history, and the night from which on they are read."""
 
     logs: dict[tuple[str, TxKind], Log]
     read_since: float
 
     def are_read(self, night: float) -> bool:
-        """Whether a night's run reads topics."""
+        """Return whether a night's run reads topics."""
         return night >= self.read_since

@@ -1,4 +1,4 @@
-"""Defects in what is said of events and their topics, put back."""
+"""Defects in the verdicts on events and their topics, put back."""
 
 from __future__ import annotations
 

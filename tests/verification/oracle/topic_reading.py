@@ -1,7 +1,7 @@
-"""What a run should make of outboxes and topics: in plain Python, for the real rules.
+"""The expected result of a run over outboxes and topics: plain Python, for the real rules.
 
-Since when partitions are complete, and there, is asked of the reconciliation itself: that needs no
-Spark. So is whether topics are others than those of the last good run.
+The reconciliation itself, without Spark, determines since when partitions are complete and exist,
+and whether topics differ from those of the last good run.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class TopicReading:
     night: Judged
     rows: Rows
     logs: list[Log]
-    """Those that the run reads."""
+    """The logs that the run reads."""
     looked_at: set[EventId] | None
-    """The events of outbox rows that a further run reads; None: of all."""
+    """The events whose outbox rows a further run reads; None: all."""
     moved_since: Mapping[str, float] = field(default_factory=dict)
 
     def verdicts(self) -> dict[Pair, Verdict]:
-        """Return what the run says of each event and its topic."""
+        """Return the verdict of the run on each event and its topic."""
         found: dict[Pair, Verdict] = {}
         for log in self.logs:
             beside = _Beside(reading=self, log=log)
@@ -63,7 +63,8 @@ class TopicReading:
     def ambiguous(self) -> list[EventId]:
         """Return the events that would be missed if the last partition was known to be old.
 
-        And those without a row that say to be too old to have one, and were sent lately.
+        Also those without a row that, by their header, are too old for a row, and were sent
+        recently.
         """
         of_logs = (_Beside(reading=self, log=log) for log in self.logs)
         return [event for beside in of_logs for event in beside.ambiguous()]
@@ -78,11 +79,11 @@ class TopicReading:
         return list(topic_completeness.unjudged(since))
 
     def read_since(self) -> float | None:
-        """Return from when on records are read; None: all."""
+        """Return the time from which records are read; None: all."""
         return min(self.moved_since.values()) - 2 * self.night.margin if self.moved_since else None
 
     def is_covered(self, source: str, *times: float | str | None) -> bool:
-        """Whether a further run looks at an event by when it was written or sent."""
+        """Return whether a further run reads an event because of its time of writing or sending."""
         since = self.moved_since.get(source)
         known = [time for time in times if isinstance(time, float | int)]
         return since is None or max(known) >= since
@@ -118,7 +119,7 @@ class _Beside:
         self._as_many_since = topic_completeness.as_many_since(*given)
 
     def facts(self) -> list[tuple[EventId, dict[Fact, Value]]]:
-        """Return what is to be known of each event that the run looks at."""
+        """Return the facts about each event that the run reads."""
         return [
             (event, self._facts(event, self._rows.get(event), self._records.get(event, [])))
             for event in self._rows.keys() | self._records.keys()
@@ -127,17 +128,17 @@ class _Beside:
 
     @property
     def has_rows(self) -> bool:
-        """Whether an outbox has a row of the topic, of which a record may be missing."""
+        """Return whether an outbox has a row of the topic, whose record may be missing."""
         return bool(self._rows)
 
     def ambiguous(self) -> list[EventId]:
-        """Return the events of which nothing shows whether something of them was lost."""
+        """Return the events of which nothing shows whether a row or record was lost."""
         return [
             event for event, facts in self.facts() if self._is_ambiguous(event, TOPICS.judge(facts))
         ]
 
     def _is_ambiguous(self, event: EventId, verdict: Verdict) -> bool:
-        """Whether its records were lost, or were in another partition; or its row was lost."""
+        """Return whether its records were lost or in another partition, or its row was lost."""
         if verdict is Verdict.TOO_OLD:
             return _first_sent(self._records[event]) >= self._night.horizon(event[0])
         return (
@@ -187,7 +188,7 @@ class _Beside:
         )
 
     def _keeps_since(self, row: Row) -> datetime | None:
-        """Return since when the topic has the record of a row for certain, if there was one."""
+        """Return since when the topic certainly has the record of a row, if it existed."""
         since = [self.complete_since[self._place(n)] for n in range(len(self._offsets.ranges))]
         told = [when for when in since if when is not None]
         known = [max(told)] if len(told) == len(since) else []
@@ -241,7 +242,7 @@ class _Beside:
 
 
 def offsets_of(log: Log, at: float, since: float | None) -> TopicOffsets:
-    """Return what a broker says of a topic; with `since`, from the first record of that time on."""
+    """Return a broker's answer about a topic; with `since`, from the first record of that time."""
     ranges, later = [], set()
     for number, partition in enumerate(log.at(at)):
         young = (o for o, r in partition.records if since is None or r.sent_at >= since)
@@ -254,7 +255,7 @@ def offsets_of(log: Log, at: float, since: float | None) -> TopicOffsets:
 
 
 def topics_at(logs: Iterable[Log], at: float) -> ObservedTopics:
-    """Return how topics are at one moment, as the broker tells it."""
+    """Return the topics at one moment, as the broker reports them."""
     return ObservedTopics(
         cluster=CLUSTER,
         topics={

@@ -1,4 +1,4 @@
-"""Stories that show in topics: what relays repeat, what brokers lose, and what others put there."""
+"""Stories about topics: repetitions by relays, losses by brokers, and foreign records."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.verification.oracle.topic_logs import Forged, id_of
 
 O, I, V = OutboxStatus, InboxStatus, Verdict  # noqa: E741  short, for what happens in stories
 NO_TIMES = ("+200000-01-01T00:00:00Z", "now", "yesterday")
-"""What stands in a header instead of a time; the first is one to Spark, and none to Python."""
+"""Values of a header that are not times; the first one is a time to Spark, but not to Python."""
 
 
 def keys_are_used_for_days(h: History) -> None:
-    """Some keys have events all the time, whatever number of partitions there is."""
+    """Some keys have events all the time, with any number of partitions."""
     event_type, groups = some_type(h)
     keys = [h.new_key() + f"-{number}" for number in range(h.random.randint(1, 3))]
     at = some_time(h)
@@ -28,7 +28,7 @@ def keys_are_used_for_days(h: History) -> None:
 
 
 def is_sent_twice(h: History) -> None:
-    """A relay ends between the acknowledgement and its note of it, and another one sends again."""
+    """A relay ends between the acknowledgement and the settlement, and another one sends again."""
     event_type, groups = some_type(h)
     at = some_time(h)
     event = h.written(event_type, at, key=h.random.choice((None, h.new_key())))
@@ -46,7 +46,7 @@ def is_sent_twice(h: History) -> None:
 
 
 def is_published_again(h: History) -> None:
-    """A repair publishes an event once more, when others of its key have long gone on."""
+    """A repair publishes an event again, long after later events of its key."""
     event_type, groups = some_type(h)
     at, key = some_time(h), h.new_key()
     again_at = at + h.random.choice((30, 300, DAY))
@@ -66,12 +66,12 @@ def is_published_again(h: History) -> None:
 
 
 def broker_loses_a_record(h: History) -> None:
-    """A topic does not have what the broker has acknowledged, nor have the groups, or all have."""
+    """A topic lacks an acknowledged record, and the groups do too, or all have it."""
     _a_record_is_lost(h, some_time(h), waited=0)
 
 
 def record_of_a_delayed_event_is_lost(h: History) -> None:
-    """The same of an event that was written long before a night, and sent right before it."""
+    """The same for an event that was written long before a night, and sent right before it."""
     waited = h.random.choice((700, DAY, 2 * DAY))
     night = int(h.random.choice(h.setting.nights).at)
     _a_record_is_lost(h, night - h.random.randint(1, 120) - waited, waited=waited)
@@ -91,7 +91,7 @@ def _a_record_is_lost(h: History, at: int, *, waited: int) -> None:
 
 
 def record_is_forged(h: History) -> None:
-    """Somebody sends a record under the source of a service, with whatever for its time."""
+    """A client sends a record under the source of a service, with any time."""
     event_type, _ = some_type(h)
     at = some_time(h)
     written_at = h.random.choice((at, at, at - 700, at - DAY, *NO_TIMES[:1]))
@@ -99,13 +99,13 @@ def record_is_forged(h: History) -> None:
 
 
 def record_has_no_time(h: History) -> None:
-    """Such a record, whose time is none."""
+    """Such a record without a valid time."""
     event_type, _ = some_type(h)
     _forge(h, event_type, some_time(h), h.random.choice(NO_TIMES))
 
 
 def old_record_is_forged(h: History) -> None:
-    """Such a record, sent right before a night, that says to be of the day before, or older."""
+    """Such a record, sent right before a night, with a time of the day before, or older."""
     event_type, _ = some_type(h)
     at = int(h.random.choice(h.setting.nights).at) - h.random.randint(1, 10)
     _forge(h, event_type, at, at - h.random.choice((60, 700, DAY, 4 * DAY, 8 * DAY)))
@@ -125,12 +125,12 @@ def _forge(h: History, event_type: str, at: float, written_at: float | str) -> N
 
 
 def rows_of_a_topic_are_lost(h: History) -> None:
-    """A service loses all its rows on a topic for others; their records are there."""
+    """A service loses all its rows on a topic for others; their records still exist."""
     if not h.setting.with_unhandled:
         record_is_forged(h)
         return
     event_type = unhandled_of(h.random.choice(h.setting.with_unhandled))
-    # A configuration that lists the type does not name every topic that it is on.
+    # A configuration that lists the type does not name every topic with its events.
     topic = h.random.choice((event_type, f"{event_type}-aside"))
     at = some_time(h)
     lost_at = at + h.random.choice((60, DAY, 2 * DAY)) + 0.25
@@ -141,12 +141,12 @@ def rows_of_a_topic_are_lost(h: History) -> None:
 
 
 def order_is_inverted(h: History) -> None:
-    """A record is behind one whose event was written after that one was acknowledged."""
+    """A record follows another whose event was written after this record was acknowledged."""
     _order_is_inverted(h, some_time(h))
 
 
 def order_is_inverted_at_a_watermark(h: History) -> None:
-    """The same where the one has come before the watermark of a night, and the other after it."""
+    """The same where one arrived before the watermark of a night, and the other after it."""
     watermark = int(h.random.choice(h.setting.nights).watermark)
     _order_is_inverted(h, watermark - h.random.randint(5, 7))
 

@@ -1,4 +1,4 @@
-"""What is true of events and their topics, by what was planted, and so has to be said."""
+"""The truth about events and their topics, by what was planted, which runs have to report."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.verification.oracle.setting import Judged
 from tests.verification.oracle.timeline import Life
 from tests.verification.oracle.topic_logs import ALWAYS, EventId, Log, Partition, Topics, id_of
 
-O, V = OutboxStatus, Verdict  # noqa: E741  short, for what is said of rows
+O, V = OutboxStatus, Verdict  # noqa: E741  short names for verdicts on rows
 _PERHAPS_SENT: Final = {O.INIT, O.PROCESSING, O.PROCESSED}
 
 
 def expected(h: History, night: Judged) -> dict[Pair, Verdict]:
-    """Return what a run of this night has to say for certain about events and their topics."""
+    """Return what a run of this night certainly has to report about events and their topics."""
     found: dict[Pair, Verdict] = {}
     for log in read(h, night):
         lives = {id_of(life): life for life in _lives(h, log)}
@@ -32,10 +32,10 @@ def expected(h: History, night: Judged) -> dict[Pair, Verdict]:
 
 
 def lost_once_judged(h: History, night: Judged) -> dict[Pair, Verdict]:
-    """Return what is said of events whose rows were lost after an earlier run had judged them.
+    """Return the verdicts on events whose rows were lost after an earlier run judged them.
 
-    A further run reads neither those rows nor their records again, unless it sees by what the
-    database lacks that it has to look at everything.
+    A further run reads neither those rows nor their records again, unless the rows that the
+    database lacks cause a full run.
     """
     return {
         pair: verdict
@@ -55,10 +55,10 @@ def _was_judged(h: History, night: Judged, pair: Pair) -> bool:
 
 
 def must_tell(h: History, night: Judged) -> bool:
-    """Whether a topic is read of which no partition says since when it is complete.
+    """Return whether a read topic has no partition that shows since when it is complete.
 
-    Or one without records that were lost, which only its empty last partition hides. Or one with
-    records without rows that say to be of events which are too old to have rows.
+    Or a topic has lost records, which only its empty last partition hides. Or a topic has records
+    without rows whose events are, by their headers, too old for rows.
     """
     is_hidden = any(
         all(_complete_since(partition) is None for partition in _partitions(log, night))
@@ -74,7 +74,7 @@ def must_tell(h: History, night: Judged) -> bool:
 
 
 def _is_new(h: History, log: Log, event: EventId, night: Judged) -> bool:
-    """Whether no earlier run can have judged an event, so that a further run looks at it.
+    """Return whether no earlier run can have judged an event, so that a further run reads it.
 
     The last partition may have become empty since an earlier run.
     """
@@ -84,12 +84,12 @@ def _is_new(h: History, log: Log, event: EventId, night: Judged) -> bool:
 
 
 def may_tell(h: History, night: Judged) -> bool:
-    """Whether records were deleted that look lost beside an empty last partition."""
+    """Return whether deleted records look lost because of an empty last partition."""
     return any(any(_hidden(h, night, log)) for log in read(h, night))
 
 
 def _hidden(h: History, night: Judged, log: Log) -> Iterator[EventId]:
-    """Give the events without records that would be missed if the last partition was old."""
+    """Yield the events without records that would be missed if the last partition was old."""
     partitions = _partitions(log, night)
     whole = [_complete_since(each) for each in partitions]
     if None not in whole or partitions[-1].first_sent is not None:
@@ -106,9 +106,9 @@ def _hidden(h: History, night: Judged, log: Log) -> Iterator[EventId]:
 
 
 def read(h: History, night: Judged) -> list[Log]:
-    """Return the topics that a night reads, of which there may be no rows any more.
+    """Return the topics that a night reads, perhaps without any rows left.
 
-    They are those that rows of outboxes name now, or named in an earlier night that read topics,
+    They are the topics that outbox rows name now, or named in an earlier night that read topics,
     and those for others.
     """
     topics: Topics | None = h.topics
@@ -120,7 +120,7 @@ def read(h: History, night: Judged) -> list[Log]:
 
 
 def _with_rows(h: History, night: Judged) -> list[Log]:
-    """Return those of the topics that a night reads of which there are rows."""
+    """Return the topics with rows among those that a night reads."""
     named = _named(h, night)
     return [log for log in read(h, night) if (log.topic, log.kind) in named]
 
@@ -134,7 +134,7 @@ def _named(h: History, night: Judged) -> set[tuple[str, TxKind]]:
 
 
 def for_others(h: History, night: Judged) -> set[tuple[str, TxKind]]:
-    """Return the topics that a night's configuration says are for others."""
+    """Return the topics that a night's configuration declares to be for others."""
     setting = h.setting
     topics = {t for name in setting.services for t in setting.others(name, night).topics}
     return {(topic, kind) for topic in topics for kind in TxKind}
@@ -169,13 +169,13 @@ def _with_records(
     if is_quiet and _is_inverted(h, night, log, event, row):
         return V.ORDER_INVERTED
     if row["status"] is not O.PROCESSED or row["settled_at"] - min(sent) > night.margin:
-        # A further run reads records of lately alone, and the row whenever it was sent before.
+        # A further run reads recent records alone, and the row if it was sent before.
         return None
     return V.DUPLICATE_RECORDS if len(sent) > 1 else V.ON_TOPIC
 
 
 def _without_row(night: Judged, service: str, records: list[Any]) -> Verdict | None:
-    """Say what is true of a record whose row is not there, and was not purged."""
+    """Return the verdict on a record whose row does not exist, and was not purged."""
     sent_at = min(record.sent_at for record in records)
     written = [r.written_at for r in records if isinstance(r.written_at, float | int)]
     horizon = night.horizon(service)
@@ -185,17 +185,17 @@ def _without_row(night: Judged, service: str, records: list[Any]) -> Verdict | N
 
 
 def _is_lost(log: Log, event: EventId, night: Judged) -> bool:
-    """Whether the broker has lost the records of an event, and did not delete them by their age."""
+    """Return whether the broker has lost the records of an event other than by their age."""
     was_sent = any((r.source, r.event_id) == event for r in log.records)
     made_again = log.recreated_at
     return not was_sent or (made_again is not None and made_again <= night.at)
 
 
 def _is_missed(log: Log, row: dict[str, Any], night: Judged) -> bool:
-    """Whether it is known for certain that the topic would have the record still.
+    """Return whether the topic would certainly still have the record.
 
-    The partition of now is the one of then where the topic already had as many partitions. Without
-    a key, or before that, all partitions have to be complete.
+    The present partition is the former one if the topic already had as many partitions. Without a
+    key, or before that, all partitions have to be complete.
     """
     partitions = _partitions(log, night)
     whole = [_complete_since(each) for each in partitions]
@@ -204,7 +204,7 @@ def _is_missed(log: Log, row: dict[str, Any], night: Judged) -> bool:
         known.append(max(each for each in whole if each is not None))
     if row["key"] is not None:
         since = whole[partition_of(row["key"].encode(), len(partitions))]
-        # There were as many since the last of them was there.
+        # There are as many since the last of them exists.
         there = partitions[-1].first_sent
         if since is not None and there is not None:
             known.append(max(since, there))
@@ -240,7 +240,7 @@ def _partitions(log: Log, night: Judged) -> list[Partition]:
 
 
 def _complete_since(partition: Partition) -> float | None:
-    """Return since when it has all its records; None: nobody can tell."""
+    """Return since when it has all its records; None: unknown."""
     return ALWAYS if partition.is_whole else partition.first_sent
 
 

@@ -1,7 +1,7 @@
 """Events of a type that no group handles, on a topic whose other types have groups.
 
-A configuration lists the type as one for others, or the run has to say that no group is expected to
-receive it. No verdict names such an event, so a run tells of those that are listed and wait.
+A configuration lists the type as one for others, or the run has to report that no group is expected
+to receive it. No verdict names such an event, so a run reports those that are listed and wait.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_handled_by_no_group(h: History) -> None:
 
 
 def must_tell(h: History, night: Judged) -> bool:
-    """Whether there is such an event that is not listed, or that waits."""
+    """Return whether there is such an event that is not listed, or that waits."""
     return any(
         _waits(row, night) or (life.service in night.unlisted and row["status"] is O.PROCESSED)
         for life, row in _judged(h, night)
@@ -54,10 +54,10 @@ def must_tell(h: History, night: Judged) -> bool:
 
 
 def may_tell(h: History, night: Judged) -> bool:
-    """Whether the past does not say who should receive a type.
+    """Return whether past receipts do not show who should receive a type.
 
     No run has seen a group that had received it. Whether a further run reads an event of it depends
-    on what earlier ones have said.
+    on the reports of earlier runs.
     """
     if h.setting.declared:
         return False

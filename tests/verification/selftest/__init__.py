@@ -1,1 +1,1 @@
-"""Tests of the tools that prove: proxies, checkers, processes, the browser."""
+"""Tests of the tools of the proofs: proxies, checkers, processes, the browser."""

@@ -1,4 +1,4 @@
-"""The browser of the tests of pages, whose own tests are here."""
+"""Fixture of the browser for the tests of pages; its own tests are here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Started processes: stopped by force where asking is not enough, and taken along by a death."""
+"""Tests of child processes: killed if they ignore a request, and ended with their parent."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_process_that_heeds_sigterm_is_not_killed(tmp_path: Path) -> None:
     child = ChildProcess.start(["sleep", "600"], name="sleeper", log=tmp_path / "log")
     child.stop()
     assert child.exit_status == -signal.SIGTERM
-    child.stop()  # once more is harmless
+    child.stop()  # a second call has no effect
 
 
 def test_a_suspended_process_is_ended_too(tmp_path: Path, eventually: Callable[..., None]) -> None:
@@ -102,7 +102,7 @@ def test_a_process_dies_with_a_parent_that_is_killed(
     )
 
 
-def test_a_child_has_a_session_of_its_own_that_ctrl_c_does_not_reach(tmp_path: Path) -> None:
+def test_child_has_its_own_session_that_ctrl_c_does_not_reach(tmp_path: Path) -> None:
     child = python("import os; print(os.getsid(0) == os.getpid())", tmp_path / "log")
     child.finish(within=20)
     assert child.log_tail() == "True"

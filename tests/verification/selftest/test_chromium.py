@@ -1,4 +1,4 @@
-"""The browser of the tests itself: what it says when it is not there, or goes away."""
+"""Tests of the browser of the tests: its errors when it is missing, or dies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.browser.chromium import BrowserError, Chromium, installed
 
 
-def test_a_machine_without_chromium_is_told_what_to_install(monkeypatch, tmp_path):
+def test_missing_chromium_is_reported_with_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert installed() is None
     with pytest.raises(BrowserError, match="apt-get install chromium"):

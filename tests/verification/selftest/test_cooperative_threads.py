@@ -1,4 +1,4 @@
-"""Cooperative threads run one at a time, whoever is quicker."""
+"""Tests that cooperative threads run one at a time, whichever is quicker."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def test_a_thread_runs_only_while_it_is_waited_for() -> None:
     threads.close()
 
 
-def test_what_comes_out_of_a_thread_is_raised_where_it_is_waited_for() -> None:
+def test_exception_of_a_thread_is_raised_where_it_is_awaited() -> None:
     threads = CooperativeThreads()
     with pytest.raises(ZeroDivisionError):
         threads.start(lambda: 1 / 0)
     threads.close()
 
 
-def test_threads_are_used_again_and_end_whatever_is_quicker() -> None:
+def test_threads_are_reused_and_end_in_any_timing() -> None:
     for _ in range(300):
         threads, done = CooperativeThreads(), []
         for number in range(4):

@@ -1,4 +1,4 @@
-"""What goes wrong between two banks: of each kind that the reconciliation tells, on purpose."""
+"""Tests of the damage between two banks: one kind for each mismatch of the reconciliation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.verification.faults import damage
 from tests.verification.faults.reconciliation_runs import MISMATCHES
 from tests.verification.faults.scenarios import reconciliation
 
-# F34 itself holds what it has planted against all mismatches, some minutes later than this.
+# F34 itself compares the planted damage with all mismatches, some minutes later than this.
 PLANTED = {
     Verdict[name]
     for module in (damage, reconciliation)
@@ -22,11 +22,11 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("verdict", MISMATCHES)
-def test_each_mismatch_has_a_damage_that_brings_it_about(verdict: Verdict) -> None:
+def test_each_mismatch_has_a_damage_that_causes_it(verdict: Verdict) -> None:
     assert verdict in PLANTED
 
 
-def test_a_follower_is_taken_with_the_one_ahead_of_it_and_no_other() -> None:
+def test_follower_is_taken_with_the_event_ahead_of_it_alone() -> None:
     ada, bob, later = (UUID(int=n) for n in range(3))
     events = [ada, bob, later]
     keys = {ada: "ada", bob: "bob", later: "ada"}

@@ -1,4 +1,4 @@
-"""The table of defects names what there is, and stands in the documentation as it is."""
+"""Tests that the table of defects names existing tests, and that the documentation has it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_each_defect_is_in_the_table_once() -> None:
     assert [defect.id for defect in DEFECTS] == expected
 
 
-def test_each_defect_is_found_by_a_harness_or_has_a_test_of_its_own() -> None:
+def test_each_defect_is_found_by_a_harness_or_its_own_test() -> None:
     assert all(bool(defect.caught) is not bool(defect.own_test) for defect in DEFECTS)
 
 

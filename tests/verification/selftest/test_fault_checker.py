@@ -1,4 +1,4 @@
-"""The checker finds what it is there to find: each test plants one violation, and nothing else."""
+"""Tests that the checker finds violations: each test plants one violation, and nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def record(transfer: UUID, seq: int, *, kind: str = "COMMIT", offset: int = 0) -
 
 @pytest.fixture
 def sound() -> Evidence:
-    """Three transfers of 10: credited, credited, refused."""
+    """Return three transfers of 10: credited, credited, refused."""
     rollback = UUID(int=1003)
     return Evidence(
         operations=Operations(answers={A: "ok", B: "ok", C: "info"}),
@@ -56,7 +56,7 @@ def sound() -> Evidence:
 
 
 def only(counts: Counts) -> set[str]:
-    """The names of the invariants that are broken."""
+    """Return the names of the violated invariants."""
     names = ("lost", "ghost", "double", "inversions", "both", "neither", "illegal", "money")
     return {name for name in names if getattr(counts, name)}
 
@@ -113,14 +113,14 @@ def test_effects_out_of_the_order_of_their_key_are_inversions(sound):
     assert only(counts) == {"inversions"}
 
 
-def test_records_out_of_the_order_of_their_key_are_inversions_and_repetitions_are_not(sound):
+def test_unordered_records_are_inversions_but_repetitions_not(sound):
     again = [record(A, 1), record(B, 2), record(A, 1), *sound.records[2:]]
     assert count(replace(sound, records=again)).clean
     swapped = [record(B, 2), record(A, 1), *sound.records[2:]]
     assert only(count(replace(sound, records=swapped))) == {"inversions"}
 
 
-def test_what_waits_for_a_person_is_neither_lost_nor_without_an_outcome(sound):
+def test_dead_letter_is_neither_lost_nor_without_an_outcome(sound):
     failed = sound.outbox | {C: ("FAILED", "too large")}
     evidence = replace(
         sound,
@@ -135,7 +135,7 @@ def test_what_waits_for_a_person_is_neither_lost_nor_without_an_outcome(sound):
     assert only(count(without_reason)) == {"lost"}
 
 
-def test_the_journal_tells_an_operation_that_was_cut_off_from_one_that_failed(tmp_path):
+def test_journal_separates_interrupted_from_failed_operations(tmp_path):
     path = tmp_path / "journal"
     journal = Journal(path)
     for operation in (A, B, C):

@@ -1,4 +1,4 @@
-"""Clocks that are off and disks that are full: they are what they claim to be."""
+"""Tests that wrong clocks are wrong and that full disks are full."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_what_a_killed_process_leaves_is_swept_up(tmp_path: Path) -> None:
     assert not left()
 
 
-def test_a_machine_without_libfaketime_is_told_what_to_install(
+def test_missing_libfaketime_is_reported_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(clocks, "_LIBRARIES", (str(tmp_path),))
@@ -137,7 +137,7 @@ def without_memory(cached: Callable[..., object]) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("may_mount")
-def test_a_small_disk_is_full_when_it_is_filled_and_free_again_later() -> None:
+def test_small_disk_is_full_when_filled_and_free_again_later() -> None:
     with SmallDisk(4) as disk:
         path = disk.path
         disk.fill(leave=MEGABYTE)
@@ -152,7 +152,7 @@ def test_a_small_disk_is_full_when_it_is_filled_and_free_again_later() -> None:
 
 
 @pytest.mark.usefixtures("may_mount")
-def test_the_disk_of_a_killed_run_is_unmounted_by_the_next_and_no_other(tmp_path: Path) -> None:
+def test_next_run_unmounts_the_disk_of_a_killed_run_alone(tmp_path: Path) -> None:
     killed, alive = (python(HOLD_A_DISK, log=tmp_path / name) for name in ("killed", "alive"))
     for child in (killed, alive):
         child.await_ready(child.log_tail, within=20)
@@ -187,7 +187,7 @@ def test_a_commit_on_a_full_disk_fails_and_later_ones_do_not() -> None:
 
 
 @pytest.mark.usefixtures("may_mount")
-def test_a_server_that_a_full_disk_has_crashed_comes_back_with_what_was_committed() -> None:
+def test_server_crashed_by_a_full_disk_recovers_committed_data() -> None:
     with SmallDisk() as disk, EmbeddedPostgres(disk.path, settings=SMALL_LOG) as server:
         with connect(server) as connection:
             connection.execute("CREATE TABLE kept (n int)")
@@ -201,7 +201,7 @@ def test_a_server_that_a_full_disk_has_crashed_comes_back_with_what_was_committe
                         connection.execute(MEGABYTE_OF_LOG)
                     committed += 1
             assert connection.broken, "what cannot be logged is a crash"
-        server.kill()  # it may be gone by itself
+        server.kill()  # the server may have ended by itself
         disk.free()
         server.start()
         with connect(server) as connection:

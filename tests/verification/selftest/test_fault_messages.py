@@ -1,4 +1,4 @@
-"""The fault proxy between real clients and real servers: single messages of theirs are lost."""
+"""Tests of the fault proxy between real clients and real servers: single messages are lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def database(postgres: EmbeddedPostgres, database_url: str) -> Iterator[FaultPro
 
 @pytest.fixture
 def through(database: FaultProxy, database_url: str) -> str:
-    """The database's URL, through the proxy."""
+    """Return the database's URL, through the proxy."""
     url = make_url(database_url).set(port=database.port)
     return url.render_as_string(hide_password=False)
 
@@ -77,7 +77,7 @@ COMMITS = [by_simple_query, by_extended_query, by_prepared_statement, in_a_pipel
 
 
 @pytest.mark.parametrize("commit", COMMITS)
-def test_a_commit_whose_answer_is_lost_is_done_and_the_client_cannot_know(
+def test_commit_with_a_lost_answer_is_done_but_unknown_to_client(
     database: FaultProxy, through: str, direct: Connection, commit: Callable[[Connection], None]
 ) -> None:
     with closing(connect(through)) as client, database.lose_answer("COMMIT") as lost:
@@ -122,7 +122,7 @@ def test_sqlalchemy_meets_the_same_as_its_driver(
     assert kept(direct) == [1, 2, 3]
 
 
-def test_a_commit_of_a_failed_transaction_commits_nothing_and_its_answer_comes(
+def test_commit_of_a_failed_transaction_is_not_lost(
     database: FaultProxy, through: str, direct: Connection
 ) -> None:
     with closing(connect(through)) as client, database.lose_answer("COMMIT") as lost:
@@ -132,7 +132,7 @@ def test_a_commit_of_a_failed_transaction_commits_nothing_and_its_answer_comes(
         assert lost.struck == 0
 
 
-def test_a_client_whose_answer_hangs_learns_of_it_when_the_fault_heals(
+def test_client_with_a_hanging_answer_learns_after_the_fault(
     database: FaultProxy, through: str, direct: Connection, eventually: Callable[..., None]
 ) -> None:
     client, raised = connect(through), []
@@ -176,7 +176,7 @@ def test_as_many_answers_are_lost_as_is_asked_for(
 
 @pytest.fixture(scope="module")
 def behind() -> Iterator[tuple[EmbeddedKafka, FaultProxy]]:
-    """A broker whose clients, wherever they begin, are sent to the proxy."""
+    """Start a broker whose clients, wherever they start, are sent to the proxy."""
     port = free_port()
     with (
         FaultProxy(port, protocols.kafka) as proxy,
@@ -228,7 +228,7 @@ def in_the_log(broker: FaultProxy, topic: str) -> list[bytes]:
     return values
 
 
-# One attempt: what the client gets to know of it is what is looked at.
+# One attempt: the subject is what the client learns about it.
 ONE_ATTEMPT = {
     "retries": 0,
     "enable_idempotence": False,
@@ -237,7 +237,7 @@ ONE_ATTEMPT = {
 }
 
 
-def test_clients_that_begin_at_the_broker_itself_are_led_through_the_proxy(
+def test_clients_that_start_at_the_broker_go_through_the_proxy(
     behind: tuple[EmbeddedKafka, FaultProxy], topic: str
 ) -> None:
     server, proxy = behind
@@ -257,7 +257,7 @@ def test_clients_that_begin_at_the_broker_itself_are_led_through_the_proxy(
 
 
 @pytest.mark.parametrize("then", Then)
-def test_a_record_whose_answer_is_lost_is_in_the_log_and_the_client_saw_none(
+def test_record_with_a_lost_answer_is_in_the_log(
     broker: FaultProxy, topic: str, then: Then
 ) -> None:
     with producing(address(broker), **ONE_ATTEMPT) as producer:
@@ -282,7 +282,7 @@ def test_a_record_that_is_lost_on_its_way_is_not_in_the_log(broker: FaultProxy, 
 
 
 @pytest.mark.parametrize("way", [TO_SERVER, TO_CLIENT])
-def test_a_connection_breaks_off_in_mid_batch_and_an_idempotent_producer_repeats(
+def test_idempotent_producer_repeats_after_a_break_in_mid_batch(
     broker: FaultProxy, topic: str, way: str
 ) -> None:
     values = [bytes([n]) * 20_000 for n in range(20)]

@@ -1,4 +1,4 @@
-"""The fault proxy itself: a proof by faults that never strike would prove nothing."""
+"""Tests of the fault proxy itself: a proof by faults that never strike would prove nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TCP_INFO_DATA_SEGMENTS_IN = 152  # offset in struct tcp_info, <linux/tcp.h>
 
 
 class Echo:
-    """A server that sends back what it gets, and keeps it."""
+    """A server that echoes its input, and records it."""
 
     def __init__(self) -> None:
         self.got = b""
@@ -35,7 +35,7 @@ class Echo:
         self._accepting.start()
 
     def close(self) -> None:
-        # A connection is closed by its own thread alone: recv() must not meet a number of nobody.
+        # Only a connection's own thread closes it: recv() must not meet a reused descriptor.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._accepting.join(10)
         self._listener.close()
@@ -50,7 +50,7 @@ class Echo:
             while True:
                 connection, _ = self._listener.accept()
                 thread = threading.Thread(target=self._answer, args=(connection,), daemon=True)
-                self.connections.append(connection)  # before its first answer is heard
+                self.connections.append(connection)  # before its first answer arrives
                 self._threads.append(thread)
                 thread.start()
 
@@ -138,7 +138,7 @@ def test_an_end_by_rst_goes_through_as_one(
     ask(client, b"ping")
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
-    eventually(lambda: echo.ends == ["reset"], "the server hears of the reset")
+    eventually(lambda: echo.ends == ["reset"], "the server notices the reset")
 
 
 def test_what_is_on_concerns_open_connections_until_it_heals(
@@ -177,7 +177,7 @@ def test_a_seed_gives_the_same_jitter_again() -> None:
     assert all(1 <= delay <= 1.5 for delay in draws(3))
 
 
-def test_a_cut_closes_what_is_open_and_refuses_what_is_new_until_it_heals(
+def test_cut_closes_and_refuses_connections_until_it_heals(
     proxy: FaultProxy, connect: Connect, echo: Echo, eventually: Callable[..., None]
 ) -> None:
     client = connect()
@@ -189,7 +189,7 @@ def test_a_cut_closes_what_is_open_and_refuses_what_is_new_until_it_heals(
     eventually(lambda: echo.ends == ["closed"], "the server sees the end too")
     assert cut.struck == proxy.tally.cuts == 1
     cut.heal()
-    cut.heal()  # once more is harmless
+    cut.heal()  # a second call has no effect
     assert ask(connect(), b"pong") == b"pong"
 
 
@@ -208,7 +208,7 @@ def test_a_black_hole_takes_everything_and_closes_nothing(
     assert echo.got == b"ping"
     assert proxy.tally.vanished == {TO_SERVER: len(b"lostlost too"), TO_CLIENT: 0}
     hole.heal()
-    for client in (early, late):  # a stream with bytes missing can only end
+    for client in (early, late):  # a stream with missing bytes can only end
         with pytest.raises(ConnectionResetError):
             client.recv(1)
     assert ask(connect(), b"new") == b"new"
@@ -235,14 +235,14 @@ def test_a_black_hole_of_one_way_takes_the_answers_alone(
         assert echo.got == b"pingasked"
         assert_silent(client)
         echo.connections[0].shutdown(socket.SHUT_RDWR)
-        assert_silent(client)  # nor does it hear that the server has gone
+        assert_silent(client)  # nor does it notice that the server has gone
         client.sendall(b"still talking")
         assert_silent(client)
     with pytest.raises(ConnectionResetError):
         client.recv(1)
 
 
-def test_a_black_hole_hides_that_nobody_listens(proxy: FaultProxy, connect: Connect) -> None:
+def test_black_hole_hides_that_no_server_listens(proxy: FaultProxy, connect: Connect) -> None:
     proxy.retarget(free_port())
     with proxy.black_hole(to=TO_CLIENT) as hole:
         client = connect()
@@ -272,10 +272,10 @@ def test_a_reset_strikes_once_and_at_its_byte(
     client = connect()
     ask(client, b"ping")
     fault = proxy.reset_after(size)
-    with pytest.raises((ConnectionResetError, BrokenPipeError)):  # noqa: PT012 - either may say so
+    with pytest.raises((ConnectionResetError, BrokenPipeError)):  # noqa: PT012 - either may raise
         client.sendall(bytes(size + 500_000))
         receive(client, size + 500_000)
-    eventually(lambda: echo.ends == ["reset"], "the server is told too")
+    eventually(lambda: echo.ends == ["reset"], "the server notices too")
     assert len(echo.got) <= len(b"ping") + size
     assert proxy.tally.passed[TO_SERVER] == len(b"ping") + size
     assert fault.struck == proxy.tally.resets == 1
@@ -289,17 +289,18 @@ def test_slices_arrive_one_by_one(proxy: FaultProxy, connect: Connect, echo: Ech
         assert ask(client, sent) == sent
     info = echo.connections[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     (segments,) = struct.unpack_from("I", info, _TCP_INFO_DATA_SEGMENTS_IN)
-    # The kernel joins what waits for an acknowledgement; unsliced, all of it is one segment.
+    # The kernel joins segments that wait for an acknowledgement; unsliced, all of it is one
+    # segment.
     assert segments > 10
     assert slices.struck >= 1
 
 
-def test_clients_of_a_server_that_is_away_are_reset_and_a_new_target_takes_them(
+def test_clients_of_an_unreachable_server_are_reset(
     echo: Echo, eventually: Callable[..., None]
 ) -> None:
     with FaultProxy(free_port()) as proxy:
         address = HOST, proxy.port
-        # The reset may come while the client still looks whether it is connected.
+        # The reset may arrive while the client still checks its connection.
         with pytest.raises(ConnectionResetError), socket.create_connection(address, 10) as client:
             client.recv(1)
         proxy.retarget(echo.port)
@@ -338,7 +339,7 @@ def test_a_stream_of_another_protocol_is_an_error_of_the_test(echo: Echo) -> Non
 
 @pytest.mark.parametrize("speaks", [None, kafka], ids=["bytes", "messages"])
 def test_fifty_megabytes_a_second_go_through(speaks: Wire | None) -> None:
-    """The best of three, because the machine may be busy."""
+    """Measures the best of three runs, because the machine may be busy."""
     frame = struct.pack(">ihhi", 16_384 - 4, Api.FETCH, 0, 1) + bytes(16_384 - 12)
     sent = 100 * MEGABYTE // len(frame)
     with (

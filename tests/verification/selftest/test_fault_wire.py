@@ -1,4 +1,4 @@
-"""Where the fault proxy finds the beginnings of messages."""
+"""Tests of the beginnings of messages that the fault proxy finds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def kafka_answer(number: int, body: bytes) -> bytes:
 
 
 POSTGRES_REQUESTS = [
-    (struct.pack(">iI", 8, 80877103), None),  # may it be encrypted?
+    (struct.pack(">iI", 8, 80877103), None),  # an SSLRequest
     (struct.pack(">iI", 14, 196608) + b"user\0\0", None),
     (typed(b"Q", b"begin\0"), "BEGIN"),
     (
@@ -67,7 +67,7 @@ CONVERSATIONS = {
 
 @pytest.mark.parametrize("protocol", CONVERSATIONS)
 @given(cuts=st.lists(st.integers(0, 700), max_size=8), byte_by_byte=st.booleans())
-def test_messages_are_told_apart_wherever_the_stream_is_cut(
+def test_messages_are_separated_wherever_the_stream_is_cut(
     protocol: str, cuts: list[int], byte_by_byte: bool
 ) -> None:
     wire, *conversation = CONVERSATIONS[protocol]

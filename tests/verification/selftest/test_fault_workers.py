@@ -1,4 +1,4 @@
-"""The processes of the banks, as those see them who wait for their end."""
+"""Tests of the processes of the banks, from the view of a caller that waits for their end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROUNDS = 20
 THREADS = 8
 
 
-def test_whoever_asks_is_told_the_status_with_which_a_process_has_ended(tmp_path: Path) -> None:
+def test_exit_status_of_a_process_is_returned_to_each_caller(tmp_path: Path) -> None:
     statuses = set()
 
     def ask(worker: Worker) -> None:

@@ -1,4 +1,4 @@
-"""The figures that the faults' command prints for docs/explanation/guarantees.md."""
+"""Tests of the figures that the faults' command prints for docs/explanation/guarantees.md."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_faults_are_in_the_order_of_their_numbers_and_added_up() -> None:
     assert lines[-1] == "| all | 1,011 | 0 | 0 | 7 | 0 | 0 | 0 | 0 | 2.0 |"
 
 
-def test_a_false_accusation_and_a_damage_that_was_missed_are_seen() -> None:
+def test_false_reports_and_missed_damage_are_counted() -> None:
     reconciled = {
         "runs": 1,
         "planted": 10,

@@ -1,4 +1,4 @@
-"""A mutant counts as caught by its own invariant, and by no other."""
+"""Tests that a mutant counts as caught by its own invariant alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.verification.faults.world import World
 
 @pytest.fixture
 def exact() -> MutantRunResult:
-    """Of a reconciliation that reported and repaired what it should."""
+    """Return the result of a reconciliation with correct reports and repairs."""
     row = Row(
         fault=Fault(id="M0", name="none", run=lambda _banks: None),
         seed=1,

@@ -1,4 +1,4 @@
-"""Mutation testing finds what tests do not notice, and counts nothing else as noticed."""
+"""Tests that mutation testing counts exactly what tests detect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def changed(body: str) -> dict[str, str]:
-    """Return the text of a function after each of its changes, by what the change does."""
+    """Return the text of a function after each of its changes, by the change's description."""
     tree = ast.parse(f"def f():\n    {body}\n")
     [function] = tree.body
     assert isinstance(function, ast.FunctionDef)
@@ -106,7 +106,7 @@ def test_a_statement_is_reached_where_it_is_run(function: str, users: set[str]) 
     assert {Path(path).name for path, _ in lines_that_run(function)} == users
 
 
-def test_what_was_measured_is_kept_while_its_files_are_as_they_were(tmp_path: Path) -> None:
+def test_measurements_are_kept_while_their_files_are_unchanged(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text("a = 1")
     test = str(tmp_path / "test_module.py")
@@ -151,8 +151,8 @@ def test_kept():
 """
 
 
-def test_a_run_tells_killed_mutants_from_survivors(tmp_path: Path) -> None:
-    """In a project of its own: what a test notices is killed, what none looks at survives."""
+def test_run_separates_killed_mutants_from_survivors(tmp_path: Path) -> None:
+    """In a separate project, a tested change is killed, and an untested change survives."""
     (tmp_path / "subject.py").write_text(SUBJECT)
     (tmp_path / "test_subject.py").write_text(TESTS)
     found = _run(tmp_path)

@@ -1,4 +1,4 @@
-"""What `make test` leaves out on somebody's machine is a failure in CI."""
+"""Tests that a test which a developer's machine may skip fails in CI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run has found is counted against what was planted, and errors of both kinds show."""
+"""Tests that findings are compared with what was planted, and errors of both kinds show."""
 
 from __future__ import annotations
 

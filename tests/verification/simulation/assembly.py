@@ -123,7 +123,7 @@ def consumers(world: World) -> list[Process[Consumer]]:
 def consumer(
     world: World, service: str, name: str, n: int, *, has_removed: bool = False
 ) -> Process[Consumer]:
-    """Make the n-th member of a group, perhaps of a release with a handler that others lack."""
+    """Make the n-th member of a group, perhaps of a release with an additional handler."""
     database, config = world.databases[service], world.config
     group = _groups(config, has_removed=has_removed)[name]
     outbox = MemoryOutbox(
@@ -168,7 +168,7 @@ def retention(world: World, service: str) -> Process[RetentionService]:
         return RetentionService(
             store=Interrupted(process, store),  # type: ignore[arg-type]
             retention=replace(_RETENTION, outbox=world.config.outbox_retention),
-            # The database is simulated: a real pause would give nothing to other sessions.
+            # The database is simulated: a real pause would not let other sessions proceed.
             rest=lambda _seconds: None,
         )
 

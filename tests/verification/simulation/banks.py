@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 TYPE = "transfer"
 TOPIC = "transfers"
 REMOVED_TYPE = "advice"
-"""Of which an earlier release has received events; the handler was removed since."""
+"""A type of which an earlier release received events; its handler was removed since."""
 HANDLER_LEASE = timedelta(seconds=5)
 
 
 class Failure(Exception):
-    """A handler that did not get through, this time."""
+    """The failure of one call of a handler."""
 
     def __init__(self, what: str, transfer: Transfer) -> None:
         super().__init__(f"{what} {transfer.number}")
         self.hides_its_work = transfer.number % 2 == 0
-        """Whether the call returns something whose code has not run, in place of raising."""
+        """Whether the call returns an object whose code has not run, instead of raising."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,22 +51,22 @@ class Transfer:
     failures: int
     """How many attempts at the credit fail."""
     is_refused: bool
-    """By the downstream bank."""
+    """Whether the downstream bank refuses it."""
     is_fraud: bool
-    """By the other group of the downstream service."""
+    """Whether the other group of the downstream service refuses it."""
     refund_failures: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """What the client of the upstream bank knows of a transfer."""
+    """The knowledge of the upstream bank's client about a transfer."""
 
     transfer: Transfer
     event_id: UUID
 
 
 class Bank:
-    """What handlers do to the ledgers; every line of a ledger is part of their transaction."""
+    """The effects of handlers on the ledgers; each line belongs to the handler's transaction."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -86,7 +86,7 @@ class Bank:
         database.insert_outbox(session, envelope, delay=transfer.delay, shards=shards())
 
     def debit(self, session: Transaction, transfer: Transfer, event_id: UUID) -> None:
-        """Take the money from the sender, whose event is a half message that is stored already."""
+        """Take the money from the sender, whose event is an already stored half message."""
         _enter(session, "debit", transfer)
         database, row = session.database, session.database.outbox[event_id]
         session.write(lambda: database.written.update({event_id: row}))
@@ -122,7 +122,7 @@ class Bank:
         session.write(lambda: session.database.ledger.append(entry))
 
     def undo(self, session: Transaction, envelope: Envelope) -> None:
-        """Give the money back for an event that will never be delivered."""
+        """Return the money for an event that will never be delivered."""
         transfer = self._transfer(json.loads(envelope.payload))
         self._try("undo", transfer, transfer.refund_failures)
         _enter(session, "undo", transfer)
@@ -172,7 +172,7 @@ def _handler(name: str) -> Any:
 
 
 def _not_run() -> Iterator[None]:
-    """What a generator function returns, or a decorator around a coroutine function."""
+    """Return what a generator function returns, or a decorator around a coroutine function."""
     yield
 
 

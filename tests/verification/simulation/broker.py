@@ -1,4 +1,4 @@
-"""A broker in memory: partitions, groups with members, committed offsets, and answers that lie."""
+"""A broker in memory: partitions, groups with members, committed offsets, and false answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shieldtx.ports.broker import (
 Place = tuple[str, int]
 
 _ACKNOWLEDGED = Delivery(outcome=DeliveryOutcome.ACKNOWLEDGED)
-_UNSENT = Delivery(outcome=DeliveryOutcome.UNSENT, reason="the broker is away")
+_UNSENT = Delivery(outcome=DeliveryOutcome.UNSENT, reason="the broker is unreachable")
 _UNCONFIRMED = Delivery(outcome=DeliveryOutcome.UNCONFIRMED, reason="no answer")
 _REFUSED = Delivery(outcome=DeliveryOutcome.REFUSED, reason="the topic refuses")
 _REJECTED = Delivery(outcome=DeliveryOutcome.REJECTED, reason="too large")
@@ -33,18 +33,18 @@ _HELD = Delivery(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trouble:
-    """What happens to one call of `publish`."""
+    """The trouble of one call of `publish`."""
 
     kind: str
     """outage, ambiguous, refused, rejected, twice, or killed."""
     at: int = 0
-    """The first record that it happens to."""
+    """The first affected record."""
     stored: int = 0
-    """Of an ambiguous call: how many records from there on are in the log after all."""
+    """For an ambiguous call: how many records from there on are stored in the log."""
     sent: int = 0
-    """Of an ambiguous call: how many were handed over, the others are UNSENT."""
+    """For an ambiguous call: how many were handed over; the others are UNSENT."""
     later: bool = False
-    """Of an ambiguous call: what is handed over and not stored turns up some time later."""
+    """For an ambiguous call: handed-over records that were not stored appear some time later."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,10 +70,10 @@ class Broker:
     """Topics of a few partitions, and the groups that read them."""
 
     def __init__(self, topics: Sequence[str], partitions: int, *, are_apart: bool = False) -> None:
-        """Make topics of so many partitions.
+        """Make topics with the given number of partitions.
 
-        With `are_apart`, the members of a group share the partitions of the next topic out from
-        another member on: so two of them read an event and its rollback.
+        With `are_apart`, the members of a group share the partitions of the next topic starting
+        with another member, so that two of them read an event and its rollback.
         """
         self.logs: dict[Place, list[ReceivedRecord]] = {
             (topic, n): [] for topic in topics for n in range(partitions)
@@ -83,7 +83,7 @@ class Broker:
         self.groups: dict[str, Group] = {}
         self.is_down = False
         self.in_flight: list[Record] = []
-        """Sent by a client that has given up waiting: it may still arrive."""
+        """Records of a client that has stopped waiting: they may still arrive."""
         self.refusals: Counter[str] = Counter()
         """How often a record of this event was refused or rejected, by event id."""
         self._spread = 0
@@ -107,7 +107,7 @@ class Broker:
         )
 
     def land(self) -> None:
-        """Let everything arrive that is still on its way."""
+        """Let all records in transit arrive."""
         late, self.in_flight = self.in_flight, []
         for record in late:
             self.append(record)
@@ -126,7 +126,7 @@ class Broker:
             self._rebalance(group)
 
     def reset(self, name: str, place: Place, offset: int) -> None:
-        """Set a group's offset of a partition back; its members begin there anew."""
+        """Set a group's offset of a partition back; its members restart there."""
         group = self.groups[name]
         group.committed[place] = min(offset, group.committed.get(place, 0))
         self._rebalance(group)
@@ -144,7 +144,7 @@ class Broker:
 
 
 class Sender(Protocol):
-    """The process behind a publisher, with what is in store for it."""
+    """The process of a publisher, with its scheduled faults."""
 
     clock: Callable[[], float]
 
@@ -175,9 +175,9 @@ class MemoryPublisher:
         records: Sequence[Record],
         *,
         timeout: float,
-        with_offsets: bool = False,  # noqa: ARG002  nobody asks here
+        with_offsets: bool = False,  # noqa: ARG002  unused here
     ) -> Sequence[Delivery]:
-        """Send `records` and answer for each, as the port says."""
+        """Send `records` and return a delivery for each, as the port requires."""
         sender = self._sender
         deadline = sender.clock() + timeout
         sender.before("publish")
@@ -193,12 +193,12 @@ class MemoryPublisher:
         return deliveries
 
     def pressure(self) -> Backpressure:
-        """Tell of no pressure: the first call behind a batch that is sent."""
+        """Report no pressure: this is the first call after a sent batch."""
         self._sender.may_fail_inside()
         return Backpressure()
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Close the connection to the broker."""
         self._sender.may_fail_at_a_call("close")
 
     def _publish(self, records: Sequence[Record], trouble: Trouble | None) -> list[Delivery]:
@@ -263,7 +263,7 @@ class MemorySubscriber:
         limit: int,
         limit_bytes: int = BATCH_BYTES,
     ) -> Sequence[ReceivedRecord]:
-        """Return up to `limit` records, another partition first each time."""
+        """Return up to `limit` records, starting with another partition each time."""
         broker, member = self._broker, self.member
         self._require()
         broker.join(member)
@@ -285,25 +285,25 @@ class MemorySubscriber:
         return fetched
 
     def commit(self, records: Sequence[ReceivedRecord]) -> None:
-        """Remember these records as taken care of, where their partitions are this member's."""
+        """Commit these records, where their partitions are this member's."""
         self._require()
         committed = self._broker.groups[self.member.group].committed
         for place, record in self._mine(records):
             committed[place] = max(record.offset + 1, committed.get(place, 0))
 
     def rewind(self, records: Sequence[ReceivedRecord]) -> None:
-        """Have these records delivered again; a call moves a position forward too, as a seek."""
+        """Deliver these records again; a call moves a position forward too, as a seek does."""
         first: dict[Place, int] = {}
         for place, record in self._mine(records):
             first[place] = min(record.offset, first.get(place, record.offset))
         self.member.positions.update(first)
 
     def pause(self, places: AbstractSet[Place]) -> None:
-        """Hold nothing: the shapes are far below every limit."""
+        """Do nothing: the worlds are far below every limit."""
         assert not places
 
     def has_caught_up(self) -> bool:
-        """Whether this member's polls have brought all there is."""
+        """Return whether this member has polled all records."""
         self._require()
         logs, positions = self._broker.logs, self.member.positions
         joined = self.member in self._broker.groups[self.member.group].members

@@ -1,4 +1,4 @@
-"""Many schedules, over several processes, and what came of them."""
+"""Many schedules, over several processes, and their outcomes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHUNK = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """A schedule that violates something; its seed replays it."""
+    """A schedule with a violation; its seed replays it."""
 
     seed: int
     violations: tuple[Violation, ...]
@@ -28,15 +28,15 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulationResult:
-    """What came of a run."""
+    """The outcome of a run."""
 
     schedules: int
     violations: int
-    """How many of the schedules violated an invariant."""
+    """The number of schedules that violated an invariant."""
     first_violation: Finding | None = None
-    """The one with the smallest seed."""
+    """The violation with the smallest seed."""
     invariants: Mapping[str, int] = field(default_factory=dict)
-    """In how many schedules each invariant was violated."""
+    """The number of schedules that violated each invariant."""
 
 
 def run(
@@ -48,10 +48,10 @@ def run(
     until: str | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> SimulationResult:
-    """Play so many schedules drawn from `seed`, with a deliberate defect if `mutant` names one.
+    """Play `schedules` schedules drawn from `seed`, with the defect of `mutant` if given.
 
-    It ends early when the invariant named by `until` was violated. `progress` is told how many more
-    schedules have ended.
+    It ends early when the invariant named by `until` was violated. `progress` is called with the
+    number of further schedules that have ended.
     """
     first = seed * SEEDS_PER_RUN
     seeds = range(first, first + schedules)
@@ -75,7 +75,7 @@ def run(
 
 
 def search(mutant: Mutant) -> tuple[bool, int]:
-    """Play schedules until one violates the invariant through which a mutant has to show.
+    """Play schedules until one violates the invariant that a mutant has to break.
 
     Returns whether one did, and after how many.
     """
@@ -89,7 +89,7 @@ def _invariants(findings: Sequence[Finding]) -> Mapping[str, int]:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Let the services log nothing during the block: what they report is what is done to them."""
+    """Suppress the logs of the services during the block: they report the injected faults."""
     logging.disable(logging.CRITICAL)
     try:
         yield
@@ -113,7 +113,7 @@ def _played(
     if processes == 1:
         yield map(_play_chunk, work)
         return
-    # What the modules have made is no garbage: to look for it each time takes a fifth of the time.
+    # The objects of the modules are permanent: collecting them takes a fifth of the time.
     gc.freeze()
     try:
         with multiprocessing.get_context("fork").Pool(processes) as pool:

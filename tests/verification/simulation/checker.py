@@ -1,6 +1,6 @@
-"""Counts what must not be, from the broker's log, the ledgers and the history of status changes.
+"""Counts violations from the broker's log, the ledgers and the history of status changes.
 
-No status column is believed: a status says what the services think, the rest what happened.
+No status column counts as evidence: a status shows the view of the services, the rest the facts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EXPECTED_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant of the promise that does not hold, and where."""
+    """A violated invariant of the promise, and where it is violated."""
 
     invariant: str
     """I1 no ghost, I2 no loss, I3 one effect, I4 order, I5 one outcome, I8 drain, I9 legal."""
@@ -47,7 +47,7 @@ class Violation:
 
 
 def violations(world: World, *, is_drained: bool, is_purged: bool = False) -> Sequence[Violation]:
-    """Return everything that is wrong with a world that has been healed and drained."""
+    """Return all violations of a world that has been healed and drained."""
     look = _Look(world)
     found = [
         *look.ghosts(),
@@ -69,7 +69,7 @@ def violations(world: World, *, is_drained: bool, is_purged: bool = False) -> Se
 
 
 class _Look:
-    """One look at a world."""
+    """The check of one world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -99,12 +99,12 @@ class _Look:
         self._parked = self._find_parked()
 
     def ghosts(self) -> Iterator[Violation]:
-        """Records whose event nobody has committed."""
+        """Yield records whose event was never committed."""
         for event_id in sorted(self._published - self._written.keys()):
             yield Violation("I1", f"{event_id} is on a topic and in no outbox")
 
     def losses(self) -> Iterator[Violation]:
-        """Committed rows that are neither on their topic nor failed for a reason, nor anywhere."""
+        """Yield committed rows that are neither on their topic nor failed for a reason."""
         for number in sorted(self._world.acknowledged - self._sent.keys()):
             yield Violation("I2", f"transfer {number} was acknowledged, and is in no outbox")
         for event_id, (service, row) in self._written.items():
@@ -116,7 +116,7 @@ class _Look:
                 yield Violation("I2", f"{name} is {row.status} and on no topic")
 
     def misplaced(self) -> Iterator[Violation]:
-        """Records on a topic that is not the one of their event."""
+        """Yield records on another topic than the one of their event."""
         for (topic, _), ids in self._logs.items():
             for event_id in dict.fromkeys(ids):
                 _, row = self._written.get(event_id, ("", None))
@@ -124,14 +124,14 @@ class _Look:
                     yield Violation("I2", f"{_number(row)} of {own} is published to {topic}")
 
     def doubles(self) -> Iterator[Violation]:
-        """Effects that happened more than once, or not at all."""
+        """Yield effects that happened more than once, or not at all."""
         for (what, number), times in self._entries.items():
             if times > 1:
                 yield Violation("I3", f"transfer {number}: {times} times {what}")
         for number in self._sent:
             refunds = self._entries["refund", number] + self._entries["undo", number]
             if refunds > 1 and not self._entries["refund", number] > 1:
-                yield Violation("I3", f"transfer {number}: given back twice")
+                yield Violation("I3", f"transfer {number}: refunded twice")
         for number, row in self._sent.items():
             published = str(row.envelope.id) in self._published
             ended = self._entries["credit", number] + self._entries["refund", number]
@@ -139,7 +139,7 @@ class _Look:
                 yield Violation("I3", f"transfer {number} was published and had no effect")
 
     def inversions(self) -> Iterator[Violation]:
-        """First records and first effects of a key that came before those written earlier."""
+        """Yield first records and first effects ahead of those of earlier events of their key."""
         for (topic, partition), ids in self._logs.items():
             rows = [self._written[i] for i in dict.fromkeys(ids) if i in self._written]
             for service in self._world.databases:
@@ -150,7 +150,7 @@ class _Look:
         yield from self._inversions(effects, "credits")
 
     def outcomes(self) -> Iterator[Violation]:
-        """Transfers with two ends, or with none, and money that came or went."""
+        """Yield transfers with two outcomes, or with none, and money that appeared or vanished."""
         total = 0
         for transfer in self._world.transfers:
             number = transfer.number
@@ -177,7 +177,7 @@ class _Look:
             yield Violation("I5", statement)
 
     def _undone_too_early(self) -> Iterator[Violation]:
-        """Credits after they were taken back: nothing takes those back any more."""
+        """Yield credits after their rollback: nothing takes those back any more."""
         undone = set()
         for entry in self._world.b.ledger:
             if entry.what == "take back":
@@ -186,7 +186,7 @@ class _Look:
                 yield Violation("I5", f"transfer {entry.transfer} is credited after its take-back")
 
     def given_up_too_early(self) -> Iterator[Violation]:
-        """Events whose attempts were used up by the failures and crashes of others."""
+        """Yield events whose attempts were used up by failures and crashes of others."""
         for database in self._world.databases.values():
             for key, row in database.inbox.items():
                 died = row.settled_at is not None and (row.last_error or "").startswith(_DIED)
@@ -196,7 +196,7 @@ class _Look:
                     yield Violation("I5", f"{name} of {row.group} was given up after {turns} turns")
 
     def purged_too_early(self) -> Iterator[Violation]:
-        """Events that were purged when a rollback of theirs was there, and open or DEAD."""
+        """Yield events that were purged while a rollback of theirs was open or DEAD."""
         for service, database in self._world.databases.items():
             awaited: dict[tuple[str, UUID], UUID | None] = {}
             for change in database.history:
@@ -214,21 +214,21 @@ class _Look:
                     awaited[change.group, change.event_id] = row.envelope.causation_id
 
     def illegal(self) -> Iterator[Violation]:
-        """Changes of status that no arrow allows, or by somebody who had lost the row."""
+        """Yield changes of status without an arrow, or by a process that had lost the row."""
         for service, database in self._world.databases.items():
             for change in database.history:
                 if problem := _problem_of(change):
                     yield Violation("I9", f"{service}: {problem}")
 
     def strange_errors(self) -> Iterator[Violation]:
-        """Errors of the simulation itself would look like failures of handlers."""
+        """Yield errors of the simulation itself, which would look like failures of handlers."""
         for database in self._world.databases.values():
             for row in database.inbox.values():
                 if row.last_error and not row.last_error.startswith(EXPECTED_ERRORS):
                     yield Violation("simulation", row.last_error)
 
     def backlog(self) -> Iterator[Violation]:
-        """What is still open after the end of all faults."""
+        """Yield rows that are still open after the end of all faults."""
         for service, database in self._world.databases.items():
             for table in (database.outbox, database.inbox):
                 for row in table.values():
@@ -238,7 +238,7 @@ class _Look:
         yield Violation("I8", "the services do not come to rest")
 
     def left_by_the_purge(self) -> Iterator[Violation]:
-        """Rows that the purge ought to have removed."""
+        """Yield rows that the purge should have removed."""
         for row in purgeable(self._world):
             yield Violation("I8", f"{_number(row)}: a {row.status} row is never purged")
 
@@ -246,7 +246,7 @@ class _Look:
         latest: dict[str, int] = defaultdict(int)
         for row in rows:
             key = row.envelope.key
-            # A chosen delay is out of line by its own wish, and who FAILED holds back nobody.
+            # A chosen delay exempts an event from the order, and a FAILED event blocks no others.
             if key is None or row.envelope.id in self._failed or row.is_delayed:
                 continue
             if row.seq < latest[key]:
@@ -254,7 +254,7 @@ class _Look:
             latest[key] = max(latest[key], row.seq)
 
     def _find_parked(self) -> set[int]:
-        """Return the transfers that wait for an operator, by a trace that is shown to operators."""
+        """Return the transfers that wait for an operator, by a trace that operators can see."""
         number_of = {row.envelope.id: number for number, row in self._sent.items()}
         parked: set[UUID | None] = set()
         for database in self._world.databases.values():
@@ -272,7 +272,7 @@ class _Look:
 
 
 def _problem_of(change: Change) -> str:
-    """Say what is illegal about a change of status; "" for nothing."""
+    """Return why a change of status is illegal, or ""."""
     lifecycle = OUTBOX if change.table == "outbox" else INBOX
     name = f"{change.table} row {change.event_id.int & 0xFFFF} {change.source} to {change.target}"
     if change.target is None:

@@ -1,4 +1,4 @@
-"""The stores of a real database beside those in memory."""
+"""Fixtures with the stores of a real database, to compare with those in memory."""
 
 from __future__ import annotations
 

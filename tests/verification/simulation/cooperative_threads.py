@@ -8,7 +8,7 @@ from typing import Any
 
 
 class CooperativeThread:
-    """What one thread is doing; between its start and its end it may pause any number of times."""
+    """The work of one thread; between its start and its end it may pause any number of times."""
 
     def __init__(self, threads: CooperativeThreads) -> None:
         self._threads = threads
@@ -25,7 +25,7 @@ class CooperativeThread:
         self.resume()
 
     def resume(self) -> None:
-        """Let it go on until it pauses again, or ends; raises what comes out of it."""
+        """Continue until it pauses again or ends; raises its exception."""
         before, self._threads.running = self._threads.running, self
         self._may_run.release()
         self._has_stopped.acquire()
@@ -37,14 +37,14 @@ class CooperativeThread:
             raise error
 
     def pause(self) -> None:
-        """Give way to whoever let this thread run; to be called from inside it."""
+        """Return control to the thread that let this one run; called from inside it."""
         self._has_stopped.release()
         self._may_run.acquire()
 
     def _run(self) -> None:
         while True:
             self._may_run.acquire()
-            # Looked at once: when it has stopped, the next call may be here already.
+            # Read at once: after the stop, the next call may already be here.
             call = self._call
             if call is not None:
                 try:
@@ -58,7 +58,7 @@ class CooperativeThread:
 
 
 class CooperativeThreads:
-    """The threads of one world; their threads are used again."""
+    """The threads of one world, which are reused."""
 
     def __init__(self) -> None:
         self.running: CooperativeThread | None = None

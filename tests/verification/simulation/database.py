@@ -18,7 +18,7 @@ from shieldtx.errors import EventRefused
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 
 START = 1_000.0
-"""Where the databases' clock begins, in seconds."""
+"""Start of the databases' clock, in seconds."""
 
 COMPENSATES = "compensates"
 """The first part of a lock on (group, event): the event is compensated, and may be settled."""
@@ -32,7 +32,7 @@ class DatabaseError(Exception):
 
 
 class Blocked(DatabaseError):
-    """A lock was not to be had in time: where PostgreSQL would wait, the simulation gives up."""
+    """A lock was not available in time: where PostgreSQL would wait, the simulation gives up."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class OutboxRow:
     due_at: float
     waiting: bool = False
     is_delayed: bool = False
-    """By choice, so that it is out of line; no column of the table."""
+    """Whether the event is delayed on purpose, and so not ordered; not a column of the table."""
     holds_key: bool = False
     status: OutboxStatus = OutboxStatus.INIT
     attempts: int = 0
@@ -55,7 +55,7 @@ class OutboxRow:
     settled_at: float | None = None
     last_error: str | None = None
     checks: int | None = None
-    """Of a half message, as the two below."""
+    """For a half message, like the two below."""
     check_at: float | None = None
     send_delay: float = 0.0
 
@@ -90,18 +90,18 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a trigger on the tables would write down of one change of a row's status."""
+    """The record of a trigger on the tables for one change of a row's status."""
 
     table: str
     event_id: UUID
     group: str
     source: str | None
-    """None: the row was born."""
+    """None: the row was inserted."""
     target: str | None
     """None: the row was deleted."""
     by: str
     holder: str | None
-    """Who had claimed the row before."""
+    """The process that had claimed the row before."""
     settled_at: float | None = None
 
 
@@ -115,7 +115,7 @@ class Entry:
 
 
 class Clock:
-    """The databases' time, in seconds; it moves only when it is told to."""
+    """The databases' time, in seconds; it advances only by explicit calls."""
 
     def __init__(self) -> None:
         self.now = START
@@ -125,9 +125,9 @@ class Clock:
 
 
 class Transaction:
-    """Stands for the Session of a transaction: what it writes is seen by nobody until it commits.
+    """Replaces the Session of a transaction: its writes are invisible to others until it commits.
 
-    Reads see what is committed, as those of READ COMMITTED do, and its locks hold others off.
+    Reads see committed rows, as in READ COMMITTED, and its locks exclude other transactions.
     """
 
     def __init__(self, database: Database) -> None:
@@ -138,7 +138,7 @@ class Transaction:
         self._locks: list[Hashable] = []
         self.began = database.clock.now
 
-    # --- what the services ask of a Session -------------------------------------------------------
+    # --- calls of the services on a Session -------------------------------------------------------
 
     def connection(self) -> Transaction:
         return self
@@ -150,17 +150,17 @@ class Transaction:
     def flush(self) -> None:
         self.require()
 
-    # --- what the stores and the banks ask --------------------------------------------------------
+    # --- calls of the stores and the banks --------------------------------------------------------
 
     def require(self) -> None:
-        """Raise what a client hears whose transaction the server has ended."""
+        """Raise the error of a client whose transaction the server has ended."""
         if not self.open:
             raise DatabaseError("terminating connection: idle in transaction for too long")
 
     def lock(self, key: Hashable, *, writes: bool = False) -> None:
-        """Lock a row that is there, or the place of one that is not; raises Blocked.
+        """Lock an existing row, or the key of a missing one; raises Blocked.
 
-        A row that it `writes` at once is one more version, of which other INSERTs have to know.
+        A row that it `writes` at once is one more version, which other INSERTs have to respect.
         """
         self.require()
         while self.database.locks.setdefault(key, self) is not self:
@@ -184,7 +184,7 @@ class Transaction:
         self.end()
 
     def end(self) -> None:
-        """Let go of the locks, and of all that is not committed."""
+        """Release the locks, and drop everything that is not committed."""
         self.open = False
         self._writes = []
         locks = self.database.locks
@@ -203,7 +203,7 @@ class Database:
     clock: Clock
     shards: list[Shard]
     business: Any = None
-    """What the handlers of this service work on."""
+    """The data of this service's handlers."""
     outbox: dict[UUID, OutboxRow] = field(default_factory=dict)
     inbox: dict[tuple[str, UUID, str], InboxRow] = field(default_factory=dict)
     relays: dict[str, float] = field(default_factory=dict)
@@ -213,14 +213,14 @@ class Database:
     """By half message: whether its local transaction came before its check."""
     locks: dict[Hashable, Transaction] = field(default_factory=dict)
     being_written: set[Hashable] = field(default_factory=set)
-    """Of the locked rows those of which there is a version that is not committed."""
+    """The locked rows that have an uncommitted version."""
     transactions: list[Transaction] = field(default_factory=list)
     history: list[Change] = field(default_factory=list)
     written: dict[UUID, OutboxRow] = field(default_factory=dict)
     """Every outbox row that was ever committed; a half message's, when its local transaction is."""
     holders: dict[Hashable, str] = field(default_factory=dict)
     turns: Counter[Hashable] = field(default_factory=Counter)
-    """How many attempts an inbox row has had that no other row can have spoilt."""
+    """Number of attempts of an inbox row that no other row can have spoilt."""
     sequence: int = 0
     tokens: int = 0
 
@@ -230,7 +230,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Commit at the end of the block, roll back on whatever comes out of it."""
+        """Commit at the end of the block, roll back on any exception."""
         transaction = Transaction(self)
         self.transactions.append(transaction)
         try:
@@ -254,7 +254,7 @@ class Database:
         return UUID(int=self.tokens)
 
     def is_passed_over(self, key: Hashable) -> bool:
-        """Whether a statement that skips locked rows leaves this one out."""
+        """Return whether a statement that skips locked rows leaves this one out."""
         return key in self.locks or any(
             isinstance(lock, tuple) and lock[0] == COMPENSATES and lock[-1] == key
             for lock in self.locks
@@ -265,7 +265,7 @@ class Database:
         raise Blocked(f"{key} is locked")
 
     def free(self, key: Hashable) -> None:
-        """Return when no transaction holds the row; what was read before is read again then."""
+        """Return when no transaction has the row locked; earlier reads are then repeated."""
         while key in self.locks:
             self.wait(key)
 
@@ -282,10 +282,10 @@ class Database:
         delay: float | None = None,
         shards: int | None = None,
     ) -> None:
-        """Write an event; its sequence number is given out now, at the insert.
+        """Write an event; its sequence number is assigned now, at the insert.
 
-        Its shard goes by the number `shards`, or by that of the tables. Raises EventRefused for
-        a business key that an event of its type has.
+        Its shard follows from the number `shards`, or from that of the tables. Raises EventRefused
+        for a business key that an event of its type already has.
         """
         row = OutboxRow(
             envelope=envelope.evolve(time=self.clock.datetime()),
@@ -321,7 +321,7 @@ class Database:
         self.history.append(Change("outbox", event_id, "", None, row.status, "application", None))
 
     def store_half(self, row: OutboxRow) -> None:
-        """Store a half message, which says nothing of its local transaction."""
+        """Store a half message, which contains nothing about its local transaction."""
         event_id = row.envelope.id
         self.outbox[event_id] = row
         self.history.append(Change("outbox", event_id, "", None, row.status, "application", None))
@@ -348,7 +348,7 @@ class Database:
         self.holders[key] = by
 
     def delete(self, table: str, row: OutboxRow | InboxRow) -> None:
-        """Remove a row for good."""
+        """Remove a row permanently."""
         group = row.group if isinstance(row, InboxRow) else ""
         envelope = row.envelope
         self.history.append(

@@ -1,4 +1,4 @@
-"""The stores in memory beside those on a database: what one does, both have to do."""
+"""The stores in memory compared with those on a database: both have to behave alike."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Memory:
             _ = 1 // commits
 
     def content(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Return all that both sides have to agree on, in the order of the sequences."""
+        """Return everything on which both sides have to agree, in the order of the sequences."""
         db = self.database
         outbox = sorted(db.outbox.values(), key=lambda row: row.seq)
         inbox = sorted(db.inbox.values(), key=lambda row: row.seq)
@@ -82,7 +82,7 @@ class Memory:
 
 
 class BothStores:
-    """Does everything twice, and compares what came of it."""
+    """Does everything twice, and compares the results."""
 
     def __init__(self, sql: SqlStores, make_database: Callable[..., Database] = Database) -> None:
         self.clock = Clock()
@@ -97,7 +97,7 @@ class BothStores:
         return UUID(int=(int(self.clock.now * 1000) << 80) + self._ids)
 
     def both(self, act: Callable[[Any], Any]) -> tuple[Any, Any]:
-        """Let both do the same; they answer, or raise, alike, and agree on all rows afterwards."""
+        """Run the same on both; they return or raise alike, and agree on all rows afterwards."""
         self.sql.keep_time()
         answers = outcome_of(act, self.memory), outcome_of(act, self.sql)
         kinds = [type(answer) for answer in answers]
@@ -106,20 +106,20 @@ class BothStores:
         return answers
 
     def compare_rows(self) -> None:
-        """See that both have the same committed rows."""
+        """Expect that both have the same committed rows."""
         mine, theirs = self.memory.content(), self.sql.content()
         for name, rows in theirs.items():
             assert mine[name] == rows, (name, set(mine[name]) ^ set(rows))
 
     def same(self, act: Callable[[Any], Any]) -> Any:
-        """Let both do the same, and give the same answer."""
+        """Run the same on both, and expect the same answer."""
         mine, theirs = self.both(act)
         assert mine == theirs
         return mine
 
 
 def outcome_of(act: Callable[[Any], Any], side: Any) -> Any:
-    """Return the answer of a side, or the name of the error that a caller may meet."""
+    """Return the answer of a side, or the name of an error that a caller may get."""
     try:
         return act(side)
     except (UniqueViolation, IntegrityError):

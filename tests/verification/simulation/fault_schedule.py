@@ -1,4 +1,4 @@
-"""What goes wrong, and when: drawn from a seed."""
+"""The faults of a schedule and their times, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ TROUBLES = ("outage", "ambiguous", "refused", "rejected", "twice", "killed")
 
 
 class Fault(Enum):
-    """What may happen to a process at a call of one of its ports, before it or after it."""
+    """A fault of a process at a call of one of its ports, before the call or after it."""
 
     NONE = auto()
     ERROR = auto()
     """The call fails: before it nothing was done, after it the answer is lost."""
     LATE = auto()
-    """The call fails, and if it is a single statement, the server carries it out some day."""
+    """The call fails; if it is a single statement, the server executes it later."""
     KILL = auto()
-    """The process is gone, and another one begins in its place."""
+    """The process is gone, and another one starts in its place."""
     STOP = auto()
-    """The process is suspended, and wakes up when others have had their turns."""
+    """The process is suspended, and resumes after other processes have run."""
 
 
 class FaultSchedule(Protocol):
-    """Decides all that is left to chance."""
+    """Decides everything random."""
 
     def fault(self) -> Fault:
-        """What happens at this place."""
+        """Return the fault at this position."""
         ...
 
     def trouble(self, records: int) -> Trouble | None:
-        """What happens to a call that publishes so many records."""
+        """Return the trouble of a call that publishes this many records."""
         ...
 
     def error_inside(self) -> bool:
-        """Whether a process fails on its own: it gets no thread, no memory."""
+        """Return whether a process fails by itself: it gets no thread, no memory."""
         ...
 
     def error_at_a_call(self) -> bool:
-        """Whether a call of a port ends with an error that nobody reckons with."""
+        """Return whether a call of a port ends with an unexpected error."""
         ...
 
     def chance(self, probability: float) -> bool:
-        """Whether something of this probability happens."""
+        """Return whether an event of this probability happens."""
         ...
 
     def between(self, least: int, most: int) -> int:
-        """A number, both ends included."""
+        """Return a number between the bounds, both included."""
         ...
 
 
 class SeededFaultSchedule:
     """Draws everything from one seed.
 
-    A schedule has some kinds of faults and not others, each at a rate of its own: a mixture of all
-    of them at once would hide what needs several of one kind in a row.
+    A schedule has some kinds of faults and not others, each at its own rate: a mixture of all of
+    them would hide defects that need several of one kind in sequence.
     """
 
     def __init__(self, seed: int, *, sleepy: bool = False) -> None:
@@ -76,7 +76,7 @@ class SeededFaultSchedule:
         self._level = level
         self._troubles = [kind for kind in TROUBLES if r.random() < 0.4]
         self._trouble_rate = r.choice((0.1, 0.3, 0.6)) if self._troubles else 0.0
-        # Drawn apart, so that the other schedules are what they would be without them.
+        # Drawn separately, so that the other schedules do not depend on them.
         self._inside = random.Random(f"inside {seed}")
         self._inside_rate = self._inside.choice((0.0, 0.0, 0.0, 0.0, 0.3))
         self._at_calls = random.Random(f"at calls {seed}")

@@ -1,8 +1,8 @@
-"""Half messages by a state machine: whatever comes in whichever order, both sides end alike.
+"""Half messages by a state machine: with any order of steps, both sides have the same outcome.
 
 The stores, the barrier and the check-back are the real ones, over SQLite files: one for the outbox,
-one for the local transactions. Words are lost, relays die in the middle of a check, local
-transactions come late, clocks jump.
+one for the local transactions. Commit and rollback calls are lost, relays die in the middle of a
+check, local transactions come late, clocks jump.
 """
 
 from __future__ import annotations
@@ -46,29 +46,29 @@ SOON = timedelta(seconds=40)
 TOO_LONG = timedelta(hours=73)
 DAY = timedelta(days=1)
 MOST = 3
-"""Messages."""
+"""Maximum number of messages."""
 
 
 class Ending(Enum):
-    """How a local transaction ends, and what its application says of it."""
+    """The outcome of a local transaction, and the call of its application."""
 
     COMMITS = auto()
     COMMITS_UNHEARD = auto()
-    """The application's word is lost."""
+    """The application's call is lost."""
     ROLLS_BACK = auto()
     ROLLS_BACK_UNHEARD = auto()
-    """The application's word is lost."""
+    """The application's call is lost."""
     ROLLS_BACK_UNSEEN = auto()
-    """The application believes that it has committed, and says so."""
+    """The application assumes a commit, and reports it."""
 
 
 class Died(Exception):
-    """A process ends in the middle of something."""
+    """A process ends in the middle of its work."""
 
 
 @dataclass
 class World:
-    """Two databases, and what truly happened in them."""
+    """Two databases, and the true outcomes in them."""
 
     outbox: Engine
     ledger: Engine
@@ -103,7 +103,7 @@ class World:
             return {row.event_id: row for row in connection.execute(select(self.tables.outbox))}
 
     def jump(self, by: timedelta) -> None:
-        """Let the outbox's clock jump ahead: everything that was planned is so much nearer."""
+        """Let the outbox's clock jump ahead: all planned times are nearer by that much."""
         o = self.tables.outbox
         for event_id, row in self.rows().items():
             if row.check_at is not None:
@@ -113,7 +113,7 @@ class World:
 
 
 class HalfMachine(RuleBasedStateMachine):
-    """What an application, its relays, an operator and time may do."""
+    """The possible actions of an application, its relays, an operator and time."""
 
     world: World
 
@@ -125,7 +125,7 @@ class HalfMachine(RuleBasedStateMachine):
         self.flying: tuple[UUID, Connection] | None = None
         """The local transaction in flight; SQLite has one at a time."""
         self.ended: dict[UUID, bool] = {}
-        """Which local transactions ended, and whether they committed."""
+        """The ended local transactions, and whether they committed."""
         self.prepared = 0
         self.published: list[UUID] = []
 
@@ -134,7 +134,7 @@ class HalfMachine(RuleBasedStateMachine):
 
     # --- the application --------------------------------------------------------------------------
 
-    # Few, so that much happens to each.
+    # Few messages, so that each has many steps.
     @precondition(lambda self: self.prepared < MOST)
     @rule(target=messages)
     def prepare(self) -> UUID:
@@ -146,7 +146,7 @@ class HalfMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.flying is None)
     @rule(message=messages)
     def begin_local(self, message: UUID) -> None:
-        """In time, or late; again only where a check has not shut it out, or it has committed."""
+        """Begin in time, or late; again only if no check excluded it and it has not committed."""
         connection = self.world.ledger.connect()
         try:
             self.world.barrier.enter(connection, [message])
@@ -169,7 +169,7 @@ class HalfMachine(RuleBasedStateMachine):
         else:
             connection.rollback()
         connection.close()
-        # One that rolled back may be tried again, unless the application has said so.
+        # A rolled-back transaction may be retried, unless the application has reported it.
         if ending is not Ending.ROLLS_BACK_UNHEARD:
             self.ended[message] = commits
         if ending is Ending.ROLLS_BACK_UNSEEN:
@@ -186,7 +186,7 @@ class HalfMachine(RuleBasedStateMachine):
 
     @rule(message=messages)
     def say_again(self, message: UUID) -> None:
-        """A word that was held up on its way."""
+        """Repeat a call that was delayed."""
         if message in self.ended:
             said = COMMIT if self.ended[message] else ROLLBACK
             self.world.store.resolve([message], said)
@@ -240,7 +240,7 @@ class HalfMachine(RuleBasedStateMachine):
 
     @rule(message=messages)
     def decide(self, message: UUID) -> None:
-        """About what nobody could tell, by asking the database of the local transactions."""
+        """Decide about an unresolved message, by the database of the local transactions."""
         found = self.admin.find(message)
         assert found is not None
         if found.status is OutboxStatus.UNRESOLVED:
@@ -250,7 +250,7 @@ class HalfMachine(RuleBasedStateMachine):
 
     @rule(message=messages, outcome=st.sampled_from([COMMIT, ROLLBACK]))
     def decide_at_random(self, message: UUID, outcome: LocalOutcome) -> None:
-        """About a message that may be on its way, or have ended, without knowing anything."""
+        """Decide without knowledge about a message that may be in transit, or settled."""
         found = self.admin.find(message)
         assert found is not None
         with suppress(IllegalTransition):
@@ -278,7 +278,7 @@ class HalfMachine(RuleBasedStateMachine):
             assert (row.check_at is not None) == (row.status == "HALF")
 
     def teardown(self) -> None:
-        """When all is quiet, each message has come to its end or waits for an operator."""
+        """Expect that each message is settled or waits for an operator."""
         if self.flying is not None:
             self.flying[1].rollback()
             self.flying[1].close()
@@ -294,7 +294,7 @@ class HalfMachine(RuleBasedStateMachine):
 
 
 class _Dying:
-    """A store in the hands of a relay that dies during its first check."""
+    """A store of a relay that dies during its first check."""
 
     def __init__(self, real: SqlHalfMessageStore, dies: str) -> None:
         self._real = real

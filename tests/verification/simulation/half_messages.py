@@ -1,7 +1,7 @@
-"""Half messages in memory: their store and their barrier, as the SQL ones work, and a teller.
+"""Half messages in memory: their store and barrier, like the SQL ones, and a checker.
 
-The local transactions are those of the upstream bank's database. The outbox is in it, too, and
-shares no transaction with them.
+The local transactions are those of the upstream bank's database. The outbox is in the same
+database, but shares no transaction with them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PLAN = CheckSchedule(
     immunity=timedelta(seconds=1), interval=timedelta(seconds=2), most=2, max_age=timedelta(hours=1)
 )
 UNREACHABLE = 0.4
-"""The share of checks that find the ledger away."""
+"""The share of checks that find the ledger unreachable."""
 
 _BARRIER = "barrier"
 _HALF, _UNRESOLVED = OutboxStatus.HALF, OutboxStatus.UNRESOLVED
@@ -76,7 +76,7 @@ class MemoryHalfMessageStore:
             )
 
     def resolve(self, event_ids: Sequence[UUID], outcome: LocalOutcome) -> dict[UUID, OutboxStatus]:
-        """End those that are HALF, in this order."""
+        """End the HALF ones, in this order."""
         rows = self._database.outbox
         before = {i: rows[i].status for i in event_ids if i in rows}
         for event_id, status in before.items():
@@ -95,7 +95,7 @@ class MemoryHalfMessageStore:
         return [event_type for event_type in event_types if event_type in due]
 
     def claim_checks(self, event_type: str, *, limit: int) -> CheckClaim:
-        """Take messages that are due for a check, and count it."""
+        """Claim messages that are due for a check, and count the check."""
         now, rows = self._database.now, self._database.outbox
         due = [
             row
@@ -117,7 +117,7 @@ class MemoryHalfMessageStore:
         )
 
     def answer(self, token: UUID, answers: Sequence[CheckResult]) -> Collection[UUID]:
-        """End messages, or keep why they could not be ended."""
+        """End messages, or store why they could not be ended."""
         held = sorted(
             ((row, a) for a in answers if (row := self._held(token, a.check)) is not None),
             key=lambda each: each[1].check.envelope.id,
@@ -132,7 +132,7 @@ class MemoryHalfMessageStore:
         return {row.envelope.id for row, _ in held}
 
     def give_back(self, token: UUID, checks: Sequence[DueCheck]) -> None:
-        """Let checks that were not made be due at once, uncounted."""
+        """Make checks that did not run due at once, uncounted."""
         for check in checks:
             row = self._held(token, check)
             if row is not None:
@@ -151,7 +151,7 @@ class MemoryHalfMessageStore:
         return [row.envelope for row in over]
 
     def end(self, row: OutboxRow, outcome: LocalOutcome) -> None:
-        """Let a message out of the status that it has, as its local transaction ended."""
+        """Change the status of a message according to the outcome of its local transaction."""
         db = self._database
         row.check_at = row.last_error = row.token = None
         if outcome is LocalOutcome.ROLLBACK:
@@ -176,13 +176,13 @@ class MemoryHalfMessageStore:
 
 
 class MemoryBarrier:
-    """Where a local transaction and its check find out who was first (the port Barrier)."""
+    """Decides whether a local transaction or its check came first (the port Barrier)."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def enter(self, local: Transaction, event_id: UUID) -> None:
-        """Tie a local transaction to the end of a half message."""
+        """Bind a local transaction to the outcome of a half message."""
         entered = self._database.barrier
         if event_id in entered:
             raise LateTransaction(f"{event_id} is resolved")
@@ -190,7 +190,7 @@ class MemoryBarrier:
         local.write(lambda: entered.update({event_id: True}))
 
     def ask(self, event_id: UUID) -> LocalOutcome:
-        """Return how the local transaction ended; one that has not come is shut out."""
+        """Return the outcome of the local transaction; a missing one is excluded from now on."""
         db = self._database
         try:
             db.free((_BARRIER, event_id))
@@ -201,7 +201,7 @@ class MemoryBarrier:
 
 
 def checking(world: World) -> list[Process[CheckBack] | Process[Parking]]:
-    """Make what checks the half messages of the upstream bank, twice, and what parks them."""
+    """Make the two checkers of the upstream bank's half messages, and their parking."""
     barrier = MemoryBarrier(world.a)
 
     def checker(envelope: Envelope) -> LocalOutcome:
@@ -217,7 +217,7 @@ def checking(world: World) -> list[Process[CheckBack] | Process[Parking]]:
             event_type=TYPE,
             store=_store(world, process),  # type: ignore[arg-type]
             checker=checker,
-            # By the clock on the wall, which the checkers here are not held up by.
+            # By the wall clock, on which the checkers here do not wait.
             timeout=timedelta(minutes=1),
             budget=timedelta(seconds=2),
             batch_size=2,
@@ -236,7 +236,7 @@ def checking(world: World) -> list[Process[CheckBack] | Process[Parking]]:
 def write(
     world: World, client: Process[None], transfer: Transfer, envelope: Envelope
 ) -> LocalOutcome:
-    """Make a transfer whose event is a half message; return what was said of its end."""
+    """Make a transfer whose event is a half message; return the reported outcome."""
     db, event_id = world.a, envelope.id
     store = _store(world, client)
     delay = timedelta(seconds=transfer.delay) if transfer.delay else None
@@ -253,7 +253,7 @@ def write(
     except LateTransaction as late:
         raise DatabaseError("the client comes too late") from late
     except _RolledBack:
-        # Half of those who roll back say nothing about it.
+        # Half of the clients that roll back do not report it.
         if world.schedule.chance(0.5):
             return LocalOutcome.UNKNOWN
         outcome = LocalOutcome.ROLLBACK
@@ -265,7 +265,7 @@ def write(
 
 
 def decide(world: World) -> None:
-    """Let an operator look into the ledger, and decide about what nobody could tell."""
+    """Let an operator inspect the ledger, and decide about unresolved messages."""
     store = MemoryHalfMessageStore(world.a, by="an operator")
     for row in world.a.outbox.values():
         if row.status is _UNRESOLVED:

@@ -1,4 +1,4 @@
-"""The inbox port in memory, as the SQL store does it."""
+"""The inbox port in memory, like the SQL store."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _COMPENSATED = "compensated"
 """In the `info` of a transaction: the event that is compensated in it, and since when."""
 
 COMPENSATION = "compensation"
-"""The first part of an advisory lock on (group, event), whether or not there is such an event."""
+"""The first part of an advisory lock on (group, event), whether or not the event exists."""
 
 
 class UniqueViolation(DatabaseError):
-    """A unique key is taken."""
+    """A unique key exists already."""
 
 
 class MemoryInboxStore:
@@ -65,7 +65,7 @@ class MemoryInboxStore:
         return self._receiver.receive(group, arrivals, parked)
 
     def due(self, group: str, *, handled: Handled, limit: int) -> Sequence[Envelope]:
-        """Return rows whose turn it is, in the order of arrival."""
+        """Return the unblocked due rows, in the order of arrival."""
         rows = [
             row
             for row in open_rows(self._database, group)
@@ -74,20 +74,20 @@ class MemoryInboxStore:
         return [row.envelope for row in rows if not self._is_held_back(row)][:limit]
 
     def pending(self, group: str, *, handled: Handled) -> Mapping[Origin, int]:  # noqa: ARG002  as the port
-        """Count nothing: the shapes are far below every limit."""
+        """Count nothing: the worlds are far below every limit."""
         return {}
 
     def unhandled(
         self, group: str, *, handled: Handled, limit: int
     ) -> Mapping[tuple[str, TxKind], int]:
-        """Count what is open and not handled, by type and kind."""
+        """Count the open rows without a handler, by type and kind."""
         rows = [_of(row) for row in open_rows(self._database, group) if _of(row) not in handled]
         return Counter(rows[:limit])
 
     def start_attempt(
         self, group: str, envelope: Envelope, *, lease: timedelta, max_attempts: int
     ) -> Attempt | None:
-        """Count an attempt, if it is the row's turn and no transaction is at work on it."""
+        """Count an attempt, if the row is unblocked and no transaction has it locked."""
         db = self._database
         key = key_of(group, envelope)
         row = db.inbox.get(key)
@@ -116,7 +116,7 @@ class MemoryInboxStore:
 
     @contextmanager
     def effect(self, attempt: Attempt) -> Iterator[Transaction]:
-        """Open the transaction that holds PROCESSED and the handler's writes."""
+        """Open the transaction that contains PROCESSED and the handler's writes."""
         with self._database.transaction() as transaction:
             row = self._carrying(attempt, InboxStatus.PROCESSED)
             if row is None:
@@ -152,20 +152,20 @@ class MemoryInboxStore:
             yield transaction
 
     def reset_session(self, session: Transaction) -> None:
-        """Know nothing of sessions that have to be cleared."""
+        """Check the transaction; these sessions need no reset."""
         session.require()
 
     def note_effect(self, session: Transaction) -> None:
-        """Know nothing of savepoints."""
+        """Check the transaction; there are no savepoints."""
         session.require()
 
     def ends_after(self, session: Transaction, *_of_it: object) -> bool:
-        """Know nothing of what handlers leave in a transaction."""
+        """Return False: handlers leave no state in a transaction."""
         session.require()
         return False
 
     def release(self, attempts: Sequence[Attempt]) -> None:
-        """Take back the counted start of attempts, of those that still own their row."""
+        """Take back the counted start of attempts that still own their row."""
         for row in self._all_carrying(attempts, InboxStatus.PROCESSING):
             self._database.move_inbox(row, InboxStatus.PROCESSING, self._by)
             self._database.turns[key_of(row.group, row.envelope)] -= not row.together
@@ -185,7 +185,7 @@ class MemoryInboxStore:
         return True
 
     def note(self, attempts: Sequence[Attempt], *, reason: str) -> None:
-        """Write down why the process of these attempts ends."""
+        """Record why the process of these attempts ends."""
         for row in self._all_carrying(attempts, InboxStatus.PROCESSING):
             row.last_error = reason
 
@@ -217,7 +217,7 @@ class MemoryInboxStore:
     def original(
         self, session: Transaction, attempt: Attempt, *, written_here: bool
     ) -> Original | None:
-        """Find and lock what a rollback takes back."""
+        """Find and lock the event that a rollback takes back."""
         db, rollback = self._database, attempt.envelope
         original_id = rollback.causation_id
         if original_id is None:
@@ -250,7 +250,7 @@ class MemoryInboxStore:
         )
 
     def mark_compensated(self, session: Transaction, attempt: Attempt) -> None:
-        """Have the rollback's row name its original when it is settled."""
+        """Let the rollback's row name its original when it is settled."""
         original_id = attempt.envelope.causation_id
         if original_id is not None:
             session.info[_COMPENSATED] = original_id, self._database.now
@@ -275,7 +275,7 @@ class MemoryInboxStore:
         session.write(note)
 
     def fence(self, session: Transaction, attempt: Attempt) -> bool:
-        """Leave the tombstone of an event whose rollback came first."""
+        """Write the tombstone of an event whose rollback arrived first."""
         rollback = attempt.envelope
         if rollback.causation_id is None or rollback.causation_source is None:
             return False
@@ -289,7 +289,7 @@ class MemoryInboxStore:
             causation_source=rollback.source,
         )
         key = key_of(attempt.group, tombstone)
-        # Its number is drawn before it waits, its row is there from the commit on.
+        # Its number is drawn before the wait, and its row exists from the commit on.
         row = self._receiver.new_row(attempt.group, tombstone, InboxStatus.FENCED)
         if session.holds(key):
             return False
@@ -322,7 +322,7 @@ class MemoryInboxStore:
         row.together = False
 
     def _note_its_own(self, row: InboxRow) -> None:
-        """An attempt in a batch has failed, and the row is the one at fault."""
+        """Note that an attempt in a batch failed because of this row."""
         self._database.turns[key_of(row.group, row.envelope)] += row.together
         row.together = False
 
@@ -331,7 +331,7 @@ class MemoryInboxStore:
         return row.due_at <= now and (row.lease_until is None or row.lease_until <= now)
 
     def _is_held_back(self, row: InboxRow) -> bool:
-        """An earlier row of its key is not finished, or the event that it takes back is not."""
+        """Return whether an earlier row of its key, or the event of a rollback, is unfinished."""
         if self._waits_for_its_event(row):
             return True
         key, topic = row.envelope.key, row.envelope.topic
@@ -357,7 +357,7 @@ class MemoryInboxStore:
         )
 
     def _carrying(self, attempt: Attempt, target: InboxStatus) -> InboxRow | None:
-        """Find the row, if it still carries the attempt's token, also when it is free."""
+        """Find the row, if it still has the attempt's token, even if it is free."""
         key = key_of(attempt.group, attempt.envelope)
         row = self._database.inbox.get(key)
 

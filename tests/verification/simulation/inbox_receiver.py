@@ -12,11 +12,11 @@ from shieldtx.ports.inbox import Attempt, IncomingEvent, Parked, Receipt
 from tests.verification.simulation.database import Change, Database, InboxRow, Transaction
 
 BUSINESS_KEY = "business key"
-"""The first part of a lock on what else is unique of an event."""
+"""The first part of a lock on an event's other unique key."""
 
 
 class MemoryReceiver:
-    """Stores what is new of a batch, and starts that whose turn it is; `by` is the process."""
+    """Stores the new events of a batch, and starts the unblocked ones; `by` is the process."""
 
     def __init__(self, database: Database, *, by: str) -> None:
         self._database = database
@@ -49,7 +49,7 @@ class MemoryReceiver:
     def new_row(
         self, group: str, envelope: Envelope, status: InboxStatus, lease: float | None = None
     ) -> InboxRow:
-        """Make a row; its sequence number is given out now, at the insert."""
+        """Make a row; its sequence number is assigned now, at the insert."""
         db = self._database
         starts = lease is not None
         return InboxRow(
@@ -65,7 +65,7 @@ class MemoryReceiver:
         )
 
     def commit(self, row: InboxRow) -> None:
-        """Let all see a row."""
+        """Make a row visible to all."""
         db, key = self._database, key_of(row.group, row.envelope)
         db.inbox[key] = row
         born = Change("inbox", row.envelope.id, row.group, None, row.status, self._by, None)
@@ -74,7 +74,7 @@ class MemoryReceiver:
             db.holders[key] = self._by
 
     def _leases(self, group: str, arrivals: Sequence[IncomingEvent]) -> dict[Hashable, float]:
-        """Choose what is started: that before which no row of its key is open."""
+        """Choose the events to start: those without an earlier open row of their key."""
         closed = {
             (row.envelope.topic, row.envelope.key) for row in open_rows(self._database, group)
         }
@@ -101,7 +101,7 @@ class MemoryReceiver:
         leases: Mapping[Hashable, float],
         token: UUID,
     ) -> tuple[dict[Hashable, InboxRow], int, list[Parked]]:
-        """Insert what no unique key knows; return it, how much is known, and what is neither."""
+        """Insert what no unique key has; return it, the number of known events, and the rest."""
         db = self._database
         new: dict[Hashable, InboxRow] = {}
         known, strangers = 0, []
@@ -127,7 +127,7 @@ class MemoryReceiver:
         return new, known, strangers
 
     def _release_held_back(self, new: Collection[InboxRow]) -> None:
-        """Take the start back of rows that a row precedes which this has waited for."""
+        """Withdraw the start of rows that follow a row for which this transaction has waited."""
         for row in new:
             if row.together and any(
                 earlier.seq < row.seq
@@ -149,7 +149,7 @@ class MemoryReceiver:
 
 
 def key_of(group: str, envelope: Envelope) -> tuple[str, UUID, str]:
-    """Return what a group dedupes an event on."""
+    """Return the key by which a group detects duplicates of an event."""
     return (group, envelope.id, envelope.source)
 
 
@@ -161,7 +161,7 @@ def open_rows(database: Database, group: str) -> list[InboxRow]:
 
 
 def business_key_of(group: str, envelope: Envelope) -> Hashable:
-    """Return what else is unique of an event; None where it has none."""
+    """Return the other unique key of an event; None without one."""
     if envelope.biz_key is None or envelope.kind is not TxKind.COMMIT:
         return None
     return (BUSINESS_KEY, group, envelope.source, envelope.type, envelope.biz_key)

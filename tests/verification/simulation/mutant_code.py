@@ -1,4 +1,4 @@
-"""The deliberate defects themselves: each makes a defective method from the sound one."""
+"""The deliberate defects themselves: each makes a defective method from the correct one."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def writes_by_its_own_number(_: Any) -> Callable[..., int]:
 
 
 def writes_by_a_number_of_each_writer(_: Any) -> Callable[..., int]:
-    """Of two writers, one goes by the number of the tables, the other by half of it."""
+    """One of two writers uses the number of the tables, the other half of it."""
 
     def of(self: Database, envelope: Envelope, _: int | None = None) -> int:
         known = len(self.shards)
@@ -157,7 +157,7 @@ def drops_its_batch_at_an_error(sound: Callable[..., Any]) -> Callable[..., Any]
 
 def forgets_what_may_be_sent(_: Any) -> Callable[..., None]:
     def begin_send(self: InFlight, batch: Any) -> None:
-        """Leave the batch to the withdrawal, as one that was not sent."""
+        """Leave the batch to the withdrawal, like an unsent batch."""
 
     return begin_send
 
@@ -370,7 +370,7 @@ def takes_every_source(_: Any) -> Callable[..., bool]:
 
 
 def fails_every_source(sound: Callable[..., None]) -> Callable[..., None]:
-    """Neither the claim asks for the source, nor the failure whether the type is declared."""
+    """Neither the claim checks the source, nor the failure whether the type is declared."""
 
     def init(self: Relay, *, store: Any, knows: Any, **parts: Any) -> None:
         store._port._source = None

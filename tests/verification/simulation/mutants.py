@@ -1,4 +1,4 @@
-"""The table of mutants: deliberate defects, each to be caught through an invariant by name."""
+"""The table of mutants: deliberate defects, each of which violates a named invariant."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from tests.verification.simulation.retention import MemoryRetentionStore
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mutant:
-    """A defect of one method or function, and the invariant through which it has to show."""
+    """A defect of one method or function, and the invariant that it has to violate."""
 
     name: str
     invariant: str
     of: type | ModuleType
     method: str
     defective: Callable[[Callable[..., Any]], Callable[..., Any]]
-    """Makes the defective method from the sound one."""
+    """Makes the defective method from the correct one."""
     seed: int = 1
-    """From which its schedules are drawn: another one where by the first it takes thousands."""
+    """The seed of its schedules: a special one where the default takes thousands."""
 
 
 MOST_SCHEDULES = 10_000
-"""After so many a mutant counts as alive."""
+"""After this many schedules a mutant counts as alive."""
 
 SEEDS = {
     "withdraws-under-its-name": 74,
@@ -50,9 +50,9 @@ SEEDS = {
     "abandoned-claim-is-forgotten": 17,
     "interrupted-batch-is-forgotten": 6,
 }
-"""By which a defect shows that needs a rare coincidence; found by trying one after the other.
+"""Seeds for defects that need a rare coincidence; found by trying one after the other.
 
-They are as good as any other once the course of the schedules has changed: then look for new ones.
+They lose their property when the course of the schedules changes: then search for new ones.
 """
 
 
@@ -264,7 +264,7 @@ MUTANTS = {
             mutant_code.commits_what_nobody_knows,
         ),
         ("check-only-looks", "I2", MemoryBarrier, "ask", mutant_code.only_looks),
-        # Releases, sizes, errors of its own.
+        # Releases, sizes, and internal errors.
         (
             "undecoded-batch-is-forgotten",
             "I3",
@@ -308,7 +308,7 @@ MUTANTS = {
 
 @contextmanager
 def applied(name: str | None) -> Iterator[None]:
-    """Let the defect of this name be there during the block; None: no defect."""
+    """Apply the defect of this name during the block; None: no defect."""
     if name is None:
         yield
         return

@@ -1,7 +1,7 @@
-"""Calls of the stores in threads of their own, whose transactions stay open side by side.
+"""Calls of the stores in threads of their own, whose transactions are open concurrently.
 
-A call runs until it waits for a lock, stays open in the middle of its transaction, or has ended.
-On PostgreSQL the server is asked whether it waits; in memory the database lets it.
+A call runs until it waits for a lock, stays open in the middle of its transaction, or has ended. On
+PostgreSQL the server reports whether it waits; in memory the database does.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tests.verification.simulation.database import Database, Transaction
 from tests.verification.simulation.differential import outcome_of
 
 PATIENCE_S = 30.0
-"""After so long a call that neither waits nor ends is a defect of the harness."""
+"""After this time a call that neither waits nor ends is a defect of the harness."""
 _POLL_S = 0.002
 
 _IS_BLOCKED = text("SELECT pg_blocking_pids(:waiting) && CAST(:open AS integer[])")
 
 
 class Stage(Enum):
-    """How far a call has come."""
+    """The progress of a call."""
 
     RUNS = "runs"
     WAITS = "waits"
@@ -35,10 +35,10 @@ class Stage(Enum):
 
 
 class OpenCall:
-    """One call of one side's stores; `call` gets the stores and this."""
+    """One call of one side's stores; `call` gets the stores and this object."""
 
     def __init__(self, call: Callable[[Any, OpenCall], Any], stores: Any, *, stays: bool) -> None:
-        """Make a call that stays open or, where it does not, ends at once."""
+        """Make a call that stays open or, without `stays`, ends at once."""
         self._call = call
         self._stores = stores
         self._stays = stays
@@ -47,12 +47,12 @@ class OpenCall:
         self.fails = False
         """Whether it ends by an error."""
         self.holds_its_commit = False
-        """Whether it stays open there, for want of a place inside."""
+        """Whether it stays open at the commit, for want of a position inside."""
         self.answer: Any = None
         self.backend: int | None = None
         """The server process of its connection."""
         self.is_blocked = False
-        """Where a server is asked: whether it waits there."""
+        """With a server: whether it waits there."""
 
     @property
     def stage(self) -> Stage:
@@ -62,20 +62,20 @@ class OpenCall:
         threading.Thread(target=self._run, daemon=True).start()
 
     def go_on(self) -> None:
-        """Let it run on from where it waits or is open."""
+        """Continue a call that waits or is open."""
         with self._changed:
             self._stage = Stage.RUNS
             self._changed.notify_all()
 
     def has_stopped(self, within: float = PATIENCE_S) -> bool:
-        """Whether it stops, or has stopped, within so many seconds."""
+        """Return whether it stops, or has stopped, within this many seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._stage is not Stage.RUNS, within)
 
     # --- from inside ------------------------------------------------------------------------------
 
     def stay_open(self, *_: Any) -> None:
-        """Leave the transaction open until it is told how to end."""
+        """Leave the transaction open until it gets its outcome."""
         if self._stays:
             self._stop(Stage.IS_OPEN)
         if self.fails:
@@ -140,7 +140,7 @@ class Side:
         return made
 
     def end(self, call: OpenCall, *, fails: bool) -> None:
-        """Let a call that is open end; those that waited for it go on."""
+        """Let an open call end; calls that waited for it continue."""
         call.fails = fails
         call.go_on()
         self.settle_down()
@@ -171,7 +171,7 @@ class ServerSide(Side):
 
     def settle_down(self) -> None:
         """Return when every call has stopped, or waits for a lock of an open one."""
-        # Those that waited come last: the others may have let them go on.
+        # Waiting calls come last: the others may have released them.
         for call in sorted(self.calls, key=lambda call: call.is_blocked):
             call.is_blocked = False
             ends = monotonic() + PATIENCE_S
@@ -184,7 +184,7 @@ class ServerSide(Side):
         self.calls = [call for call in self.calls if call.stage is not Stage.HAS_ENDED]
 
     def end(self, call: OpenCall, *, fails: bool) -> None:
-        """Let a call that is open end; the server lets those go on that waited for it."""
+        """Let an open call end; the server continues the calls that waited for it."""
         call.fails = fails
         call.go_on()
         self.settle_down()
@@ -197,7 +197,7 @@ class ServerSide(Side):
 
 @contextmanager
 def monitored(engine: Engine) -> Iterator[Connection]:
-    """Note the server process of each call, and yield a connection to ask the server on."""
+    """Note the server process of each call, and yield a connection for monitoring queries."""
 
     def note_backend(connection: Any, _record: Any, _proxy: Any) -> None:
         call = getattr(_of_this_thread, "call", None)
@@ -210,7 +210,7 @@ def monitored(engine: Engine) -> Iterator[Connection]:
             try:
                 call.before_commit()
             except ArithmeticError:
-                # Otherwise the connection would go back to its pool with an open transaction.
+                # Otherwise the connection would return to its pool with an open transaction.
                 connection.connection.rollback()
                 raise
 

@@ -1,4 +1,4 @@
-"""The outbox port and the shard leases in memory, as the SQL stores do them."""
+"""The outbox port and the shard leases in memory, like the SQL stores."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class MemoryOutboxStore:
         for row in taken:
             self._take(row, token, lease_until)
         if len(taken) < len(chosen):
-            # It waited for one that was settled then; of its key, that came before others.
+            # The claim waited for a row that then settled; it preceded others of its key.
             for row in taken:
                 self._unclaim(row)
             return _NOTHING
@@ -70,7 +70,7 @@ class MemoryOutboxStore:
         return Claim(token=token, events=events, lease_left=left, cut=cut)
 
     def withdraw(self, *, relay: str, renamed: str) -> int:
-        """Give back what is leased in the relay's shards, and rename it."""
+        """Release the leased rows in the relay's shards, and rename the relay."""
         db = self._database
         mine = {shard.number for shard in db.shards if shard.owner == relay}
         rows = [row for row in db.outbox.values() if row.shard in mine and self._is_leased(row)]
@@ -87,7 +87,7 @@ class MemoryOutboxStore:
         return len(rows)
 
     def settle(self, token: UUID, settlement: Settlement) -> int:
-        """Write down how a batch ended: all of it, or nothing and an error."""
+        """Record the outcome of a batch: all of it, or nothing and an error."""
         db, s = self._database, settlement
         processed = self._carrying(token, s.processed, _INTO_PROCESSED)
         released = [
@@ -141,7 +141,7 @@ class MemoryOutboxStore:
         return True
 
     def _choose(self, shards: Sequence[int], limit: int) -> list[OutboxRow]:
-        """Pick from the waiting line first, then from the main line; a quarter from each shard."""
+        """Pick from the retried rows first, then from the others; a quarter from each shard."""
         db = self._database
         quota = max(1, limit // 4)
         rows = [
@@ -184,7 +184,7 @@ class MemoryOutboxStore:
         return taken, size >= self._batch_bytes
 
     def _held_back(self, rows: Sequence[OutboxRow]) -> Collection[UUID]:
-        """Find the rows whose key waits for a retry; `rows` come in the order of writing."""
+        """Find the rows whose key waits for a retry; `rows` are in the order of writing."""
         held: set[UUID] = set()
         keys: set[tuple[str, str]] = set()
         for row in rows:
@@ -213,7 +213,7 @@ class MemoryOutboxStore:
         )
 
     def _take(self, row: OutboxRow, token: UUID, lease_until: float) -> None:
-        # Whoever had it until its lease ran out may have sent it.
+        # The owner until the lease expired may have sent it.
         row.unconfirmed = row.unconfirmed or row.status is OutboxStatus.PROCESSING
         self._database.move_outbox(row, OutboxStatus.PROCESSING, self._by)
         row.attempts += 1
@@ -223,7 +223,7 @@ class MemoryOutboxStore:
     def _carrying(
         self, token: UUID, ids: Sequence[UUID], sources: Collection[OutboxStatus]
     ) -> list[OutboxRow]:
-        """Find the rows that still carry the token, also when they are free."""
+        """Find the rows that still have the token, even if they are free."""
         db = self._database
 
         def carry_it() -> list[OutboxRow]:
@@ -253,13 +253,13 @@ class MemoryOutboxStore:
 
 
 def _place(row: OutboxRow) -> tuple[bool, float, int]:
-    """Where a claimed row is sent: delayed ones by their time, then the others by `seq`."""
+    """Return the sort key of sending: delayed rows by their time, then the others by `seq`."""
     delayed = row.waiting and not row.holds_key
     return (not delayed, row.due_at if delayed else 0.0, row.seq)
 
 
 class MemoryLeaseStore:
-    """Shares the shards out among the living relays (the port LeaseStore)."""
+    """Shares the shards out among the active relays (the port LeaseStore)."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -288,13 +288,13 @@ class MemoryLeaseStore:
         )
 
     def give_back(self, *, relay: str, shards: frozenset[int]) -> None:
-        """Free these shards for the other relays."""
+        """Release these shards for the other relays."""
         for shard in self._database.shards:
             if shard.owner == relay and shard.number in shards:
                 shard.owner, shard.lease_until = None, 0.0
 
     def leave(self, *, relay: str) -> None:
-        """Free every shard of the relay and forget it."""
+        """Release every shard of the relay and forget it."""
         self.give_back(relay=relay, shards=frozenset(s.number for s in self._database.shards))
         self._database.relays.pop(relay, None)
 
@@ -307,7 +307,7 @@ class MemoryOutbox(Outbox):
         self._new_id = new_id
 
     def rollback_of(self, original: Envelope, *, reason: str) -> Envelope:
-        """Make the event that takes `original` back, with an id that is the same in each replay."""
+        """Make the rollback event of `original`, with an id that is the same in each replay."""
         return super().rollback_of(original, reason=reason).evolve(id=self._new_id())
 
     def add_envelope(self, session: Transaction, envelope: Envelope) -> None:  # type: ignore[override]

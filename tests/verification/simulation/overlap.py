@@ -1,4 +1,4 @@
-"""The same calls in memory and on PostgreSQL, with transactions that are open side by side."""
+"""The same calls in memory and on PostgreSQL, with concurrently open transactions."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class BothCalls:
     mine: OpenCall
     theirs: OpenCall
     seen: Callable[[Any], Any]
-    """What of an answer has to be the same."""
+    """Returns the part of an answer that has to be the same."""
     keep: Callable[[Any, Any], None]
-    """What is done with two answers."""
+    """Processes the two answers."""
 
 
 class Overlap:
@@ -49,7 +49,7 @@ class Overlap:
         self.memory = Side(self.pair.memory)
         self.server = ServerSide(sql, monitor)
         self.calls: list[BothCalls] = []
-        """Those that have not ended."""
+        """Calls that have not ended."""
         self.waited = 0
         """How many calls have waited."""
         self.trace: list[str] = []
@@ -64,7 +64,7 @@ class Overlap:
         seen: Callable[[Any], Any] = lambda answer: answer,
         keep: Callable[[Any, Any], None] = lambda mine, theirs: None,
     ) -> None:
-        """Make a call on both sides, up to where it waits, is open, or has ended."""
+        """Make a call on both sides, until it waits, is open, or has ended."""
         self.trace.append(f"{name}{', stays open' * stays}")
         mine = self.memory.begin(call, stays=stays, fails=fails)
         theirs = self.server.begin(call, stays=stays, fails=fails)
@@ -124,7 +124,7 @@ class Overlap:
 
 
 class Drawn:
-    """What is drawn for the calls of a schedule: events, times, and which calls stay open."""
+    """The random choices for a schedule: events, times, and the calls that stay open."""
 
     def __init__(self, overlap: Overlap, draw: random.Random) -> None:
         self.overlap = overlap
@@ -156,7 +156,7 @@ class Drawn:
         return self.draw.random() < 0.1
 
     def recent(self, pairs: list[tuple[Any, Any]]) -> tuple[Any, Any]:
-        """Draw one of the latest, and make it the latest: what is open is asked for again."""
+        """Draw a recent pair and make it the latest, so that open ones are used again."""
         drawn = self.draw.choice(pairs[-3:])
         pairs.remove(drawn)
         pairs.append(drawn)
@@ -172,6 +172,6 @@ def number_of(event_id: UUID) -> int:
 
 
 def name_of(event: Envelope) -> str:
-    """Return how a trace names an event."""
+    """Return the name of an event in a trace."""
     cause = "" if event.causation_id is None else f" undoes {number_of(event.causation_id)}"
     return f"{number_of(event.id)}{event.source}:{event.key}{cause}"

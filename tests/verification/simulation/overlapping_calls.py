@@ -18,7 +18,7 @@ class OverlappingCalls:
         self.draw = draw
 
     def make(self, steps: int) -> None:
-        """Make so many calls, and end all that are open then."""
+        """Make `steps` calls, and then end all open ones."""
         drawn = Drawn(self.overlap, self.draw)
         relay, consumer = RelayCalls(drawn), ConsumerCalls(drawn)
         weights: dict[Callable[[], None], float] = {
@@ -41,7 +41,7 @@ class OverlappingCalls:
             consumer.give_up: 5,
             relay.purge: 3,
         }
-        # Each schedule makes some calls rarely and others often, which meet more often then.
+        # Each schedule makes some calls rarely and others often, which then overlap more often.
         weights = {call: weight * self.draw.choice([0.2, 1, 3]) for call, weight in weights.items()}
         try:
             for begin in (

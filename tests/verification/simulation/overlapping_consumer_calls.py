@@ -1,4 +1,4 @@
-"""Drawn calls of the consumer, which overlap."""
+"""Random overlapping calls of the consumer."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class ConsumerCalls:
         self.attempts: list[tuple[Any, Any]] = []
         self.batches: list[tuple[Any, Any]] = []
         self.written_here = drawn.draw.choice([0.1, 0.9])
-        """How likely a rollback is handled where its event was written."""
+        """The probability that a rollback is handled where its event was written."""
 
     def take_back(self) -> None:
-        """Let one or two rollbacks of an event arrive, which are begun together."""
+        """Let one or two rollbacks of an event arrive, which are started together."""
         event = self.drawn.draw.choice(self.drawn.events[-3:])
         rollbacks = [
             event.evolve(

@@ -28,7 +28,7 @@ IN_MEMORY: dict[str, Callable[[Hashable, bool], bool]] = {
     "what is compensated": lambda key, _: _begins(key, COMPENSATION),
     "events that are taken back": lambda key, _: _begins(key, COMPENSATES),
 }
-"""The locks that are left out in memory, by what they are on."""
+"""The locks that are left out in memory, by their key."""
 
 IN_SQL: dict[str, tuple[str, str, str]] = {
     "claim waits for locked rows": ("AS aside", " SKIP LOCKED", ""),
@@ -46,7 +46,7 @@ IN_SQL: dict[str, tuple[str, str, str]] = {
     "event ids alone are unique": ("INTO shield_inbox", "CONFLICT DO", f"CONFLICT {_IDENTITY} DO"),
     "settled at the commit": ("UPDATE", r"%\(locked_at\)s::[A-Z ]*ZONE", "statement_timestamp()"),
 }
-"""Of statements that hold the first pattern, what is found by the second, and put in its place."""
+"""For statements with the first pattern: the pattern to replace, and the replacement."""
 
 SEEDS = {
     "business keys": 219,
@@ -59,9 +59,9 @@ SEEDS = {
     "compensations go on together": 50,
     "claim misses what another got": 63,
 }
-"""From which the schedules are made that find a defect which needs a rare coincidence.
+"""Seeds of schedules that find a defect which needs a rare coincidence.
 
-They are as good as any other once the course of the schedules has changed: then look for new ones.
+They lose their property when the course of the schedules changes: then search for new ones.
 """
 
 
@@ -80,7 +80,7 @@ def without_locks(of: str) -> Iterator[None]:
 
 @contextmanager
 def rewritten(engine: Engine, name: str) -> Iterator[None]:
-    """Send statements to the server as a defect has them."""
+    """Send statements to the server with the text of a defect."""
     holds, pattern, instead = IN_SQL[name]
 
     def rewrite(_connection: Any, _cursor: Any, statement: str, given: Any, *_: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Drawn calls of the write side, of the relay and of the purge, which overlap."""
+"""Random overlapping calls of the write side, of the relay and of the purge."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RelayCalls:
         )
 
     def take_over(self) -> None:
-        """Let a relay claim what is there once the leases of the other have run out."""
+        """Let a relay claim rows after the leases of the other have expired."""
         if self.drawn.draw.random() < 0.7:
             self.drawn.overlap.pass_time(6.0)
         relay, lease = self.drawn.draw.choice(self.relays), timedelta(seconds=self.drawn.seconds())
@@ -42,7 +42,7 @@ class RelayCalls:
         relay = relay or self.drawn.draw.choice(self.relays)
         self.drawn.overlap.begin(
             f"claim of {relay}",
-            # Enough for all: which rows a smaller claim takes first is the planner's choice.
+            # Enough for all: the planner chooses the rows of a smaller claim.
             lambda side, _: side.outbox.claim(relay=relay, limit=400),
             seen=lambda claim: (
                 [(c.envelope.id, c.attempts, c.unconfirmed) for c in claim.events],

@@ -28,7 +28,7 @@ class Killed(BaseException):
 
 
 class ErrorInside(RuntimeError):
-    """The process gets no thread, no memory, or has a fault of its own."""
+    """The process gets no thread, no memory, or has an internal error."""
 
 
 class Overdue(DatabaseError):
@@ -36,9 +36,9 @@ class Overdue(DatabaseError):
 
 
 class Process(Generic[S]):
-    """A relay, a consumer or a retention, made anew after each death.
+    """A relay, a consumer or a retention, recreated after each death.
 
-    Its own clock runs at a `rate` of its own; its wall clock is wrong by `skew` seconds.
+    Its own clock runs at its own `rate`; its wall clock is wrong by `skew` seconds.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class Process(Generic[S]):
         self._life = 0
         self._service: S | None = None
         self.threads = 0
-        """How many are at work, or asleep in the middle of it."""
+        """The number of threads that are running, or suspended in the middle of a pass."""
         self.is_doomed = False
         self.member: Member | None = None
 
     @property
     def name(self) -> str:
-        """The name, which no other life of this process has."""
+        """Return the name, which is unique among all incarnations of this process."""
         return f"{self._name}.{self._life}"
 
     @property
@@ -88,7 +88,7 @@ class Process(Generic[S]):
         return self.world.clock.now + self._skew
 
     def bury(self) -> None:
-        """Throw the process's objects away; a dead member's partitions are its own for a while."""
+        """Drop the process's objects; a dead member keeps its partitions for a while."""
         self._service = None
         self.is_doomed = False
         if self.member is not None:
@@ -96,7 +96,7 @@ class Process(Generic[S]):
             self.member = None
 
     def do(self, what: str, call: Callable[[], Any]) -> Any:
-        """Let the process do something; what comes out of it ends its pass, or its life."""
+        """Let the process do something; an exception ends its pass, or the process."""
         world = self.world
         self.threads += 1
         world.running.append(self)
@@ -104,7 +104,7 @@ class Process(Generic[S]):
             done = call()
         except Killed:
             world.say("{} is killed", self)
-            # Where another of its threads is suspended, the process ends with that one.
+            # Where another of its threads is suspended, the process ends with that thread.
             self.is_doomed = self.threads > 1
             if not self.is_doomed:
                 self.bury()
@@ -118,7 +118,7 @@ class Process(Generic[S]):
             self.threads -= 1
         return None
 
-    # --- what may happen to it --------------------------------------------------------------------
+    # --- possible faults --------------------------------------------------------------------------
 
     def before(self, place: str) -> None:
         self.world.visit(self, place, answered=False)
@@ -140,16 +140,16 @@ class Process(Generic[S]):
             raise ErrorInside
 
     def may_fail_at_a_call(self, place: str) -> None:
-        """Fail before or after a call in a way that no port announces."""
+        """Fail before or after a call in a way that no port declares."""
         if not self.world.is_calm and self.world.schedule.error_at_a_call():
             self.world.say("{}: an error of its own at {!r}", self, place)
             raise ErrorInside
 
     def error_of(self, fault: Fault, place: str, *, answered: bool) -> BaseException | None:
-        """Return what the process gets to know of a fault; None: nothing."""
+        """Return the error of a fault for the process; None: nothing."""
         if fault is Fault.KILL:
             return Killed()
-        # A publisher never raises, and what a poll returns has come already.
+        # A publisher never raises, and the results of a poll have arrived already.
         if place == "publish" or (place == "poll" and answered):
             return None
         if place in _SUBSCRIBER:
@@ -162,24 +162,24 @@ class Process(Generic[S]):
 _SUBSCRIBER = ("poll", "commit", "pause", "has_caught_up", "close")
 
 _NEVER_FAIL_AFTERWARDS = ("poll",)
-"""What these have returned is known to the process: nothing happens between."""
+"""Calls whose result the process already has: nothing happens in between."""
 
 _SINGLE_STATEMENTS = ("claim", "start_attempt")
-"""Calls that the server can carry out when the process has given them up.
+"""Calls that the server may still execute after the process gave up waiting.
 
-Of a transaction in several steps it lacks the rest, and rolls back.
+A transaction of several steps lacks its rest, and rolls back.
 """
 
 
 class Interrupted:
-    """A port whose every call may go wrong before it and after it."""
+    """A port whose every call may go wrong, before it and after it."""
 
     def __init__(self, process: Process[Any], port: Any) -> None:
         self._process = process
         self._port = port
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Make the call when it is asked for first."""
+        """Make the call at its first use."""
         call = getattr(self._port, name)
         world, before, after = self._process.world, self._process.before, self._process.after
 
@@ -204,7 +204,7 @@ class Interrupted:
 
 
 class Beside:
-    """What a process does beside something else is done before it or after it, in its order."""
+    """Concurrent work of a process, executed before or after other work, in its order."""
 
     def __init__(self, process: Process[Any]) -> None:
         self._process = process
@@ -224,11 +224,11 @@ class Beside:
             self._promises.popleft().make()
 
     def shutdown(self, *, wait: bool = True) -> None:
-        """Leave nothing behind."""
+        """Leave nothing running."""
 
 
 class Promise:
-    """A call that is made at the latest when its result is asked for."""
+    """A call that is made at the latest when its result is requested."""
 
     def __init__(self, beside: Beside, call: Callable[[], Any]) -> None:
         self._beside = beside
@@ -266,13 +266,13 @@ class InterruptedLeases(Interrupted):
         process.after("renew")
         process.may_fail_at_a_call("renew")
         if process.threads > 1:
-            # Nothing is given back before the pass ends, for which the thread would wait here.
+            # No shard is released before the end of the pass, for which the thread would wait here.
             return ShardLeases(shards=holding.shards, relays=holding.relays, surplus=frozenset())
         return holding
 
 
 class InterruptedInbox(Interrupted):
-    """The inbox, whose transaction of an effect may go wrong at its commit too."""
+    """The inbox, whose effect transaction may also go wrong at its commit."""
 
     def effects(self, attempts: Sequence[Attempt]) -> AbstractContextManager[Transaction]:
         return self._interrupted("effects", partial(self._port.effects, attempts))

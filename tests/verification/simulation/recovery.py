@@ -1,4 +1,4 @@
-"""How a world ends: its faults heal, its services drain, its retentions purge."""
+"""The end of a world: its faults heal, its services drain, its retentions purge."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from tests.verification.simulation.world import World
 
 MOST_PASSES = 100
-"""After so many passes in a row, a worker that still finds work will never find its end."""
+"""After this many consecutive passes, a worker with remaining work will never finish."""
 
 MOST_ROUNDS = 30
 
 
 def heal(world: World) -> None:
-    """End all faults; what was lost, killed or late by then stays so."""
+    """End all faults; their earlier losses, kills and delays remain."""
     world.say("everything heals")
     world.is_calm = True
     while world.sleeping:
@@ -39,11 +39,11 @@ def heal(world: World) -> None:
 
 
 def drain(world: World) -> bool:
-    """Let the services work until nothing is left to do; False if they do not come to that.
+    """Let the services run until no work is left; return False if that fails.
 
-    Of two services on one schema, each owns shards with events of the other one: those of one
-    drain when an operator stops the relays of the other one. Events without a handler drain when
-    all others have and a release has their handler again.
+    Each of two services on one schema owns shards with events of the other one. Events of one drain
+    when an operator stops the relays of the other one. Events without a handler drain when all
+    others have and a release has their handler again.
     """
     sources = [""]
     if world.config.notices:
@@ -94,7 +94,7 @@ def _relays_with_work(world: World, *, but: str) -> list[Process[Relay]]:
 
 
 def _is_drained(world: World, *, but: str) -> bool:
-    """Whether no row is open, `but` those of one source in an outbox, and no record unread."""
+    """Return whether no row is open, `but` those of one source, and no record is unread."""
     received = [row for database in world.databases.values() for row in database.inbox.values()]
     return (
         all(row.envelope.source == but for row in _open_rows(world))
@@ -109,7 +109,7 @@ def _open_rows(world: World) -> list[OutboxRow]:
 
 
 def purge(world: World) -> None:
-    """Let the retention of everything end, and the retentions go over the tables."""
+    """Let all retention times pass, and run the retentions over the tables."""
     world.pass_time(RETENTION.total_seconds() + 60)
     for _ in range(20):
         for retention in world.retentions:
@@ -119,7 +119,7 @@ def purge(world: World) -> None:
 
 
 def purgeable(world: World) -> list[OutboxRow | InboxRow]:
-    """Return the rows that nobody needs any more once their retention is over."""
+    """Return the rows that are not needed any more after their retention."""
     return [
         row
         for database in world.databases.values()

@@ -1,4 +1,4 @@
-"""Events of a type whose handler was removed: they are in the inbox, and hold up no others."""
+"""Events of a type whose handler was removed: they are in the inbox, and block no others."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ GROUP = "bank"
 
 
 def receive(world: World) -> None:
-    """Let a worker of an earlier release receive the events, and begin with every third of them."""
+    """Let a worker of an earlier release receive the events, and start every third of them."""
     records = [_incoming(world, number) for number in range(world.config.removed)]
     MemoryInboxStore(world.b, by="an earlier release").receive(GROUP, records, [])
 
 
 def is_left(row: InboxRow) -> bool:
-    """Whether a row is open because no worker has a handler for it."""
+    """Return whether a row is open because no worker has a handler for it."""
     return row.settled_at is None and row.envelope.type == REMOVED_TYPE
 
 
 def declare_again(world: World) -> list[Process[Consumer]]:
-    """Start a worker of a release that has the handler again, if there is something for it."""
+    """Start a worker of a release with the handler, if there are events for it."""
     if not any(map(is_left, world.b.inbox.values())):
         return []
     world.say("a release has the handler of {} events again", world.config.removed)

@@ -1,4 +1,4 @@
-"""The purge port in memory, as the SQL store does it: along the ids, which grow with time."""
+"""The purge port in memory, like the SQL store: along the ids, which grow with time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLOCK_SKEW = timedelta(days=1)
 
 
 class MemoryRetentionStore:
-    """Walks over the tables batch by batch; `wall_clock` is the process's own, in seconds."""
+    """Walks over the tables in batches; `wall_clock` is the process's own, in seconds."""
 
     def __init__(self, database: Database, *, wall_clock: Callable[[], float]) -> None:
         self._database = database
@@ -26,21 +26,21 @@ class MemoryRetentionStore:
         self._reached: dict[str, UUID] = {}
 
     def purge_outbox(self, *, older_than: timedelta, limit: int) -> Purged:
-        """Look at the next `limit` outbox rows."""
+        """Purge among the next `limit` outbox rows."""
         db = self._database
         return self._purge("outbox", db.outbox, OUTBOX.purgeable, older_than, limit)
 
     def purge_inbox(self, *, older_than: timedelta, limit: int) -> Purged:
-        """Look at the next `limit` inbox rows."""
+        """Purge among the next `limit` inbox rows."""
         db = self._database
         return self._purge("inbox", db.inbox, INBOX.purgeable, older_than, limit)
 
     def purge_parked(self, **_limits: object) -> Purged:
-        """Look at nothing: no operator discards a record here."""
+        """Do nothing: no operator discards a record here."""
         return Purged(removed=0, more=False)
 
     def purge_audit(self, **_limits: object) -> Purged:
-        """Look at nothing: there is no audit."""
+        """Do nothing: there is no audit."""
         return Purged(removed=0, more=False)
 
     def _purge(
@@ -83,7 +83,7 @@ class MemoryRetentionStore:
 
 
 def is_needed(db: Database, row: OutboxRow | InboxRow) -> bool:
-    """Whether a compensation that may yet come asks for the row."""
+    """Return whether a compensation that may still arrive needs the row."""
     event = row.envelope
     awaited = {
         (r.group, r.envelope.causation_id)

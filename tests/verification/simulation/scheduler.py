@@ -1,4 +1,4 @@
-"""One schedule: a world of a config drawn from a seed, and what happens in it, step by step."""
+"""One schedule: a world of a config drawn from a seed, and its steps."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.verification.simulation.world_config import (
 )
 
 _APART = 9_973
-"""Keeps the numbers that draw the config apart from those that draw the faults."""
+"""Separates the seeds that draw the config from those that draw the faults."""
 
 
 def play(seed: int, trace: list[str] | None = None) -> Sequence[Violation]:
-    """Run the schedule of a seed to its end, and return what it violated."""
+    """Run the schedule of a seed completely, and return its violations."""
     draw = random.Random(seed * _APART + 1)
-    # Drawn apart, so that the other worlds are what they would be without them.
+    # Drawn separately, so that the other worlds do not depend on them.
     config = with_half_messages(config_of(draw), random.Random(seed * _APART + 2))
     config = with_variety(config, random.Random(seed * _APART + 3))
     config = with_second_source(config, random.Random(seed * _APART + 4))
@@ -49,7 +49,7 @@ def play(seed: int, trace: list[str] | None = None) -> Sequence[Violation]:
 
 
 def finish(world: World, *, purge: bool) -> Sequence[Violation]:
-    """Heal and drain a world, and return what it violated."""
+    """Heal and drain a world, and return its violations."""
     recovery.heal(world)
     if world.threads is not None:
         world.threads.close()
@@ -62,7 +62,7 @@ def finish(world: World, *, purge: bool) -> Sequence[Violation]:
 
 
 def _steps(world: World, draw: random.Random) -> list[Callable[[], object]]:
-    """List what may happen next, as often as its weight."""
+    """List the possible next steps, each as often as its weight."""
     steps: list[Callable[[], object]] = [world.write] * (3 * len(world.transfers))
     steps += [world.second.write] * (3 * len(world.config.notices))
     for relay in world.relays:

@@ -1,6 +1,6 @@
 """A second service that writes into the tables of the first: its events, its client, its checks.
 
-One schema serves one source, and nothing refuses a second one. So its relay and those of the first
+One schema serves one source, but nothing refuses a second one. So its relay and those of the first
 service share out the shards, and each leaves the events of the other source alone.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SOURCE = "C"
 PREFIXES = {"A": "", "B": "", SOURCE: "c-"}
-"""What each source puts before the names of its topics."""
+"""Prefix of each source for the names of its topics."""
 
 WRITTEN, UNDONE = "notice", "undo notice"
 """Lines of the ledger."""
@@ -36,18 +36,18 @@ WRITTEN, UNDONE = "notice", "undo notice"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Notice:
-    """What the second service writes; no group reads it."""
+    """An event of the second service; no group reads it."""
 
     number: int
     key: str | None
     type: str
-    """Its own, or the name of a type of the first service."""
+    """Its own type, or the name of a type of the first service."""
     topic: str
     is_committed: bool
 
 
 class SecondService:
-    """Its client and its local rollback; both work on the database of the first service."""
+    """Its client and its local rollback; both use the database of the first service."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -56,7 +56,7 @@ class SecondService:
         self.events: dict[int, UUID] = {}
 
     def write(self) -> None:
-        """Let the client write its next notice, whose key nobody else is writing."""
+        """Let the client write its next notice, under a key that is not being written otherwise."""
         world = self._world
         free = [n for n in self._unwritten if n.key is None or n.key not in self._writing]
         if not free:
@@ -86,9 +86,9 @@ class SecondService:
         client.after("commit of the notice")
 
     def outcomes(self, failed: Collection[UUID], withheld: str) -> Iterator[str]:
-        """Say which notices have not exactly one outcome; `withheld` is in an operator's reasons.
+        """Yield notices without exactly one outcome; operators see `withheld` in the reasons.
 
-        That each is published under its name is checked with the events of the others.
+        The check of the other events covers that each is published under its name.
         """
         database = self._world.a
         entries = Counter((e.what, e.transfer) for e in database.ledger)

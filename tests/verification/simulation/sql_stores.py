@@ -1,4 +1,4 @@
-"""The SQL stores on a real database whose time is the simulation's."""
+"""The SQL stores on a real database that uses the simulation's time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SqlStores:
     """The stores on one database, whose `now` is the simulation's."""
 
     def __init__(self, engine: Engine, tell_the_time: Callable[[Clock], None]) -> None:
-        """Work in the tables of `engine`; `tell_the_time` lets its database know a clock's time."""
+        """Use the tables of `engine`; `tell_the_time` sets the time of its database."""
         self.clock = Clock()
         self.tables: Tables = tables()
         self._content = _content(self.tables)
@@ -59,7 +59,7 @@ class SqlStores:
         self.begin(self.clock)
 
     def begin(self, clock: Clock) -> None:
-        """Empty the tables, and go by a new clock."""
+        """Empty the tables, and use a new clock."""
         self.clock = clock
         self.keep_time()
         with self.engine.begin() as connection:
@@ -80,7 +80,7 @@ class SqlStores:
         self.barrier = SqlBarrier(self.engine, self.tables, patience=timedelta(seconds=1))
 
     def keep_time(self) -> None:
-        """Let the database know what time it is now."""
+        """Set the database's time to the clock's."""
         self._tell_the_time(self.clock)
 
     def write(
@@ -102,7 +102,7 @@ class SqlStores:
             _ = 1 // commits
 
     def content(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Return all that both sides have to agree on, in the order of the sequences."""
+        """Return everything on which both sides have to agree, in the order of the sequences."""
         with self.engine.connect() as connection:
             found = {
                 name: [tuple(map(_plain, row)) for row in connection.execute(statement)]
@@ -134,9 +134,9 @@ def open_sqlite() -> SqlStores:
 
 
 def open_postgres(url: str) -> SqlStores:
-    """Make the stores on a PostgreSQL with tables of so many shards as here.
+    """Make the stores on a PostgreSQL with tables of as many shards as here.
 
-    Its function that tells the time is found before the server's own.
+    Its function for the time takes precedence over the server's own.
     """
     engine = create_engine(
         url, connect_args={"options": "-c search_path=simulated,pg_catalog,public"}
@@ -158,13 +158,13 @@ def _plain(value: Any) -> Any:
 
 
 def _content(t: Tables) -> dict[str, Select[Any]]:
-    """Select all that both sides have to agree on."""
+    """Select everything on which both sides have to agree."""
     o, i, s = t.outbox.c, t.inbox.c, t.shard.c
     r, p, b = t.relay.c, t.parked.c, t.barrier.c
     return {
         "outbox": select(
             *(o.event_id, o.shard, o.status, o.attempts, o.waiting),
-            # Without the blocked ones, of which memory knows nothing.
+            # Without the blocked rows, which do not exist in memory.
             *(and_(o.holds_key, o.waiting), o.due_at),
             *(o.unconfirmed, o.lease_token.is_not(None), o.lease_until, o.settled_at),
             o.last_error,

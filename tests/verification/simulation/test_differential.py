@@ -1,4 +1,4 @@
-"""The stores in memory stand for those on SQLite and PostgreSQL: all do the same with any calls."""
+"""Tests that the stores in memory behave like those on SQLite and PostgreSQL, with any calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IN_THE_STORES = [
     for name, mutant in MUTANTS.items()
     if isinstance(mutant.of, type)
     and mutant.of.__module__.rpartition(".")[2] in {"outbox", "inbox", "retention"}
-    # Claims are compared whole: what a smaller one takes first is the planner's choice.
+    # Claims are compared whole: the planner chooses the rows of a smaller one.
     and mutant.method != "_bounded"
 ]
 
@@ -110,7 +110,7 @@ class Calls:
             self.pair.both(lambda side: side.write(event, delay))
 
     def refuse(self) -> None:
-        """Make a rollback of some event, now and then of another rollback."""
+        """Make a rollback of some event, sometimes of another rollback."""
         event = self.draw.choice(self.events)
         rollback = event.evolve(
             id=self.pair.new_id(),
@@ -135,7 +135,7 @@ class Calls:
 
     def claim(self) -> None:
         relay = self.relay()
-        # Enough for all: which rows a smaller claim takes first is the planner's choice.
+        # Enough for all: the planner chooses the rows of a smaller claim.
         mine, theirs = self.pair.both(lambda side: side.outbox.claim(relay=relay, limit=400))
         assert [(c.envelope.id, c.attempts, c.unconfirmed) for c in mine.events] == [
             (c.envelope.id, c.attempts, c.unconfirmed) for c in theirs.events
@@ -191,7 +191,7 @@ class Calls:
         ]
         parked = []
         if self.draw.random() < 0.2:
-            # Another event of the same business key, and a record of which nothing can be made.
+            # Another event of the same business key, and an undecodable record.
             first = arrivals[0]
             store = first.envelope.evolve(id=self.pair.new_id())
             arrivals.append(self.arrival(store))
@@ -293,7 +293,7 @@ class Calls:
         self.pair.same(lambda side: side.purge.purge_outbox(older_than=older, limit=limit))
         self.pair.same(lambda side: side.purge.purge_inbox(older_than=older, limit=limit))
 
-    # --- what is drawn ----------------------------------------------------------------------------
+    # --- random values ----------------------------------------------------------------------------
 
     def seconds(self) -> float:
         return self.draw.choice([0.5, 2.0, 6.0])
@@ -344,4 +344,4 @@ def _breaks(session: object) -> None:
 
 
 def _succeeds(session: object) -> None:
-    """Do what goes well."""
+    """Succeed."""

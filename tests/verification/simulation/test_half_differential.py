@@ -1,4 +1,4 @@
-"""Half messages in memory, on SQLite and on PostgreSQL: all do the same with any calls."""
+"""Tests that half messages behave alike in memory, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Calls:
         self.pair.same(lambda side: side.barrier.ask(event_id))
 
     def some(self) -> list[tuple[dict[int, UUID], DueCheck]]:
-        """Choose a check, most often one of the latest; sometimes somebody has made it already."""
+        """Choose a check, most often a recent one; sometimes it has already been made."""
         return [self.draw.choice(self.due[-4:])] if self.due else []
 
     def known(self) -> LocalOutcome:

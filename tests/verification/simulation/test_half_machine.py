@@ -1,4 +1,4 @@
-"""Half messages by a state machine, and the defects that it has to find."""
+"""Tests of half messages by a state machine, and of the defects that it has to find."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def world() -> Iterator[World]:
 
 
 def _forget_the_disk(connection: Any, record: Any) -> None:
-    """No machine loses its power here."""
+    """Turn off durable writes: no machine loses its power here."""
     connection.execute("PRAGMA synchronous = OFF")
     connection.execute("PRAGMA journal_mode = MEMORY")
 
@@ -53,14 +53,15 @@ def test_both_databases_end_alike_whatever_comes(world: World) -> None:
 
 
 def _is_found_out(world: World, kind: type[HalfMachine]) -> None:
-    # The first is enough: the shortest would take a while. One in some 70 histories finds a defect.
+    # The first finding is enough: a shortest one would take a while. One in some 70 histories finds
+    # a defect.
     until_found = settings(max_examples=2000, stateful_step_count=40, phases=[Phase.generate])
     with machine_in(world, kind) as machine, pytest.raises(AssertionError):
         run_state_machine_as_test(machine, settings=until_found)
 
 
 class OnlyLooks(HalfMachine):
-    """A checker that looks whether the local transaction committed, and leaves nothing behind."""
+    """A checker that reads whether the local transaction committed, and enters no barrier."""
 
     def checker(self) -> Callable[[UUID], LocalOutcome]:
         def look(message: UUID) -> LocalOutcome:
@@ -72,26 +73,26 @@ class OnlyLooks(HalfMachine):
 
 
 @pytest.mark.selftest
-def test_the_machine_finds_out_a_check_that_only_looks(world: World) -> None:
+def test_machine_detects_a_check_that_only_reads(world: World) -> None:
     _is_found_out(world, OnlyLooks)
 
 
 class BelievesEveryCommit(HalfMachine):
-    """A commit call is believed, whatever the barrier has."""
+    """A commit call is accepted, whatever the barrier has."""
 
     def tell_committed(self, message: UUID) -> None:
         self.world.store.resolve([message], COMMIT)
 
 
 @pytest.mark.selftest
-def test_the_machine_finds_out_a_commit_that_is_believed_without_its_barrier(
+def test_machine_detects_a_commit_accepted_without_its_barrier(
     world: World,
 ) -> None:
     _is_found_out(world, BelievesEveryCommit)
 
 
 class CommitsInTheEnd(HalfMachine):
-    """Messages about which nobody could tell are sent, so that they are out of the way."""
+    """Messages of unknown outcome are sent, so that they are out of the way."""
 
     @rule()
     def park(self) -> None:
@@ -105,12 +106,12 @@ class CommitsInTheEnd(HalfMachine):
 
 
 @pytest.mark.selftest
-def test_the_machine_finds_out_a_default_after_the_last_check(world: World) -> None:
+def test_machine_detects_a_default_after_the_last_check(world: World) -> None:
     _is_found_out(world, CommitsInTheEnd)
 
 
 class DecidesWithoutTheBarrier(HalfMachine):
-    """What an operator decides leaves the barrier open for a local transaction that comes later."""
+    """An operator's decision leaves the barrier open for a later local transaction."""
 
     @property
     def admin(self) -> SqlHalfMessageAdmin:
@@ -118,5 +119,5 @@ class DecidesWithoutTheBarrier(HalfMachine):
 
 
 @pytest.mark.selftest
-def test_the_machine_finds_out_a_decision_that_does_not_shut_the_barrier(world: World) -> None:
+def test_machine_detects_a_decision_that_leaves_the_barrier_open(world: World) -> None:
     _is_found_out(world, DecidesWithoutTheBarrier)

@@ -1,4 +1,4 @@
-"""A schedule that shows a deliberate defect shows it again; `make faults` tries every defect."""
+"""Tests that a schedule shows a deliberate defect again; `make faults` tries every defect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stores in memory do as those on PostgreSQL where transactions are open side by side."""
+"""Tests that the stores in memory behave like PostgreSQL's with concurrent transactions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.verification.simulation.sql_stores import SHARDS, SqlStores, open_pos
 STEPS = 30
 SCHEDULES = 40
 MOST_SCHEDULES = 50
-"""After so many a defect counts as not found."""
+"""After this many schedules a defect counts as not found."""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_a_defect_of_a_statement_is_found(server: tuple[SqlStores, Connection], 
 
 
 def _play_all(server: tuple[SqlStores, Connection], schedules: int, *, first: int = 0) -> int:
-    """Make the calls of so many seeds; return how many have waited."""
+    """Make the calls of the given number of seeds; return how many have waited."""
     waited = 0
     for seed in range(first, first + schedules):
         overlap = Overlap(*server)

@@ -1,4 +1,4 @@
-"""Two workers of a group, one with an event and one with its rollback, interleaved step by step."""
+"""Tests of two workers of a group, one with an event, one with its rollback, interleaved."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.verification.simulation.outbox import MemoryOutbox
 GROUP, LEASE = "bank", timedelta(seconds=5)
 AT_ONCE = RetryPolicy(max_attempts=100, first=timedelta(0), longest=timedelta(0), jitter=0)
 CHOICES = 9
-"""Steps for which every interleaving is tried; then one worker after the other goes to its end."""
+"""Steps for which every interleaving is tried; then the workers finish one after the other."""
 
 
 class Stepwise:
@@ -95,7 +95,7 @@ class Race:
         self._arrivals = [(self.event, lease), (self.rollback, None)]
 
     def run(self, choices: Sequence[int]) -> None:
-        """Let the workers take turns as chosen, then go to their ends one after the other."""
+        """Let the workers alternate as chosen, then finish one after the other."""
         threads = self.threads
         workers = [
             threads.start(partial(self._work, n, self._pause)) for n in range(len(self._arrivals))
@@ -133,7 +133,7 @@ class Race:
                 executor.execute(started)
                 processor.process(envelope)
             except DatabaseError:
-                # A statement that would wait for the other one: tried once more.
+                # A statement that would wait for the other one: retried.
                 continue
 
     def _processor(self, name: str, pause: Callable[[], None]) -> EventProcessor:
@@ -175,7 +175,7 @@ def _resume(worker: CooperativeThread) -> None:
 
 
 def outcomes(source: str, lease: timedelta | None) -> set[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return what came of all interleavings: effects in order, and the rows' statuses."""
+    """Return the outcomes of all interleavings: effects in order, and the rows' statuses."""
     found = set()
     for choices in product((0, 1), repeat=CHOICES):
         race = Race(source, lease)
@@ -201,7 +201,7 @@ def test_no_interleaving_applies_an_event_after_its_compensation(
 @pytest.mark.selftest
 @LEASES
 @pytest.mark.parametrize("source", ["A", "B"], ids=["A", "own"])
-def test_a_compensation_that_does_not_look_at_its_event_is_caught(
+def test_compensation_that_ignores_its_event_is_caught(
     source: str, lease: timedelta | None
 ) -> None:
     with patch.object(compensation, "_UNFINISHED", frozenset()):

@@ -1,4 +1,4 @@
-"""The services under random schedules of faults, and that a seed is all there is to a schedule."""
+"""Tests of the services under random schedules of faults, which a seed determines completely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same world, driven by Hypothesis: it looks for the shortest way to a violation."""
+"""Tests of the same world with Hypothesis, which searches a shortest path to a violation."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ TROUBLE = st.builds(
 
 
 class ArmedFates:
-    """Lets happen what a rule has ordered, at the place that it named, and nothing else."""
+    """Injects only the fault that a rule has requested, at the position that it named."""
 
     def __init__(self) -> None:
         self.faults: dict[int, Fault] = {}
@@ -85,7 +85,7 @@ class ArmedFates:
         self._places = 0
 
     def arm(self, places: int, fault: Fault) -> None:
-        """Order a fault for the place that is so many places ahead."""
+        """Request a fault `places` positions ahead."""
         self.faults[self._places + places] = fault
 
     def fault(self) -> Fault:
@@ -109,7 +109,7 @@ class ArmedFates:
 
 
 class Banks(RuleBasedStateMachine):
-    """What may happen, as rules; after the last of them everything heals, drains and is checked."""
+    """The possible steps, as rules; after the last one everything heals, drains and is checked."""
 
     @initialize(config=SHAPES)
     def begin(self, config: WorldConfig) -> None:
@@ -182,7 +182,7 @@ class Banks(RuleBasedStateMachine):
         self.schedule.troubles.append(trouble)
 
     def step(self) -> None:
-        """Do what was ordered to happen while a process is suspended."""
+        """Do the step that was requested while a process is suspended."""
         if not self.meanwhile:
             return
         what, which = self.meanwhile.popleft()
@@ -201,14 +201,14 @@ class Banks(RuleBasedStateMachine):
             assert not found, found
 
 
-def test_no_way_leads_to_a_violation() -> None:
+def test_no_sequence_of_steps_violates_an_invariant() -> None:
     run(Banks, examples=150)
 
 
 @pytest.mark.selftest
-def test_a_way_to_a_defect_is_found() -> None:
+def test_sequence_of_steps_to_a_defect_is_found() -> None:
     with applied("no-dedupe"), pytest.raises(AssertionError, match="I3"):
-        # Found is enough here: to find the shortest way takes its time.
+        # A finding is enough here: a shortest path takes its time.
         run(Banks, examples=500, phases=[Phase.generate])
 
 

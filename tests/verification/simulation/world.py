@@ -33,7 +33,7 @@ DEEPEST = 3
 
 
 class World:
-    """Everything that exists in one schedule; its methods are what may happen next."""
+    """Everything that exists in one schedule; its methods are the possible steps."""
 
     def __init__(
         self, config: WorldConfig, schedule: FaultSchedule, *, trace: list[str] | None = None
@@ -47,11 +47,11 @@ class World:
         self.events: dict[int, UUID] = {}
         """The event of each transfer whose writing was begun."""
         self.acknowledged: set[int] = set()
-        """The transfers whose writing has ended without an error, but half messages."""
+        """The transfers whose writing has ended without an error, except half messages."""
         self.running: list[Process[Any]] = []
         self.dead: list[Member] = []
         self.overdue: list[Callable[[], object]] = []
-        """Statements that nobody waits for any more, on their way to a database."""
+        """Statements without a waiting client, on their way to a database."""
         self._ids = 0
         self._unwritten = list(config.transfers)
         self._writing: set[str | None] = set()
@@ -83,7 +83,7 @@ class World:
         self.threads = CooperativeThreads() if config.has_threads else None
         self.sleeping: list[CooperativeThread] = []
         self.next_step: Callable[[], None] = lambda: None
-        """What happens while a process is suspended."""
+        """The step that runs while a process is suspended."""
 
     def say(self, what: str, *about: object) -> None:
         """Write a line of the trace."""
@@ -91,10 +91,11 @@ class World:
             indent = "    " * max(0, len(self.running) - 1)
             self.trace.append(f"{self.clock.now - START:6.1f}s {indent}{what.format(*about)}")
 
-    # --- what may happen --------------------------------------------------------------------------
+    # --- possible steps
+    # ----------------------------------------------------------------------------
 
     def write(self) -> None:
-        """Let the upstream bank make its next transfer, whose key nobody else is writing."""
+        """Let the upstream bank make its next transfer, under a key that is not being written."""
         free = [t for t in self._unwritten if t.key is None or t.key not in self._writing]
         if not free:
             return
@@ -105,12 +106,12 @@ class World:
         self.act(client, _described(transfer), partial(self._write, client, transfer))
 
     def renew(self, relay: Process[Relay]) -> None:
-        """Let a relay renew its leases, beside a pass if it is suspended in one."""
+        """Let a relay renew its leases, concurrently with a pass if it is suspended in one."""
         if relay.threads < 2 and not relay.is_doomed:
             self.act(relay, "renews", lambda: sorted(relay.service.renew().shards))
 
     def work(self, process: Process[Any]) -> bool:
-        """Let a process make a pass, unless it is suspended; return whether to go on at once."""
+        """Let a process make a pass, unless it is suspended; return whether to continue at once."""
         if process.busy:
             return False
         done = self.act(process, "works", process.service.run_once)
@@ -123,7 +124,7 @@ class World:
         self.act(process, "stops", partial(_close, process))
 
     def kill(self, process: Process[Any]) -> None:
-        """End a process between two passes, or one that sleeps when it wakes up."""
+        """Kill a process between two passes, or a suspended one when it resumes."""
         if not process.busy:
             self.say("{} is killed between its passes", process)
             process.bury()
@@ -132,21 +133,21 @@ class World:
             process.is_doomed = True
 
     def pass_time(self, seconds: float) -> None:
-        """Let time go by; what is locked for too long is freed by the server."""
+        """Let time pass; the server releases locks that are too old."""
         self.clock.now += seconds
         self.say("+{} s", seconds)
         for database in self.databases.values():
             database.end_idle_transactions(RELAY_LEASE.total_seconds())
 
     def let_leases_lapse(self) -> None:
-        """Let a lease run out, so that relays that are awake take over from those asleep."""
+        """Let a lease expire, so that running relays take over from suspended ones."""
         self.pass_time(RELAY_LEASE.total_seconds() + 1)
         for relay in self.relays:
             if not relay.busy:
                 self.renew(relay)
 
     def evict(self) -> None:
-        """Take a member out of its group, a dead one if there is one."""
+        """Remove a member from its group, a dead one if there is one."""
         members = self.dead or [p.member for p in self.consumers if p.member is not None]
         if not members:
             return
@@ -157,7 +158,7 @@ class World:
             self.dead.remove(member)
 
     def reset_offsets(self) -> None:
-        """Set a partition of a group back to an earlier place."""
+        """Set a partition of a group back to an earlier offset."""
         committed = [
             (name, place, offset)
             for name, group in self.broker.groups.items()
@@ -176,13 +177,13 @@ class World:
         self.say("the broker is down" if self.broker.is_down else "the broker is back")
 
     def land(self) -> None:
-        """Let records arrive whose senders have given up on them."""
+        """Let records arrive whose senders have stopped waiting."""
         if self.broker.in_flight:
             self.say("{} late records arrive", len(self.broker.in_flight))
             self.broker.land()
 
     def arrive(self) -> None:
-        """Let a database carry out a statement whose sender has given it up."""
+        """Let a database execute a statement whose sender has stopped waiting."""
         if self.overdue:
             late = self.overdue.pop(self.schedule.between(0, len(self.overdue) - 1))
             try:
@@ -191,22 +192,23 @@ class World:
                 self.say("an overdue statement arrives: {!r}", error)
 
     def wake(self) -> None:
-        """Let one of the processes go on that sleep side by side."""
+        """Resume one of the concurrently suspended processes."""
         if self.sleeping:
             thread = self.sleeping.pop(self.schedule.between(0, len(self.sleeping) - 1))
             thread.resume()
             if not thread.is_done:
                 self.sleeping.append(thread)
 
-    # --- what goes wrong --------------------------------------------------------------------------
+    # --- faults
+    # ------------------------------------------------------------------------------------
 
     def visit(self, process: Process[Any], place: str, *, answered: bool) -> None:
-        """A process comes to a place where something may happen to it."""
+        """A process reaches a position with a possible fault."""
         if self.is_calm:
             return
         if self.overdue and self.schedule.chance(0.2):
             self.arrive()
-            # It is the later events that show whether it did harm.
+            # Only later events show whether it caused damage.
             if self.schedule.chance(0.7):
                 self.write()
         fault = self.schedule.fault()
@@ -226,11 +228,11 @@ class World:
             raise error
 
     def visit_running(self, place: str, *, answered: bool) -> None:
-        """The process at work, somewhere in a handler, comes to such a place."""
+        """The running process, somewhere in a handler, reaches such a position."""
         self.visit(self.running[-1], place, answered=answered)
 
     def trouble(self, process: Process[Any], records: int) -> Trouble | None:
-        """What happens to a call that publishes."""
+        """Return the trouble of a call that publishes."""
         if self.is_calm:
             return None
         trouble = self.schedule.trouble(records)
@@ -239,7 +241,7 @@ class World:
         return trouble
 
     def _suspend(self) -> None:
-        """Let others have their turns: beside the process, or inside the call that it makes."""
+        """Let others run: concurrently with the process, or inside the call that it makes."""
         if self.threads is not None and self.threads.running is not None:
             asleep, self.running = self.running, []
             self.threads.running.pause()
@@ -250,7 +252,8 @@ class World:
             for _ in range(self.schedule.between(1, 10)):
                 self.next_step()
 
-    # --- what it is made of -----------------------------------------------------------------------
+    # --- parts
+    # -------------------------------------------------------------------------------------
 
     def writer_of(self, transfer: Transfer) -> Writer:
         """Return the web process in which a transfer is made."""
@@ -266,7 +269,7 @@ class World:
         return UUID(int=(int(self.clock.now * 1000) << 80) + self._ids)
 
     def act(self, process: Process[Any], what: str, call: Callable[[], Any]) -> Any:
-        """Let a process do something, in a thread of its own where there are any."""
+        """Let a process do something, in a thread of its own where threads exist."""
         if self.threads is None or self.is_calm or self.running:
             return process.do(what, call)
         thread = self.threads.start(partial(process.do, what, call))
@@ -298,7 +301,7 @@ class World:
 
 
 def _topics(config: WorldConfig) -> list[str]:
-    """Name all topics; beside a second source, those under wrong names too."""
+    """Return all topics; with a second source, those under wrong names too."""
     prefixes = set(PREFIXES.values()) if config.notices else {""}
     names = dict.fromkeys([TOPIC, *(notice.topic for notice in config.notices)])
     return [

@@ -1,4 +1,4 @@
-"""The size of a world, and what is peculiar about it."""
+"""The size of a world, and its peculiarities."""
 
 from __future__ import annotations
 
@@ -38,36 +38,36 @@ class WorldConfig:
     relay_batch: int
     consumer_batch: int
     attempts: int
-    """Of relays and of handlers."""
+    """Attempts of relays and of handlers."""
     has_fraud_group: bool
     sharing: str = "one"
     """How the handler of the transfers takes its events: "one" by one, "alone", or as a "list"."""
     half_messages: frozenset[int] = frozenset()
     """The transfers whose events are half messages."""
     has_threads: bool = False
-    """Whether suspended processes sleep side by side, instead of one inside the other."""
+    """Whether processes are suspended concurrently, instead of one inside the other."""
     rates: tuple[float, ...] = (1.0,)
-    """How fast the processes' own clocks run, in turn."""
+    """Rates of the processes' own clocks, cyclically."""
     skews: tuple[float, ...] = (0.0,)
-    """How many seconds their wall clocks are wrong, in turn."""
+    """Errors of their wall clocks in seconds, cyclically."""
     topics_are_apart: bool = False
     """Whether other members of a group read the rollback topic than the commit topic."""
     old_relays: int = 0
-    """How many relays of the upstream service are of a release that declares no transfers."""
+    """Number of the upstream service's relays of a release that does not declare transfers."""
     batch_bytes: int = BATCH_BYTES
-    """What a claim and a poll take at most, but for the event that reaches it."""
+    """Maximum bytes of a claim and a poll, except for the event that reaches it."""
     outbox_retention: timedelta = timedelta(hours=2)
-    """A short one lets the purge work beside rollbacks that wait, retry or are DEAD."""
+    """A short one lets the purge run concurrently with waiting, retried or DEAD rollbacks."""
     notices: tuple[Notice, ...] = ()
-    """What a second service writes into the outbox of the first."""
+    """The events that a second service writes into the outbox of the first."""
     shard_settings: tuple[int | None, ...] = (None,)
     """The numbers of shards in the settings of the upstream bank's web processes."""
     removed: int = 0
-    """How many events an earlier release has received, of a type whose handler was removed."""
+    """Number of events that an earlier release received, of a type whose handler was removed."""
 
 
 def with_half_messages(config: WorldConfig, draw: random.Random) -> WorldConfig:
-    """Let, in some worlds, transfers be announced by half messages."""
+    """Let transfers be announced by half messages, in some worlds."""
     if draw.random() >= HALF_MESSAGES:
         return config
     return replace(
@@ -76,7 +76,7 @@ def with_half_messages(config: WorldConfig, draw: random.Random) -> WorldConfig:
 
 
 def with_variety(config: WorldConfig, draw: random.Random) -> WorldConfig:
-    """Let, in some worlds, processes differ in what they declare, batches be small, rows be old."""
+    """Let declarations of processes differ, batches be small and rows be old, in some worlds."""
     if draw.random() < FOREIGN_ROLLBACKS:
         frauds = [replace(t, is_fraud=draw.random() < 0.7) for t in config.transfers]
         config = replace(config, transfers=tuple(frauds), has_fraud_group=True)
@@ -92,7 +92,7 @@ def with_variety(config: WorldConfig, draw: random.Random) -> WorldConfig:
 
 
 def with_second_source(config: WorldConfig, draw: random.Random) -> WorldConfig:
-    """Let, in some worlds, a second service write into the tables of the first."""
+    """Let a second service write into the tables of the first, in some worlds."""
     if draw.random() >= SECOND_SOURCE:
         return config
     event_type, topic = ("notice", "notices") if draw.random() < 0.7 else (TYPE, TOPIC)
@@ -112,7 +112,7 @@ def with_second_source(config: WorldConfig, draw: random.Random) -> WorldConfig:
 
 
 def with_shard_settings(config: WorldConfig, draw: random.Random) -> WorldConfig:
-    """Let, in some worlds, writers have settings for the shards, some of them wrong."""
+    """Let writers have settings for the shards, some of them wrong, in some worlds."""
     if draw.random() >= OTHER_NUMBERS:
         return config
     number = config.shards
@@ -122,7 +122,7 @@ def with_shard_settings(config: WorldConfig, draw: random.Random) -> WorldConfig
 
 
 def with_removed_type(config: WorldConfig, draw: random.Random) -> WorldConfig:
-    """Let, in some worlds, the inbox be full of events that no handler is for."""
+    """Let the inbox be full of events without a handler, in some worlds."""
     if draw.random() >= REMOVED_TYPE:
         return config
     return replace(config, removed=2 * config.consumer_batch + draw.randint(1, 3))

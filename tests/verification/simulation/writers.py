@@ -1,4 +1,4 @@
-"""The writers of the upstream bank: processes that may go by another number of shards."""
+"""The writers of the upstream bank: processes that may use another number of shards."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Writer:
     def shards(self, client: Process[None]) -> int:
         """Return the number by which an event is written, as the product finds it.
 
-        It asks the tables once. Raises ConfigurationError where the setting differs.
+        The writer queries the tables once. Raises ConfigurationError where the setting differs.
         """
 
         def scalar(_: object) -> int:

@@ -1,4 +1,4 @@
-"""The book of a case: pairs of a business row and its event, and what may have become of them."""
+"""The book of a case: pairs of a business row and its event, and their legal outcomes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import chain
 
 
 class Fate(StrEnum):
-    """What the caller knows of a pair's transaction."""
+    """The outcome of a pair's transaction that the caller knows."""
 
     OPEN = "its transaction is open"
     KEPT = "its commit reported success"
@@ -26,16 +26,18 @@ class Pair:
     row_is_free: bool = False
     """Whether the row may be there although `add` was refused."""
     row_is_apart: bool = False
-    """Whether the row is in another database in AUTOCOMMIT, where no transaction takes it back."""
+    """Whether the row is in another database in AUTOCOMMIT, where no transaction undoes it."""
     row_is_dropped: bool = False
-    """Whether the row was an object that its session dropped, whose event was executed before."""
+    """Whether the row was an object that its session dropped after its event had been executed."""
     row_may_stay: bool = False
-    """Whether it was committed without SQLAlchemy; or each statement by itself, the event's too: so
-    asyncpg does after such an end, which goes on as if it had a transaction."""
+    """Whether the row was committed without SQLAlchemy, or asyncpg commits each statement.
+
+    asyncpg does so after a transaction that ended without SQLAlchemy; the event is committed too.
+    """
     fate: Fate = Fate.OPEN
 
     def judge(self, *, row: bool, event: bool) -> str | None:
-        """Return what is wrong with the outcome; None for a legal one."""
+        """Return an error text for an illegal outcome, None for a legal one."""
         found = f"pair {self.number}: row {'there' if row else 'missing'}, "
         found += f"event {'there' if event else 'missing'}; {self.fate}; "
         found += "add returned an id" if self.accepted else "add was refused, or not called"
@@ -55,7 +57,7 @@ class Pair:
 
 @dataclass(slots=True)
 class Book:
-    """Pairs by the savepoint that they were written in."""
+    """The pairs, by the savepoint in which they were written."""
 
     pairs: list[Pair] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
@@ -63,10 +65,10 @@ class Book:
     """Whether a statement of the open transaction failed, so that its COMMIT is a ROLLBACK."""
     _scopes: list[list[Pair]] = field(default_factory=lambda: [[]])
     _left: list[Pair] = field(default_factory=list)
-    """Pairs that their session has committed, and whose connection is still to do so."""
+    """Pairs that their session has committed, and whose connection still has to commit."""
 
     def enter(self, pair: Pair) -> None:
-        """A pair is written in the innermost savepoint."""
+        """Record that a pair is written in the innermost savepoint."""
         self.pairs.append(pair)
         self._scopes[-1].append(pair)
 
@@ -81,20 +83,23 @@ class Book:
         self._decide(self._scopes.pop(), Fate.GONE)
 
     def lose(self) -> None:
-        """What is executed is rolled back without SQLAlchemy; objects may still be flushed."""
+        """Record that executed statements are rolled back without SQLAlchemy.
+
+        Objects may still be flushed.
+        """
         self._decide(chain(self._left, *self._scopes), Fate.EITHER)
 
     def doubt(self, numbers: Collection[int]) -> None:
-        """Some pairs may be gone, or not, whatever the transaction says of its end."""
+        """Record that the outcome of some pairs is open, whatever their transaction reports."""
         self._decide([pair for pair in self.pairs if pair.number in numbers], Fate.EITHER)
 
     def leave(self) -> None:
-        """The session committed; whether anything is kept is up to the owner of its connection."""
+        """Record that the session committed; the owner of its connection decides the outcome."""
         self._left += chain.from_iterable(self._scopes)
         self._scopes = [[]]
 
     def end(self, fate: Fate) -> None:
-        """The transaction ended; one with a failed statement was rolled back by its COMMIT."""
+        """Record that the transaction ended; with a failed statement, its COMMIT rolled it back."""
         if self.failed and fate is Fate.KEPT:
             fate = Fate.EITHER
         self.close(fate)
@@ -102,7 +107,7 @@ class Book:
         self._left, self.failed = [], False
 
     def close(self, fate: Fate) -> None:
-        """The session was closed, with what it has not committed."""
+        """Record that the session was closed, with its uncommitted pairs."""
         self._decide(chain.from_iterable(self._scopes), fate)
         self._scopes = [[]]
 
@@ -112,7 +117,7 @@ class Book:
                 pair.fate = fate
 
     def wrong(self, rows: set[int], events: set[int]) -> Iterator[str]:
-        """Yield what no case may end as."""
+        """Yield the illegal outcomes."""
         for pair in self.pairs:
             found = pair.judge(row=pair.number in rows, event=pair.number in events)
             if found is not None:

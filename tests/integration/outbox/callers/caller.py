@@ -1,4 +1,4 @@
-"""A caller: one session or connection of a case, used alike whether it is asynchronous or not."""
+"""A caller: one session or connection of a case, with the same calls for asynchronous ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.write_side_shop import Order
 
 
 class Caller:
-    """Opens what a case works with, and passes on each call, awaited where it has to be."""
+    """Opens the session and connection of a case, and passes on each call, awaited if necessary."""
 
     def __init__(self, case: Case, databases: Databases) -> None:
         self.case = case
@@ -27,21 +27,21 @@ class Caller:
         self._outbox = databases.shop.outbox
         self._runner = databases.runner
         self.connection: Any = None
-        """The caller's own connection, of which a shared session takes part in the transaction."""
+        """The caller's own connection, whose transaction a shared session joins."""
         self.session: Any = None
-        """The session; the connection where there is none."""
+        """The session; the connection where the case has no session."""
         self.savepoints: list[Any] = []
 
     @property
     def sync_session(self) -> Session:
-        """The session inside of scoped and asynchronous ones."""
+        """The session inside scoped and asynchronous sessions."""
         session = self.session
         if self.case.mode is Mode.SCOPED:
             session = session()
         return session.sync_session if isinstance(session, AsyncSession) else session
 
     def wait(self, result: Any) -> Any:
-        """Await what an asynchronous call has returned."""
+        """Await the result of an asynchronous call."""
 
         async def done(awaited: Awaitable[Any]) -> Any:
             return await awaited
@@ -91,7 +91,7 @@ class Caller:
         return root is not None and bool(root.connections)
 
     def is_in_other(self, number: int) -> bool:
-        """Whether a row is in the other database, as every second one is where there is one."""
+        """Whether a row is in the other database: every second row is, if the case has two."""
         return self.case.mode.has_two_databases and number % 2 == 0
 
     def row_of(self, number: int) -> type[Order | Entry]:
@@ -105,7 +105,7 @@ class Caller:
         self.wait(self.session.execute(self.insert(number)))
 
     def write_taken(self) -> None:
-        """Write a row that is there already."""
+        """Write a row that already exists."""
         self.wait(self.session.execute(insert(Order).values(id=TAKEN)))
 
     def add_object(self, number: int) -> None:
@@ -127,7 +127,7 @@ class Caller:
             self.wait(add())
 
     def add_event_as_listener(self, number: int) -> None:
-        """Add an event inside of a listener, where nothing can be awaited."""
+        """Add an event inside a listener, which cannot await."""
         is_inside = self.case.driver.is_async and self.case.by_run_sync
         target = self.sync_session if is_inside else self.session
         self._outbox.add(target, Event(type="order.placed", key=str(number)))
@@ -140,7 +140,7 @@ class Caller:
         self.wait(getattr(self.session, method)())
 
     def cancel(self) -> None:
-        """Cancel an event, which is not there: those that wait are written before."""
+        """Cancel an event that does not exist: events that wait are written before."""
         self._run_sync(self._outbox.cancel, uuid4())
 
     def prepare(self) -> None:
@@ -176,13 +176,13 @@ class Caller:
         self.wait(driver.execute(how) if is_asyncpg else getattr(driver, how)())
 
     def undo_by_hand(self, action: Callable[[], None]) -> None:
-        """Act in a savepoint that is a statement as any other, and roll back to it."""
+        """Act in a savepoint made by a plain statement, and roll back to it."""
         self.execute("SAVEPOINT by_hand")
         action()
         self.execute("ROLLBACK TO SAVEPOINT by_hand")
 
     def undo_in_block(self, action: Callable[[], None]) -> None:
-        """Act in a block of psycopg's that fails; other drivers have none that can be seen."""
+        """Act in a failing block of psycopg; other drivers have no visible blocks."""
         if self.case.driver not in {Driver.PSYCOPG, Driver.PSYCOPG_ASYNC}:
             self.undo_by_hand(action)
             return

@@ -1,4 +1,4 @@
-"""Cases: what a caller does with a transaction, from the choice of a driver to the end."""
+"""Cases: what a caller does with a transaction, from the driver to the end."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Mode(StrEnum):
 
 
 class Joined(StrEnum):
-    """What a shared session finds on its connection."""
+    """The state of the connection that a shared session joins."""
 
     IDLE = "no transaction"
     BEGUN = "a transaction"
@@ -77,7 +77,7 @@ class Joined(StrEnum):
 
 
 class Owner(StrEnum):
-    """What the owner of a shared connection does after the session's end."""
+    """What the owner of a shared connection does after the end of the session."""
 
     COMMITS = "commits"
     ROLLS_BACK = "rolls back"
@@ -162,7 +162,7 @@ PLACES: dict[str, tuple[Step, ...]] = {
     "before a block that writes it": (Step.EVENT_ROW, Step.WRITTEN_IN_BLOCK),
     "after a failed flush": (Step.EVENT_ROW, Step.SWALLOW_FLUSH, Step.EVENT_OBJECT),
 }
-"""Where `add` is called."""
+"""The places where a caller calls `add`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,7 +176,7 @@ class Case:
     joined: Joined = Joined.BEGUN
     owner: Owner = Owner.COMMITS
     by_run_sync: bool = False
-    """Whether an asynchronous caller adds events inside of run_sync."""
+    """Whether an asynchronous caller adds events inside run_sync."""
 
     def __str__(self) -> str:
         mode = str(self.mode)
@@ -190,17 +190,17 @@ class Case:
 
 
 def every_end(driver: Driver, mode: Mode) -> Iterator[Case]:
-    """Meet each pair of isolation level and end; what else there is to choose takes turns."""
+    """Yield a case for each pair of isolation level and end; the other choices alternate."""
     return _cases(driver, mode, product(Isolation, [()], End))
 
 
 def every_place(driver: Driver, mode: Mode) -> Iterator[Case]:
-    """Meet each place of `add`, at the end of which the caller commits; the rest takes turns."""
+    """Yield a case for each place of `add`, each with a commit; the other choices alternate."""
     return _cases(driver, mode, product([None], PLACES.values(), [End.COMMIT]))
 
 
 def every_owner(driver: Driver, mode: Mode) -> Iterator[Case]:
-    """Meet each state of a shared connection whose owner commits, whatever its session has done."""
+    """Yield a case for each session end and each state of a connection whose owner commits."""
     if not mode.is_shared:
         return
     steps = [(Step.OBJECT_EVENT,), (Step.EVENT_ROW,)]
@@ -216,14 +216,14 @@ def _cases(
 ) -> Iterator[Case]:
     others = list(product(Joined, Owner, [False, True], Given))
     places = list(PLACES.values())
-    # Another beginning for each driver and mode: together they meet more.
+    # Each driver and mode begins elsewhere, so that together they meet more combinations.
     beginning = 7 * list(Driver).index(driver) + 11 * list(Mode).index(mode)
     for turn, (isolation, steps, end) in enumerate(chosen, beginning):
-        # A step without a common divisor with their number meets each of them.
+        # A step coprime to the number of combinations meets each of them.
         joined, owner, by_run_sync, given = others[turn * 31 % len(others)]
         yield Case(
             driver=driver,
-            # Most of AUTOCOMMIT is refused at once, so that its turn comes with the ends alone.
+            # Most cases in AUTOCOMMIT are refused at once, so only the cases of the ends use it.
             isolation=isolation or list(Isolation)[turn % 3],
             given=given,
             mode=mode,

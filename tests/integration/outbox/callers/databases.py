@@ -1,4 +1,4 @@
-"""The databases of the cases: engines of each driver on them, and what is committed there."""
+"""The databases of the cases: an engine for each driver, and the committed rows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.support.migrated_databases import MigratedDatabases
 from tests.support.write_side_shop import Base, Shop
 
 TAKEN = 0
-"""The id of a row that is there already."""
+"""The id of a row that already exists."""
 FAILS_LATE = "INSERT INTO late (id) VALUES (0)"
-"""Violates a constraint that is checked by the COMMIT."""
+"""Violates a constraint that the COMMIT checks."""
 
 
 class OtherBase(DeclarativeBase):
@@ -35,7 +35,7 @@ class Entry(OtherBase):
 
 
 class Databases:
-    """A database with a shop and its events, and another one with entries alone."""
+    """A database with a shop and its events, and another database with entries only."""
 
     def __init__(self, shop_url: str, other_url: str) -> None:
         self.shop = Shop(shop_url, migrate=False)
@@ -56,7 +56,7 @@ class Databases:
         self._make_role()
 
     def _make_role(self) -> None:
-        """Make a role for pg8000, which takes no password of fewer iterations than the standard."""
+        """Make a role for pg8000, which requires at least the standard number of iterations."""
         checker = self._checkers[False]
         checker.execute("SET scram_iterations = 4096")
         checker.execute(f"CREATE ROLE {self._role} SUPERUSER LOGIN PASSWORD '{self._role}'")
@@ -82,12 +82,12 @@ class Databases:
         return make(url, pool_pre_ping=True, **options)
 
     def cut(self, backend: int, *, other: bool) -> None:
-        """End a session of the server, and wait for that."""
+        """Terminate a session of the server, and wait for its end."""
         query = "SELECT pg_terminate_backend(%s, 10000)"
         assert self._checkers[other].execute(query, [backend]).fetchone() == (True,)
 
     def resolve_prepared(self, case: Case, numbers: list[int]) -> None:
-        """Do as a transaction manager: what is left prepared ends as its other half has."""
+        """Resolve prepared transactions as a transaction manager does: as the other half ended."""
         if not case.mode.is_two_phase:
             return
         left = {other: self._prepared(other) for other in (False, True)}
@@ -100,10 +100,10 @@ class Databases:
                     self._checkers[other].execute(f"{how} PREPARED '{gid}'")
 
     def discard_broken(self, case: Case) -> None:
-        """Empty a pool into which SQLAlchemy may have put back a connection without a transaction.
+        """Empty a pool into which SQLAlchemy may have returned a connection without a transaction.
 
         PREPARE TRANSACTION rolls a failed transaction back without an error. On asyncpg, the driver
-        then believes it open, and whoever takes the connection next writes in AUTOCOMMIT unawares.
+        then assumes an open transaction, and the next user of the connection writes in AUTOCOMMIT.
         """
         if case.driver is Driver.ASYNCPG and case.mode.is_two_phase:
             for other in (False, True):
@@ -114,11 +114,11 @@ class Databases:
         return [gid for (gid,) in self._checkers[other].execute(query)]
 
     def rows(self, numbers: list[int]) -> set[int]:
-        """Which business rows are committed, in either database."""
+        """Return the committed business rows of both databases."""
         return self._ids("orders", False, numbers) | self._ids("entries", True, numbers)
 
     def events(self, numbers: list[int]) -> set[int]:
-        """Which events are committed."""
+        """Return the committed events."""
         query = "SELECT key FROM shield_outbox WHERE key = ANY(%s)"
         keys = [str(number) for number in numbers]
         return {int(key) for (key,) in self._checkers[False].execute(query, [keys])}

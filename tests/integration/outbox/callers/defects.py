@@ -1,4 +1,4 @@
-"""Deliberate defects of the write side, each of which some case has to find."""
+"""Deliberate defects of the write side, each of which some case has to detect."""
 
 from __future__ import annotations
 
@@ -130,4 +130,4 @@ DEFECTS: Mapping[Callable[[Patch], None], Mode] = {
     _lets_events_wait_in_a_session_on_a_connection: Mode.ROLLBACK_ONLY,
     _takes_an_insert_for_written_when_its_savepoint_is_rolled_back: Mode.PLAIN,
 }
-"""What each patches is in its name; the mode is one of those in which it shows."""
+"""The name of each function is its defect; the mode is one in which the defect shows."""

@@ -1,4 +1,4 @@
-"""The interpreter: runs a case from its first step to its end; its book says what may be left."""
+"""The interpreter: runs a case from its first step to the last; its book has the legal outcomes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Interpreter:
         self._steps = Steps(self._caller, self._book, databases.numbers)
 
     def run(self) -> Book:
-        """Take all steps up to the first error, and end the case; return its book."""
+        """Take all steps up to the first error, end the case, and return its book."""
         self._attempt(self._work)
         self._drop_objects()
         self._take_over()
         self._attempt(self._caller.close_session)
         if self._case.mode.is_shared:
-            # Some ways to join leave what was executed, and not committed, to the connection.
+            # Some ways to join leave executed, uncommitted rows to the connection.
             self._book.close(Fate.EITHER)
             self._attempt(self._end_connection)
         self._attempt(self._caller.close_connection)
@@ -39,10 +39,10 @@ class Interpreter:
         return self._book
 
     def _drop_objects(self) -> None:
-        """Note the objects that are lost when the session is closed, and not their events.
+        """Record the objects that are lost when the session is closed, while their events stay.
 
-        Such a session leaves to its connection what it has executed, as an event is at once, and
-        drops what it has not flushed: the event was executed before there was an object.
+        Such a session leaves executed statements to its connection, and drops unflushed objects. An
+        event is executed at once: here, before the object existed.
         """
         leaves = self._case.mode in {Mode.CONDITIONAL_SAVEPOINT, Mode.ROLLBACK_ONLY}
         if leaves and self._steps.objects_after_events:
@@ -51,9 +51,10 @@ class Interpreter:
                 pair.row_is_dropped = pair.number in new
 
     def _take_over(self) -> None:
-        """Note that a session in full control rolls back all of its connection when it is closed.
+        """Record that a session in full control rolls back its whole connection when it is closed.
 
-        In a savepoint its commit has only released that; its next transaction is the connection's.
+        In a savepoint, its commit released only the savepoint; its next transaction is the
+        connection's.
         """
         if self._case.mode is Mode.CONTROL_FULLY and self._caller.has_begun:
             self._book.end(Fate.EITHER)
@@ -106,14 +107,15 @@ class Interpreter:
     def _commit_without_session(self) -> None:
         """Commit the connection under its open session.
 
-        One that has not begun there may have nothing there, neither data nor events.
+        A session that has not begun on the connection may have written neither data nor events
+        there.
         """
         if not self._caller.has_begun:
             self._book.close(Fate.EITHER)
         self._commit_connection()
 
     def _end_connection(self) -> None:
-        """The owner of a shared connection ends its transaction."""
+        """End the transaction of a shared connection, as its owner does."""
         if self._case.owner is Owner.ROLLS_BACK:
             self._caller.wait(self._caller.connection.rollback())
             self._book.end(Fate.EITHER)

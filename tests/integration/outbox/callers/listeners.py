@@ -1,4 +1,4 @@
-"""Sessions whose listeners let a caller write: before shieldtx's listeners, and after them."""
+"""Sessions whose listeners let a caller write: before the listeners of shieldtx, and after them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 HEARD_BY = "callers.heard_by"
-"""The key, in a session's info, of what is called with the name of an event."""
+"""The key, in a session's info, of the callable that receives the name of an event."""
 FIRST = " first"
-"""The end of the name of an event that is heard before shieldtx hears it."""
+"""The suffix of the name of an event whose listener runs before the listener of shieldtx."""
 NAMES = (
     "before_flush",
     "after_flush",

@@ -1,4 +1,4 @@
-"""Steps of a case, each taken on its caller and noted in the book of its pairs."""
+"""Steps of a case, each taken on its caller and recorded in the book of its pairs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IN_LISTENER = {
     Step.AFTER_SOFT_ROLLBACK: "after_soft_rollback",
 }
 ON_A_CONNECTION = {
-    # A connection has no objects and none of a session's events.
+    # A connection has no objects and no events of a session.
     Step.OBJECT_EVENT: Step.ROW_EVENT,
     Step.EVENT_OBJECT: Step.EVENT_ROW,
     **dict.fromkeys([*IN_FLUSH, *IN_LISTENER], Step.ROW_EVENT),
@@ -48,16 +48,16 @@ class Steps:
         self._in_flush: dict[int, tuple[str, Pair]] = {}
         """Pairs whose event a listener adds when their object is flushed, by their number."""
         self._flushed: list[Pair] = []
-        """Those that were, and whose event is added when the flush is over."""
+        """Pairs whose object was flushed, and whose event is added after the flush."""
         self._in_listener: dict[str, list[Callable[[], None]]] = {}
-        """What a listener does when it hears an event."""
+        """The actions of a listener, by the name of its event."""
         self._is_ended = False
-        """Whether the driver's transaction was, without SQLAlchemy."""
+        """Whether the driver's transaction was ended without SQLAlchemy."""
         self.objects_after_events: list[Pair] = []
-        """Pairs whose event was added before there was an object."""
+        """Pairs whose event was added before their object."""
 
     def listen(self) -> None:
-        """Have the listeners of the session do what is left to them."""
+        """Let the listeners of the session run the actions that steps leave to them."""
         if self._case.mode is not Mode.BARE:
             self._caller.sync_session.info[HEARD_BY] = self._hear
 
@@ -100,7 +100,7 @@ class Steps:
         }
 
     def _undo_in_block(self, action: Callable[[], None]) -> None:
-        """Objects that are flushed in the block are lost with it: their session keeps no word."""
+        """Objects flushed in the block are lost with it: their session does not keep them."""
         session = self._caller.sync_session if self._caller.session is not None else None
         pending = {each.id for each in getattr(session, "new", ())}
         self._caller.undo_in_block(action)
@@ -138,7 +138,7 @@ class Steps:
 
     @property
     def _is_committed_at_once(self) -> bool:
-        """Whether a row is committed by itself, before its event can be refused."""
+        """Whether a row is committed alone, before its event can be refused."""
         return self._case.isolation is Isolation.AUTOCOMMIT
 
     def _add(self, pair: Pair, *, as_listener: bool = False) -> None:
@@ -146,7 +146,7 @@ class Steps:
         try:
             add(pair.number)
         except Exception:
-            # The owner of the connection may commit all the same.
+            # The owner of the connection may still commit.
             pair.row_is_free |= self._case.mode.is_shared
             raise
         pair.accepted = True
@@ -162,7 +162,7 @@ class Steps:
 
     def _undo(self) -> None:
         if self._caller.savepoints:
-            # What a listener writes then is not of the savepoint.
+            # A row that a listener writes after this is outside of the savepoint.
             self._book.undo()
             self._caller.undo()
 
@@ -196,28 +196,28 @@ class Steps:
         self._book.lose()
         self._is_ended = True
         for pair in self._book.pairs if self._case.driver is Driver.ASYNCPG else ():
-            # Its object may still be flushed, and is committed by that.
+            # The pair's object may still be flushed, which commits it.
             pair.row_may_stay = pair.row_is_free = True
         self._caller.end_driver("rollback")
 
     def _commit_driver(self) -> None:
-        """Rows stay, events that wait do not, and the commit of their session is refused."""
+        """Rows stay, waiting events do not, and the commit of their session is refused."""
         self._book.lose()
         self._is_ended = True
         for pair in self._book.pairs:
             pair.row_may_stay = pair.row_is_free = True
         for pair in self.objects_after_events:
-            # Its event was executed at once, and is committed.
+            # Its event was executed at once, so it is committed.
             pair.row_is_dropped = True
         self._caller.end_driver("commit")
 
     def _lost_row_event(self) -> None:
-        """Write a pair in what is undone without SQLAlchemy."""
+        """Write a pair that is undone without SQLAlchemy."""
         self._row_event()
         self._book.pairs[-1].fate = Fate.EITHER
 
     def _lost_event_of_failure(self) -> None:
-        """Do so where a statement between row and event has failed."""
+        """Write such a pair with a failed statement between row and event."""
         pair = self._pair()
         pair.fate = Fate.EITHER
         self._caller.write(pair.number)
@@ -227,19 +227,19 @@ class Steps:
         self._add(pair)
 
     def _leave_to_flush(self, step: Step) -> None:
-        """Have a listener add an event when the row is flushed."""
+        """Let a listener add an event when the row is flushed."""
         pair = self._pair()
         pair.row_is_free |= self._is_committed_at_once and step is not Step.BEFORE_FLUSH
         self._in_flush[pair.number] = (IN_FLUSH[step], pair)
         self._caller.add_object(pair.number)
 
     def _leave_to_listener(self, step: Step) -> None:
-        """Have a listener add an event; it writes the row too where it can."""
+        """Let a listener add an event; the listener also writes the row where it can."""
         caller = self._caller
         is_late = step in {Step.AFTER_COMMIT, Step.AFTER_ROLLBACK}
         written = self._pair() if is_late else None
         if written is not None:
-            # The commit comes before `add` is called, and cannot be taken back.
+            # The commit precedes the call of `add`, and cannot be undone.
             written.row_is_free = True
             caller.write(written.number)
 
@@ -255,7 +255,7 @@ class Steps:
         self._in_listener.setdefault(IN_LISTENER[step], []).append(act)
 
     def _hear(self, name: str) -> None:
-        """Do what a listener was left to do, once."""
+        """Run the actions that were left to a listener, once."""
         for act in self._in_listener.pop(name, []):
             act()
         if name in {"before_flush", "after_flush"}:
@@ -272,7 +272,7 @@ class Steps:
                 continue
             del self._in_flush[each.id]
             if when == "after_flush_postexec":
-                # By then the session has no new objects any more.
+                # The session has no new objects at that point.
                 self._flushed.append(pair)
             else:
                 self._add(pair, as_listener=True)
@@ -290,6 +290,7 @@ class Steps:
         self._book.end(Fate.EITHER if self._case.mode.is_shared else Fate.GONE)
         self._caller.call("rollback")
         if self._caller.savepoints:
-            # The session tells of the innermost one's while that of the others is still to come.
+            # The session reports the end of the innermost transaction before the ends of the outer
+            # ones.
             self._book.end(Fate.EITHER)
         self._caller.savepoints.clear()

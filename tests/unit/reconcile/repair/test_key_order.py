@@ -1,4 +1,4 @@
-"""Which events a group would get behind later ones: by number, and by time where there is none."""
+"""Events that later ones of their key have overtaken in a group: by number, or else by time."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ STEP = CLOCK_STEP / SECOND
         (-STEP - 1, 4, False),
     ],
 )
-def test_numbers_decide_of_what_is_not_much_earlier(seconds: float, seq: int, late: bool):
+def test_number_decides_unless_the_time_is_much_earlier(seconds: float, seq: int, late: bool):
     assert overtaken(line(5), line(seq, seconds)) is late
 
 
@@ -98,7 +98,7 @@ def test_one_later_event_among_earlier_ones_is_enough():
     assert overtaken(line(5), line(6, -7), *earlier)
 
 
-def test_a_later_event_is_found_before_earlier_ones_of_a_clock_that_was_set_back():
+def test_later_event_is_found_after_a_clock_was_set_back():
     set_back = [line(seq, 3600 + seq) for seq in range(1, 5)]
 
     assert not overtaken(line(5), *set_back)
@@ -119,7 +119,7 @@ def test_each_of_many_events_of_a_key_is_compared_by_itself():
     assert order.overtaken(missing) == {UUID(int=0), UUID(int=2)}
 
 
-def test_the_latest_arrivals_of_a_hot_key_are_enough_where_they_are_later():
+def test_hot_key_reads_only_its_latest_arrivals():
     databases = Databases({UUID(int=n): line(n, n) for n in range(100, 5_000)})
     order = KeyOrder(upstream=databases, downstream=databases, source="orders", group="stock")
 
@@ -128,17 +128,17 @@ def test_the_latest_arrivals_of_a_hot_key_are_enough_where_they_are_later():
 
 
 @pytest.mark.parametrize(("seconds", "late"), [(-1, False), (0, True), (1, True)])
-def test_the_time_decides_of_what_the_outbox_has_forgotten(seconds: float, late: bool):
+def test_time_decides_for_events_purged_from_the_outbox(seconds: float, late: bool):
     received = line(4, seconds), line(3, 2)
 
     assert overtaken(line(5), *received, forgotten=[0]) is late
 
 
 @pytest.mark.parametrize("other", [{"key": "l"}, {"topic": "paid"}, {"kind": TxKind.ROLLBACK}])
-def test_what_is_of_another_key_topic_or_kind_overtakes_nothing(other: dict[str, Any]):
+def test_other_keys_topics_and_kinds_overtake_nothing(other: dict[str, Any]):
     assert not overtaken(line(5), line(6, 1, **other))
 
 
-def test_what_has_no_order_is_never_overtaken():
+def test_event_without_order_is_never_overtaken():
     assert not overtaken(line(5, key=None), line(6, 60))
     assert not overtaken(line(5, kind=TxKind.ROLLBACK), line(6, 60))

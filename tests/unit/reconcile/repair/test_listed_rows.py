@@ -1,4 +1,4 @@
-"""The rows of a run come back from its files as they were listed, a few at a time."""
+"""The rows that a run has listed are read from its files unchanged, a few at a time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def write(file: Path, *listed: dict[str, Any], times: pa.DataType = MICROS) -> N
     pq.write_table(pa.Table.from_pylist(list(listed), schema=schema), file)
 
 
-def test_a_row_comes_back_as_it_was_listed(tmp_path: Path):
+def test_row_is_read_as_it_was_listed(tmp_path: Path):
     given = values()
     write(tmp_path / "part-0.parquet", given)
     (tmp_path / "_SUCCESS").touch()
@@ -82,7 +82,7 @@ def test_a_row_comes_back_as_it_was_listed(tmp_path: Path):
     )
 
 
-def test_only_the_verdicts_that_are_asked_for_come_back_from_all_files(tmp_path: Path):
+def test_only_rows_of_the_requested_verdicts_are_read(tmp_path: Path):
     parked = values(verdict="PARKED", downstream_status="DEAD", attempts=3, settled_at=NOW)
     write(tmp_path / "part-0.parquet", values(), values(verdict="IN_FLIGHT"))
     write(tmp_path / "part-1.parquet", parked, values())
@@ -103,7 +103,7 @@ def test_only_the_verdicts_that_are_asked_for_come_back_from_all_files(tmp_path:
     [pa.timestamp("ns"), pa.timestamp("us"), pa.timestamp("us", tz="Europe/Berlin")],
     ids=str,
 )
-def test_times_are_utc_to_the_microsecond_however_they_are_stored(tmp_path: Path, times: Any):
+def test_times_are_utc_to_the_microsecond_in_any_storage_form(tmp_path: Path, times: Any):
     given = NOW if times.tz else NOW.replace(tzinfo=None)
     write(tmp_path / "part-0.parquet", values(published_at=given), times=times)
 
@@ -113,25 +113,25 @@ def test_times_are_utc_to_the_microsecond_however_they_are_stored(tmp_path: Path
     assert row.published_at.utcoffset() == timedelta(0)
 
 
-def test_a_run_that_listed_nothing_has_no_rows(tmp_path: Path):
+def test_run_that_listed_nothing_has_no_rows(tmp_path: Path):
     (tmp_path / "_SUCCESS").touch()
 
     assert list(listed_rows(tmp_path, list(Verdict))) == []
 
 
-def test_a_folder_that_is_not_there_says_where_to_repair(tmp_path: Path):
+def test_missing_folder_is_refused_with_a_remedy(tmp_path: Path):
     with pytest.raises(ConfigurationError, match="--folder"):
         list(listed_rows(tmp_path / "gone", list(Verdict)))
 
 
-def test_files_of_another_kind_are_refused_by_the_columns_they_lack(tmp_path: Path):
+def test_foreign_files_are_refused_by_their_missing_columns(tmp_path: Path):
     pq.write_table(pa.table({"verdict": ["PARKED"]}), tmp_path / "part-0.parquet")
 
     with pytest.raises(ConfigurationError, match=r"have no attempts, .*reconcile once more"):
         list(listed_rows(tmp_path, list(Verdict)))
 
 
-def test_rows_of_another_run_are_refused_when_they_are_reached(tmp_path: Path):
+def test_rows_of_another_run_are_refused_when_reached(tmp_path: Path):
     write(tmp_path / "part-0.parquet", values())
     write(tmp_path / "part-1.parquet", values(run_id="r2"), values())
     rows = listed_rows(tmp_path, list(Verdict), run_id="r1")
@@ -141,7 +141,7 @@ def test_rows_of_another_run_are_refused_when_they_are_reached(tmp_path: Path):
         next(rows)
 
 
-def test_rows_of_a_release_that_noted_no_run_are_refused(tmp_path: Path):
+def test_rows_without_a_run_id_are_refused(tmp_path: Path):
     write(tmp_path / "part-0.parquet", values())
     file = tmp_path / "part-0.parquet"
     pq.write_table(pq.read_table(file).drop_columns(["run_id"]), file)
@@ -151,14 +151,14 @@ def test_rows_of_a_release_that_noted_no_run_are_refused(tmp_path: Path):
         list(listed_rows(tmp_path, list(Verdict), run_id="r1"))
 
 
-def test_a_broken_file_is_refused(tmp_path: Path):
+def test_broken_file_is_refused(tmp_path: Path):
     (tmp_path / "part-0.parquet").write_bytes(b"PAR1 not really PAR1")
 
     with pytest.raises(ConfigurationError, match="cannot be read"):
         list(listed_rows(tmp_path, list(Verdict)))
 
 
-def test_without_pyarrow_the_way_to_install_it_is_said(
+def test_missing_pyarrow_is_reported_with_the_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(rows_module, "find_spec", lambda name: None)

@@ -1,4 +1,4 @@
-"""What comes to a group while a repair hands events over to it: counted, and read only if new."""
+"""Arrivals in a group while a repair hands events over to it: counted, and read only if new."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class HandingOver:
 
 
 @pytest.mark.parametrize("late", [(), range(1, 1_000, 2)])
-def test_what_is_handed_over_itself_is_never_read(late: Collection[int]):
+def test_own_events_of_the_repair_are_never_read(late: Collection[int]):
     repair = HandingOver((line(n, f"k{n % 3}") for n in range(1_000)), late=late)
 
     for start in range(0, 1_000, 10):
@@ -97,13 +97,13 @@ def test_what_is_handed_over_itself_is_never_read(late: Collection[int]):
     assert repair.databases.read == 0
 
 
-def test_an_arrival_between_two_batches_is_seen_by_those_after_it():
+def test_arrival_between_two_batches_overtakes_later_ones():
     repair = HandingOver(line(n) for n in range(6))
     for number in (0, 1, 2):
         assert repair.overtaken(number) == set()
         repair.hand_over(number)
 
-    # A clock is behind: neither the time nor the number is that of the last one.
+    # A clock is slow: neither the time nor the number is that of the last event.
     repair.receive(line(40, seconds=-5))
     assert repair.overtaken(3) == {3}
     read = repair.databases.read
@@ -111,7 +111,7 @@ def test_an_arrival_between_two_batches_is_seen_by_those_after_it():
     assert repair.databases.read == read
 
 
-def test_an_arrival_of_an_earlier_event_is_read_once_and_overtakes_nothing():
+def test_arrival_of_an_earlier_event_is_read_once():
     repair = HandingOver(line(n) for n in range(1, 60))
     repair.overtaken(1)
     repair.receive(line(0))
@@ -124,7 +124,7 @@ def test_an_arrival_of_an_earlier_event_is_read_once_and_overtakes_nothing():
     assert repair.overtaken(58, 59) == {58, 59}
 
 
-def test_as_many_arrivals_as_were_handed_over_are_no_disguise():
+def test_arrivals_are_found_if_as_many_were_handed_over():
     repair = HandingOver(line(n) for n in range(4))
     repair.overtaken(0, 1)
     repair.hand_over(0, 1)
@@ -134,7 +134,7 @@ def test_as_many_arrivals_as_were_handed_over_are_no_disguise():
     assert repair.overtaken(2, 3) == {2, 3}
 
 
-def test_what_the_outbox_has_forgotten_is_an_arrival_too():
+def test_arrival_purged_from_the_outbox_overtakes_too():
     repair = HandingOver(line(n) for n in range(2))
     repair.overtaken(0)
     repair.receive(line(99, seconds=1))

@@ -1,4 +1,4 @@
-"""In which order an outbox sends the events of a key."""
+"""The order in which an outbox sends the events of a key."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IN_ORDER = [
 
 
 @pytest.mark.parametrize("first", range(len(IN_ORDER)))
-def test_the_number_decides_and_the_time_of_a_delay(first: int):
+def test_number_decides_unless_the_event_was_delayed(first: int):
     for number, other in enumerate(IN_ORDER):
         places = Places()
         places.add(other)
@@ -42,7 +42,7 @@ def test_the_number_decides_and_the_time_of_a_delay(first: int):
 
 
 @pytest.mark.parametrize("some", [*permutations(range(len(IN_ORDER)), 3)])
-def test_of_many_the_first_and_the_last_decide(some: tuple[int, ...]):
+def test_first_and_last_of_many_places_are_found(some: tuple[int, ...]):
     places, last = Places(), Places()
     for number in some:
         places.add(IN_ORDER[number])
@@ -53,5 +53,5 @@ def test_of_many_the_first_and_the_last_decide(some: tuple[int, ...]):
         assert last.any_behind(each) is (max(some) > number)
 
 
-def test_none_is_before_or_behind_any():
+def test_no_places_are_before_or_after_none():
     assert not any(Places().any_before(each) or Places().any_behind(each) for each in IN_ORDER)

@@ -1,4 +1,4 @@
-"""Which rows of a run are repaired, how, and what is asked of the databases for it."""
+"""The rows of a run that a repair changes, how, and with which statements to the databases."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from shieldtx.reconcile.verdicts import Verdict
 
 NOW = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-V, O, I = Verdict, OutboxStatus, InboxStatus  # noqa: E741  as short as the tables below need them
+V, O, I = Verdict, OutboxStatus, InboxStatus  # noqa: E741  short for the tables below
 POLICY = Policy(services=frozenset({"orders", "stock"}))
 
 
@@ -85,7 +85,7 @@ def row(verdict: Verdict, sent: Any = O.PROCESSED, received: Any = None, **more:
         "rollback owed",
     ],
 )
-def test_a_repairable_row_has_its_step(listed: ListedRow, action: RepairAction, service: str):
+def test_repairable_row_has_its_step(listed: ListedRow, action: RepairAction, service: str):
     step = step_of(listed, POLICY)
 
     assert not isinstance(step, Refusal)
@@ -94,7 +94,7 @@ def test_a_repairable_row_has_its_step(listed: ListedRow, action: RepairAction, 
 
 
 @pytest.mark.parametrize("kind", list(TxKind))
-def test_a_row_of_an_outbox_is_expected_as_the_run_saw_it(kind: TxKind):
+def test_outbox_row_is_expected_as_the_run_saw_it(kind: TxKind):
     listed = row(V.MISSING_DOWNSTREAM, kind=kind)
 
     step = step_of(listed, POLICY)
@@ -114,7 +114,7 @@ def test_a_row_of_an_outbox_is_expected_as_the_run_saw_it(kind: TxKind):
     assert missing.event(listed.event_id) == awaited
 
 
-def test_a_row_of_an_inbox_is_expected_as_the_run_saw_it():
+def test_inbox_row_is_expected_as_the_run_saw_it():
     listed = row(V.NEITHER_EFFECT_NOR_COMPENSATION, received=I.MAX_RECONSUMED)
 
     step = step_of(listed, POLICY)
@@ -161,7 +161,7 @@ def test_rows_left_to_an_operator_have_a_reason(listed: ListedRow, why: str):
 
 
 @pytest.mark.parametrize("verdict", [v for v in Verdict if v not in {*REPAIRED, *NAMED}])
-def test_every_other_verdict_is_answered_by_its_advice(verdict: Verdict):
+def test_other_verdicts_are_refused_with_their_advice(verdict: Verdict):
     decision = step_of(row(verdict, received=I.PROCESSED), POLICY)
 
     assert decision == Refusal(reason=verdict.advice)
@@ -182,7 +182,7 @@ def test_every_other_verdict_is_answered_by_its_advice(verdict: Verdict):
     ],
     ids=["failed", "dead", "absent"],
 )
-def test_what_has_to_be_named_is_repaired_when_it_is(listed: ListedRow, action: RepairAction):
+def test_verdicts_to_be_named_are_repaired_when_named(listed: ListedRow, action: RepairAction):
     named = Policy(services=POLICY.services, named=frozenset(NAMED))
 
     step = step_of(listed, named)
@@ -191,7 +191,7 @@ def test_what_has_to_be_named_is_repaired_when_it_is(listed: ListedRow, action: 
     assert step.action is action
 
 
-def test_an_unresolved_half_message_is_refused_even_when_named():
+def test_unresolved_half_message_is_refused_even_when_named():
     named = Policy(services=POLICY.services, named=frozenset({V.PARKED}))
 
     assert isinstance(step_of(row(V.PARKED, O.UNRESOLVED), named), Refusal)
@@ -210,13 +210,11 @@ WAYS_AND_RECEIVERS = pytest.mark.parametrize(
     ],
     ids=["missing", "rollback missing", "absent", "rollback owed"],
 )
-"""Rows that are sent once more, and the services of which one may have the effect."""
+"""Rows that would be sent again, and the services that may already have the effect."""
 
 
 @WAYS_AND_RECEIVERS
-def test_what_a_receiver_may_have_purged_is_not_sent_once_more(
-    listed: ListedRow, receivers: set[str]
-):
+def test_event_a_receiver_may_have_purged_is_not_sent_again(listed: ListedRow, receivers: set[str]):
     for service in ("orders", "stock", "mail"):
         ages = dict.fromkeys(("orders", "stock", "mail"), NOW) | {service: NOW + 2 * HOUR}
         policy = replace(POLICY, named=frozenset({V.ABSENT_FROM_TOPIC}), young_since=ages)
@@ -234,7 +232,7 @@ def test_what_a_receiver_may_have_purged_is_not_sent_once_more(
 
 
 @WAYS_AND_RECEIVERS
-def test_what_an_inbox_may_have_lost_is_not_sent_once_more(listed: ListedRow, receivers: set[str]):
+def test_event_an_inbox_may_have_lost_is_not_sent_again(listed: ListedRow, receivers: set[str]):
     policy = replace(POLICY, named=frozenset({V.ABSENT_FROM_TOPIC}))
     for service in ("orders", "stock", "mail"):
         for since, is_lost in ((NOW + 2 * HOUR, True), (NOW, False)):
@@ -251,9 +249,7 @@ def test_what_an_inbox_may_have_lost_is_not_sent_once_more(listed: ListedRow, re
     [row(V.MISSING_DOWNSTREAM, kind=TxKind.ROLLBACK), row(V.ABSENT_FROM_TOPIC)],
     ids=["rollback missing", "absent"],
 )
-def test_what_unknown_services_receive_is_not_sent_once_more_even_when_named(
-    listed: ListedRow, name: str
-):
+def test_event_for_unknown_services_is_not_sent_even_if_named(listed: ListedRow, name: str):
     listed = replace(listed, topic="orders", event_type="placed")
     other = replace(listed, topic="invoices", event_type="sent")
     others = {"orders": Others.named(name), "stock": Others.named("payments", "paid")}
@@ -268,10 +264,10 @@ def test_what_unknown_services_receive_is_not_sent_once_more_even_when_named(
 
 
 @pytest.mark.parametrize("verdict", [V.MISSING_DOWNSTREAM, V.ABSENT_FROM_TOPIC])
-def test_a_rollback_is_not_sent_once_more_where_unknown_services_receive_its_event(
+def test_rollback_of_an_event_for_others_is_not_sent_again(
     verdict: Verdict,
 ):
-    """They compensate the event by its topic, whichever service has taken it back."""
+    """Unknown services compensate the event by its topic, whichever service has taken it back."""
     placed = row(verdict, kind=TxKind.ROLLBACK, upstream="stock", downstream="orders")
     policy = Policy(
         services=POLICY.services,
@@ -287,7 +283,7 @@ def test_a_rollback_is_not_sent_once_more_where_unknown_services_receive_its_eve
     assert isinstance(step_of(paid, policy), PublishStep)
 
 
-def test_an_event_is_for_others_by_what_its_writer_says():
+def test_event_is_for_others_only_if_its_writer_declares_it():
     event = row(V.ABSENT_FROM_TOPIC, downstream=TOPICS)
     policy = Policy(
         services=POLICY.services,
@@ -299,7 +295,7 @@ def test_an_event_is_for_others_by_what_its_writer_says():
 
 
 class Databases:
-    """Both services' databases, which remember what they were asked to do.
+    """Both services' databases, which record the calls of a repair.
 
     Events are in the outbox in the order of their ids.
     """
@@ -445,7 +441,7 @@ def repair(databases: Databases, policy: Policy = POLICY, **more: Any) -> Repair
     return Repair(stores=stores, policy=policy, run_id="r1", who="ann@desk", **more)
 
 
-def test_rows_go_in_batches_of_one_kind_and_the_rest_at_the_end():
+def test_rows_go_in_batches_of_one_kind_and_the_rest_last():
     databases = Databases()
     missing = [row(V.MISSING_DOWNSTREAM) for _ in range(7)]
     stuck = [row(V.STUCK, O.PROCESSING) for _ in range(2)]
@@ -468,7 +464,7 @@ def test_rows_go_in_batches_of_one_kind_and_the_rest_at_the_end():
     }
 
 
-def test_what_has_arrived_since_the_run_is_not_handed_over():
+def test_event_that_has_arrived_is_not_handed_over():
     late, missing = row(V.MISSING_DOWNSTREAM), row(V.MISSING_DOWNSTREAM)
     arrived = RepairedEvent(event_id=late.event_id, source="orders", group="stock")
     databases = Databases(arrived={arrived})
@@ -481,7 +477,7 @@ def test_what_has_arrived_since_the_run_is_not_handed_over():
     }
 
 
-def test_what_is_refused_is_counted_by_its_reason():
+def test_refusals_are_counted_by_their_reasons():
     rows = [row(V.PAYLOAD_DIFFERS), row(V.PAYLOAD_DIFFERS), row(V.STUCK, O.INIT)]
 
     report = repair(Databases()).run(rows)
@@ -491,7 +487,7 @@ def test_what_is_refused_is_counted_by_its_reason():
     assert report.refused[V.PAYLOAD_DIFFERS, V.PAYLOAD_DIFFERS.advice] == 2
 
 
-def test_a_rollback_that_has_arrived_since_the_run_is_not_published_again():
+def test_rollback_that_has_arrived_is_not_published_again():
     late, missing = (row(V.MISSING_DOWNSTREAM, kind=TxKind.ROLLBACK) for _ in range(2))
     arrived = RepairedEvent(event_id=late.event_id, source="orders", group="stock")
 
@@ -503,7 +499,8 @@ def test_a_rollback_that_has_arrived_since_the_run_is_not_published_again():
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_what_was_taken_back_or_overtaken_is_counted_and_not_handed_over(dry_run: bool):
+def test_taken_back_or_overtaken_events_are_not_handed_over(dry_run: bool):
+    """They are counted by their reasons."""
     missing = [row(V.MISSING_DOWNSTREAM) for _ in range(6)]
     ids = [each.event_id for each in missing]
     databases = Databases(gone={ids[0]}, behind={ids[0], ids[1]})
@@ -519,8 +516,8 @@ def test_what_was_taken_back_or_overtaken_is_counted_and_not_handed_over(dry_run
 
 
 @pytest.mark.parametrize(("compared", "scans"), [(100, 1), (4, 3), (1, 3)])
-def test_one_scan_finds_what_has_overtaken_many_events(compared: int, scans: int):
-    """What has come since, is asked for with each batch."""
+def test_one_scan_finds_the_overtaken_of_many_events(compared: int, scans: int):
+    """Each batch then queries the arrivals since that scan."""
     missing = [row(V.MISSING_DOWNSTREAM) for _ in range(12)]
     databases = Databases()
 
@@ -532,7 +529,7 @@ def test_one_scan_finds_what_has_overtaken_many_events(compared: int, scans: int
     assert sum(keys for keys, since in databases.compared if since is None) == 12
 
 
-def test_a_rollback_that_comes_between_two_batches_is_heeded():
+def test_rollback_between_two_batches_prevents_the_hand_over():
     missing = [row(V.MISSING_DOWNSTREAM) for _ in range(6)]
     ids = sorted(each.event_id for each in missing)
 
@@ -550,7 +547,7 @@ def test_a_rollback_that_comes_between_two_batches_is_heeded():
     assert ids[-1] not in databases.handed
 
 
-def test_a_person_may_say_that_a_group_can_take_events_out_of_order():
+def test_operator_may_allow_events_out_of_order():
     missing = [row(V.MISSING_DOWNSTREAM) for _ in range(3)]
     gone, behind = (each.event_id for each in missing[:2])
     databases = Databases(gone={gone}, behind={behind})
@@ -564,7 +561,7 @@ def test_a_person_may_say_that_a_group_can_take_events_out_of_order():
     assert "--out-of-order" in OVERTAKEN
 
 
-def test_events_are_handed_over_in_the_order_of_the_outbox_over_all_parts():
+def test_all_parts_are_handed_over_in_outbox_order():
     missing = [row(V.MISSING_DOWNSTREAM, event_id=UUID(int=n << 80)) for n in range(50)]
     listed = [*missing[1::2], *missing[::2][::-1]]
     databases = Databases()
@@ -587,7 +584,7 @@ def test_payloads_are_read_in_parts_of_a_bounded_size():
 
 
 def test_many_missing_events_take_little_memory():
-    """Forty bytes a row, where a row as the run has listed it takes a thousand."""
+    """Forty bytes a row, where a listed row takes a thousand."""
     tracemalloc.start()
     rows = RowsInOrder("orders")
     for n in range(100_000):
@@ -609,7 +606,7 @@ def test_many_missing_events_take_little_memory():
     assert sum(map(len, parts)) == 95_000
 
 
-def test_ids_of_events_are_told_apart_and_take_little_memory():
+def test_event_ids_are_distinguished_in_little_memory():
     ids = [new_event_id() for _ in range(50_000)]
     tracemalloc.start()
     known = EventIds()
@@ -622,8 +619,8 @@ def test_ids_of_events_are_told_apart_and_take_little_memory():
     assert [event_id in known for event_id in ids] == [True] * 40_000 + [False] * 10_000
 
 
-def test_ids_that_share_their_lower_half_are_told_apart():
-    """As UUIDv1 do that one machine has made: their lower half names it."""
+def test_ids_with_the_same_lower_half_are_distinguished():
+    """UUIDv1 of one machine share their lower half, which identifies the machine."""
     machine = 0x8000_00163E_AB12CD
     ids = [UUID(int=n << 64 | machine) for n in range(1, 201)]
     known = EventIds()
@@ -642,11 +639,11 @@ def place(seq: int, *, at: float = 0, due: float | None = None) -> Place:
 
 
 @pytest.mark.parametrize("size", [2, 100])
-def test_rows_with_a_delay_come_when_they_are_due(size: int):
+def test_delayed_rows_come_at_their_due_times(size: int):
     rows = RowsInOrder("orders")
     in_order = [
         place(2, at=0.5),
-        place(1, at=0, due=1),  # written first, and sent behind what was written meanwhile
+        place(1, at=0, due=1),  # written first, sent after rows written meanwhile
         place(3, at=0.6, due=1),
         place(4, at=2),
         place(5, at=1.9),  # a clock was set back
@@ -670,7 +667,7 @@ def test_rows_with_a_delay_come_when_they_are_due(size: int):
     assert read == [ids[each] for each in in_order]
 
 
-def test_a_row_is_read_back_as_it_was_added():
+def test_row_is_read_back_as_it_was_added():
     rows = RowsInOrder("orders")
     seen = [
         RowSeen(event_id=new_event_id(), source="orders", status=O.PROCESSED, **more)

@@ -1,4 +1,4 @@
-"""The charts: where things lie, what they say where nothing is to be seen, how they are drawn."""
+"""The charts: the positions of their elements, empty plots, and the drawing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def delays(*of_days, title="Delay"):
 
 
 @given(st.integers(0, 10**12))
-def test_a_count_lies_inside_its_axis_and_the_axis_ends_at_a_round_number(largest):
+def test_count_lies_inside_its_axis_with_a_round_maximum(largest):
     axis = CountAxis(largest=largest, bottom=100, top=0)
     assert largest <= axis.end
     assert str(int(axis.end)).rstrip("0") in {"1", "15", "2", "3", "4", "5", "6", "8"}
@@ -44,14 +44,14 @@ def test_a_count_lies_inside_its_axis_and_the_axis_ends_at_a_round_number(larges
     st.floats(min_value=-1e6, max_value=1e12, allow_nan=False),
     st.floats(min_value=-1e6, max_value=1e12, allow_nan=False),
 )
-def test_a_delay_lies_inside_its_axis_whatever_it_is(one, other):
+def test_any_delay_lies_inside_its_axis(one, other):
     axis = DelayAxis(shortest=min(one, other), longest=max(one, other), bottom=100, top=0)
     assert len(axis.rungs) >= 2
     assert 0 <= axis.at(max(one, other)) <= axis.at(min(one, other)) <= 100
     assert axis.ticks[0].position == 100
 
 
-def test_delays_lie_by_their_powers():
+def test_delays_have_a_logarithmic_axis():
     axis = DelayAxis(shortest=1, longest=100, bottom=100, top=0)
     assert [tick.label for tick in axis.ticks] == ["1 ms", "10 ms", "100 ms"]
     assert axis.at(10) == pytest.approx(50)
@@ -62,19 +62,19 @@ def test_all_days_are_equally_wide():
     assert [axis.at(FIRST + timedelta(days=n)) for n in range(4)] == [10, 30, 50, 70]
 
 
-def test_one_day_lies_in_the_middle_and_is_named_once():
+def test_single_day_lies_in_the_middle_and_is_named_once():
     axis = DayAxis(first=FIRST, last=FIRST, left=0, right=80)
     assert [(tick.position, tick.label) for tick in axis.ticks] == [(40, "01 Jan")]
 
 
 @given(st.lists(st.floats(0, 100), min_size=3, max_size=3))
-def test_names_of_lines_keep_apart_and_inside(heights):
+def test_line_names_stay_apart_and_inside(heights):
     moved = apart(sorted(heights, reverse=True), gap=11, lowest=100, highest=0)
     assert all(below - above >= 11 - 1e-9 for below, above in pairwise(moved))
     assert all(0 <= position <= 100 for position in moved)
 
 
-def test_names_of_lines_that_are_apart_stay_where_they_are():
+def test_line_names_that_are_apart_do_not_move():
     assert apart([90, 50, 10], gap=11, lowest=100, highest=0) == [90, 50, 10]
 
 
@@ -93,24 +93,24 @@ def test_bars_are_as_high_as_their_events():
     assert low.rest == pytest.approx(high.rest / 2)
 
 
-def test_mismatches_stand_on_top_of_the_rest_and_the_bar_keeps_its_height():
+def test_mismatches_top_a_bar_without_changing_its_height():
     [bar] = counts(events=100, mismatches=25).bars
     assert bar.top + bar.wrong + bar.rest == pytest.approx(FRAME.bottom)
     assert bar.wrong == pytest.approx((bar.wrong + bar.rest) / 4)
 
 
-def test_one_mismatch_among_a_million_can_be_seen():
+def test_one_mismatch_among_a_million_is_visible():
     [bar] = counts(events=1_000_000, mismatches=1).bars
     assert bar.wrong >= 2
 
 
-def test_a_day_without_events_has_no_bar():
+def test_day_without_events_has_no_bar():
     [bar] = counts(events=0, mismatches=0).bars
     assert (bar.wrong, bar.rest) == (0, 0)
     assert bar.title == "2026-01-15: 0 events, 0 mismatches"
 
 
-def test_bars_stay_inside_and_apart_for_as_many_days_as_are_shown():
+def test_bars_stay_inside_and_apart_for_all_shown_days():
     bars = counts(charts.DAYS_SHOWN).bars
     assert len(bars) == charts.DAYS_SHOWN
     assert bars[0].x >= FRAME.left
@@ -118,14 +118,14 @@ def test_bars_stay_inside_and_apart_for_as_many_days_as_are_shown():
     assert all(bar.x + bar.width < following.x for bar, following in pairwise(bars))
 
 
-def test_each_percentile_has_its_line_and_a_higher_one_lies_higher():
+def test_each_percentile_has_its_line_in_order_of_height():
     lines = delays((10, 20, 30), (20, 40, 80)).lines
     assert tuple(line.name for line in lines) == charts.PERCENTILES
     [p50], [p90], [p99] = (line.runs for line in lines)
     assert all(a.y > b.y > c.y for a, b, c in zip(p50, p90, p99, strict=True))
 
 
-def test_a_day_without_delays_breaks_the_lines():
+def test_day_without_delays_breaks_the_lines():
     p50, *_ = delays((1, 2, 3), (1, 2, 3), None, (1, 2, 3), (1, 2, 3)).lines
     assert [len(run) for run in p50.runs] == [2, 2]
 
@@ -135,12 +135,12 @@ def test_without_delays_there_is_no_plot():
     assert delays((float("nan"),) * 3) is None
 
 
-def test_delays_of_nothing_and_below_nothing_lie_at_the_foot():
+def test_zero_and_negative_delays_lie_at_the_bottom():
     p50, p90, _ = delays((-5_000, 0, 10), (-5_000, 0, 10)).lines
     assert {point.y for line in (p50, p90) for point in line.runs[0]} == {FRAME.bottom}
 
 
-def test_a_chart_describes_its_values_in_text():
+def test_chart_describes_its_values_in_text():
     chart = counts(5)
     assert chart.title == "Events by the day on which they were written"
     assert chart.description == "2026-01-11 to 2026-01-15: 8,836 events, 3 mismatches."
@@ -148,12 +148,12 @@ def test_a_chart_describes_its_values_in_text():
 
 
 def drawn(tag, of_days):
-    """The attributes of each element of this name on a page with these days."""
+    """Return the attributes of each element of this name on a page with these days."""
     elements = Page(html.page(findings(days=of_days))).elements
     return [attributes for name, attributes in elements if name == tag]
 
 
-def test_bars_are_drawn_where_they_lie():
+def test_bars_are_drawn_at_their_positions():
     [bar] = counts(events=4, mismatches=1).bars
     x, width = f"{bar.x:.5g}", f"{bar.width:.5g}"
     rest, wrong = drawn("rect", days(PAIR, 1, events=4, mismatches=1))
@@ -174,7 +174,7 @@ def test_bars_are_drawn_where_they_lie():
     assert drawn("rect", days(PAIR, 1, events=0, mismatches=0)) == []
 
 
-def test_lines_are_drawn_through_their_points_and_lone_days_as_points():
+def test_lines_join_their_points_and_single_days_are_points():
     first, second, _, last = days(PAIR, 4, effect_ms=None)
     lines = charts.delays(
         [(day.day, day.publish_ms) for day in (first, second, last)], name="delay", title="Delay"
@@ -193,7 +193,7 @@ def test_lines_are_drawn_through_their_points_and_lone_days_as_points():
     ]
 
 
-def test_a_drawing_is_named_by_its_title_and_description():
+def test_drawing_is_named_by_its_title_and_description():
     of_days = days(PAIR, 2)
     names = [drawing["aria-labelledby"] for drawing in drawn("svg", of_days)]
     titles, descriptions = (drawn(tag, of_days) for tag in ("title", "desc"))

@@ -1,4 +1,4 @@
-"""What the page says, and that nothing in it can turn against its reader."""
+"""The content of the page, and its safety against hostile text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read(found):
     return Page(page(found))
 
 
-def test_the_page_counts_every_pair_and_verdict():
+def test_page_counts_every_pair_and_verdict():
     shown = read(
         findings(
             (PAIR, Verdict.MATCHED, 12_345),
@@ -75,12 +75,12 @@ def test_cells_name_their_columns_for_narrow_screens():
     ]
 
 
-def test_the_page_begins_with_how_the_run_ended():
+def test_page_begins_with_the_outcome_of_the_run():
     text = read(few_findings()).text
     assert text.index("31 mismatches. Not everything could be judged.") < text.index("Verdicts")
 
 
-def test_the_page_names_its_run():
+def test_page_names_its_run():
     text = read(few_findings()).text
     for what in ("20260115-120000-7f3a", "2026-01-15 12:00:00 UTC", "48.3 s", "15 min"):
         assert what in text
@@ -89,7 +89,7 @@ def test_the_page_names_its_run():
 
 
 @pytest.mark.parametrize("verdict", Verdict)
-def test_the_page_explains_the_verdicts_that_it_shows_and_no_others(verdict):
+def test_page_explains_exactly_the_verdicts_that_it_shows(verdict):
     text = read(findings((PAIR, verdict, 1))).text
     assert verdict.meaning in text
     assert verdict.advice.replace("`", "") in text
@@ -101,7 +101,7 @@ def test_advice_names_commands_as_code():
     assert "<code>shieldtx dead show</code>" in page(findings((PAIR, Verdict.PARKED, 1)))
 
 
-def test_what_could_not_be_judged_comes_before_the_verdicts():
+def test_unjudged_parts_come_before_the_verdicts():
     text = read(few_findings()).text
     assert "stock → orders, rollbacks: the role may not see running transactions" in text
     assert "the topic orders.cancelled does not exist" in text
@@ -110,16 +110,17 @@ def test_what_could_not_be_judged_comes_before_the_verdicts():
     assert text.index("orders.cancelled") < text.index("Verdicts")
 
 
-def test_a_remark_on_the_configuration_is_shown_where_all_was_judged():
+def test_configuration_remark_is_shown_if_all_was_judged():
     text = read(findings(remarks=("retention is wrong",))).text
     assert "Configuration: retention is wrong." in text
 
 
-def test_a_run_that_judged_all_says_so():
+def test_page_shows_that_a_run_judged_everything():
     assert "Nothing: all that was there was judged." in read(findings()).text
 
 
-def test_the_page_shows_the_first_rows_of_each_mismatch_and_of_how_many():
+def test_page_shows_the_first_rows_of_each_mismatch():
+    """It shows how many rows there are, too."""
     text = read(few_findings()).text
     assert "Missing downstream: 30" in text
     assert "The first 4 of 30; all are in rows/." in text
@@ -127,12 +128,12 @@ def test_the_page_shows_the_first_rows_of_each_mismatch_and_of_how_many():
     assert "The first 1 of 1" not in text
 
 
-def test_a_mismatch_of_which_no_row_is_given_says_where_they_are():
+def test_mismatch_without_rows_on_the_page_names_their_folder():
     text = read(findings((PAIR, Verdict.STUCK, 9))).text
     assert "None is shown here; all are in rows/." in text
 
 
-def test_a_row_shows_all_known_fields():
+def test_row_shows_all_known_fields():
     found = findings((PAIR, given_up().verdict, 1), first_rows=(given_up(causation_id="0198-z"),))
     text = read(found).text
     for what in (
@@ -144,20 +145,20 @@ def test_a_row_shows_all_known_fields():
         assert what in text
 
 
-def test_a_row_names_its_missing_fields():
+def test_row_names_its_missing_fields():
     text = read(findings((PAIR, missing().verdict, 1), first_rows=(missing(),))).text
     assert "Downstreamno row" in text
     assert "Attempts" not in text
     assert "Received\N{EN DASH}" in text
 
 
-def test_clocks_that_contradict_each_other_are_shown_as_they_are():
+def test_contradictory_clocks_are_shown_unchanged():
     row = given_up(received_at=NOON - timedelta(hours=2, seconds=5))
     text = read(findings((PAIR, row.verdict, 1), first_rows=(row,))).text
     assert " \N{MINUS SIGN}5.85 s" in text
 
 
-def test_of_a_topic_there_is_no_downstream_to_tell():
+def test_topic_row_has_no_downstream():
     verdict = Verdict.ABSENT_FROM_TOPIC
     row = missing(pair=TOPIC, verdict=verdict)
     text = read(findings((TOPIC, verdict, 1), first_rows=(row,))).text
@@ -175,14 +176,14 @@ def test_payloads_are_masked_unless_they_are_given():
     assert "masked" not in shown
 
 
-def test_a_long_payload_is_cut_and_says_so():
+def test_long_payload_is_cut_visibly():
     row = missing(payload="x" * (PAYLOAD_LETTERS + 17))
     text = read(findings((PAIR, row.verdict, 1), first_rows=(row,))).text
     assert "x" * PAYLOAD_LETTERS + "and 17 more characters" in text
     assert "x" * (PAYLOAD_LETTERS + 1) not in text
 
 
-def test_each_pair_has_its_plots_and_the_numbers_of_them():
+def test_each_pair_has_its_plots_and_their_numbers():
     shown = read(findings(days=(*days(PAIR, 2), *days(BACK, 1, effect_ms=None))))
     of_pair, of_back, _ = shown.tables
     assert [row[:3] for row in of_pair[1:]] == [
@@ -195,12 +196,12 @@ def test_each_pair_has_its_plots_and_the_numbers_of_them():
     assert len(plots) == len(set(plots)) == 2 * (3 + 2)
 
 
-def test_days_are_in_order_whatever_order_they_come_in():
+def test_days_are_sorted():
     shown = read(findings(days=tuple(reversed(days(PAIR, 3)))))
     assert [row[0] for row in shown.tables[0][1:]] == ["2026-01-13", "2026-01-14", "2026-01-15"]
 
 
-def test_the_latest_days_are_shown_and_older_mismatches_are_counted():
+def test_latest_days_are_shown_and_older_mismatches_counted():
     shown = read(many_findings())
     assert len(shown.tables[1]) == 1 + DAYS_SHOWN
     earlier = days(PAIR, 400)[:-DAYS_SHOWN]
@@ -208,11 +209,11 @@ def test_the_latest_days_are_shown_and_older_mismatches_are_counted():
     assert f"308 earlier days not shown, with {wrong} mismatches." in shown.text
 
 
-def test_a_page_without_days_says_so():
+def test_page_without_days_has_a_note():
     assert "There are no days to show." in read(findings()).text
 
 
-def test_the_page_shows_the_windows():
+def test_page_shows_the_windows():
     windows = read(few_findings()).tables[-1]
     assert windows[1:] == [
         [
@@ -227,7 +228,7 @@ def test_the_page_shows_the_windows():
     ]
 
 
-def test_the_command_that_repairs_stands_there_when_something_can_be_repaired():
+def test_repair_command_is_shown_if_a_repair_is_possible():
     assert "shieldtx reconcile repair 20260115-120000-7f3a" in read(few_findings()).text
     beyond = read(findings((PAIR, Verdict.PARKED, 1), run_id="a")).text
     assert "What can be repaired" not in beyond
@@ -235,21 +236,21 @@ def test_the_command_that_repairs_stands_there_when_something_can_be_repaired():
     assert "This run was not stored: only a stored one is repaired." in unstored
 
 
-def test_the_page_of_an_empty_run_says_so():
+def test_page_of_an_empty_run_has_a_note():
     text = read(findings()).text
     assert "There were no events to compare." in text
     assert "None." in text
 
 
 @pytest.mark.parametrize("found", all_findings().values(), ids=all_findings())
-def test_the_page_loads_nothing_and_runs_nothing(found):
+def test_page_loads_nothing_and_runs_nothing(found):
     text = page(found)
     assert all(a.startswith("#") or a == "data:," for a in Page(text).addresses)
     assert not re.search(r"https?:|url\(|@import|<script|<iframe|javascript:|\son\w+=", text)
 
 
 @pytest.mark.parametrize("found", all_findings().values(), ids=all_findings())
-def test_links_inside_the_page_lead_somewhere_and_names_are_given_once(found):
+def test_links_inside_the_page_have_targets_with_unique_names(found):
     shown = read(found)
     targets = {a.removeprefix("#") for a in shown.addresses if a.startswith("#")}
     assert targets <= set(shown.identities)
@@ -257,25 +258,25 @@ def test_links_inside_the_page_lead_somewhere_and_names_are_given_once(found):
 
 
 @pytest.mark.parametrize("text", [HOSTILE, Trusted(HOSTILE)], ids=["text", "markup"])
-def test_what_others_wrote_cannot_become_markup(text):
+def test_foreign_text_cannot_become_markup(text):
     made = page(hostile(text))
     assert "<script" not in made
     assert made.count("</style>") == 1
     assert not re.search("[\x00-\x09\x0b-\x1f\u202a-\u202e\u2066-\u2069]", made)
     places = read(hostile("@")).text.count("@")
-    quoted = 1  # in the command that repairs, for a shell
+    quoted = 1  # in the repair command, for a shell
     assert Page(made).text.count(HOSTILE_AS_SHOWN) == places - quoted
 
 
 @settings(max_examples=30)
 @given(st.text(st.characters(exclude_categories=()), min_size=1, max_size=PAYLOAD_LETTERS))
-def test_what_others_wrote_changes_no_element_and_no_attribute(text):
+def test_foreign_text_changes_no_element_and_no_attribute(text):
     made = page(hostile(text))
     assert made.encode("utf-8")
     assert Page(made).elements == read(hostile("plain")).elements
 
 
-def test_what_others_wrote_keeps_its_direction_of_writing_to_itself():
+def test_foreign_text_cannot_change_the_direction_around_it():
     assert "<code><bdi>0199-a</bdi></code>" in page(
         findings((PAIR, missing().verdict, 1), first_rows=(missing("0199-a"),))
     )
@@ -294,5 +295,5 @@ def test_every_class_is_in_the_style_sheet(found):
     assert {c for c in read(found).classes if c not in known} == set()
 
 
-def test_the_page_of_a_large_run_stays_small():
+def test_page_of_a_large_run_stays_small():
     assert len(page(many_findings())) < 2_000_000

@@ -1,4 +1,4 @@
-"""How findings are put into words."""
+"""The labels and sentences for findings."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from tests.support.sample_findings import BACK, NOON, PAIR, TOPIC, findings
         (findings((PAIR, Verdict.IN_FLIGHT, 9)), "Nothing could be judged."),
     ],
 )
-def test_the_headline_says_how_the_run_ended(found, headline):
+def test_headline_names_the_outcome_of_the_run(found, headline):
     assert labels.headline(found) == headline
 
 
-def test_directions_say_what_goes_from_where_to_where():
+def test_directions_name_source_and_destination():
     assert labels.direction(PAIR) == "orders → stock, events"
     assert labels.direction(BACK) == "stock → orders, rollbacks"
     assert labels.direction(TOPIC) == "orders → topics, events"
@@ -59,7 +59,7 @@ def test_events_are_added_up_by_weight():
     }
 
 
-def test_every_weight_has_its_words():
+def test_every_weight_has_a_label():
     assert set(labels.WEIGHTS) == set(Weight)
 
 
@@ -85,18 +85,18 @@ def test_every_weight_has_its_words():
         ),
     ],
 )
-def test_what_a_run_looked_at_is_a_sentence(selection, sentence):
+def test_scope_of_a_run_is_a_sentence(selection, sentence):
     assert labels.selected(selection) == sentence
 
 
-def test_a_window_shows_its_bounds_and_its_lag():
+def test_window_shows_its_bounds_and_its_lag():
     window = Window(watermark=NOON - timedelta(hours=5), horizon=NOON - timedelta(days=7))
     assert labels.from_when(window) == "2026-01-08 12:00:00 UTC"
     assert labels.until_when(window, NOON) == "2026-01-15 07:00:00 UTC (5 h before the run)"
     assert labels.from_when(Window(watermark=NOON)) == "the first row"
 
 
-def test_a_clock_that_is_ahead_is_reported():
+def test_clock_that_is_ahead_is_reported():
     window = Window(watermark=NOON + timedelta(minutes=45))
     assert labels.until_when(window, NOON) == (
         "2026-01-15 12:45:00 UTC (45 min after it began, by that clock)"
@@ -134,7 +134,7 @@ def test_durations_are_shown_in_their_largest_units(seconds, text):
     assert labels.duration(seconds) == text
 
 
-def test_a_repair_is_offered_where_the_advice_is_to_repair_and_the_run_is_kept():
+def test_repair_is_offered_for_repairable_rows_of_a_kept_run():
     repairable = findings((PAIR, Verdict.MISSING_DOWNSTREAM, 1), run_id="2026-01-15 a")
     assert labels.repair_command(repairable) == "shieldtx reconcile repair '2026-01-15 a'"
     assert labels.repair_command(findings((PAIR, Verdict.MISSING_DOWNSTREAM, 1))) is None
@@ -142,6 +142,6 @@ def test_a_repair_is_offered_where_the_advice_is_to_repair_and_the_run_is_kept()
     assert labels.repair_command(findings((PAIR, Verdict.MATCHED, 1), run_id="a")) is None
 
 
-def test_what_is_said_to_be_repaired_is_repaired():
+def test_verdicts_with_repair_advice_can_be_repaired():
     repairable = {verdict for verdict in Verdict if labels.is_repairable(verdict)}
     assert repairable == set(REPAIRED)

@@ -1,4 +1,4 @@
-"""How many rows a report has room for, by the sizes of real ones."""
+"""The number of rows for which a report has room, by the sizes of real ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDE = {"payload": "<" * PAYLOAD_LETTERS, "payload_letters": 1_000_000}
 
 
 def rows_of(number: int, **columns) -> list[FoundRow]:
-    """Make so many rows of each mismatch of each pair."""
+    """Make this many rows of each mismatch of each pair."""
     return [
         given_up(f"0199c2e4-7a11-7c3e-9d7f-{n:012x}", pair=pair, verdict=verdict, **columns)
         for pair in PAIRS
@@ -32,7 +32,7 @@ def rows_of(number: int, **columns) -> list[FoundRow]:
 
 
 @pytest.mark.parametrize("columns", [{}, WIDE, {"payload": "\x01" * PAYLOAD_LETTERS}])
-def test_the_most_rows_of_every_mismatch_make_no_page_that_cannot_be_read(columns, tmp_path: Path):
+def test_maximum_of_rows_of_every_mismatch_is_readable(columns, tmp_path: Path):
     rows = rows_of(MOST_ROWS, **columns)
     shown = shown_rows(rows)
     folder = OutputFolder(path=tmp_path)
@@ -55,12 +55,12 @@ def test_the_most_rows_of_every_mismatch_make_no_page_that_cannot_be_read(column
     assert max(numbers.values()) - min(numbers.values()) <= 1
 
 
-def test_what_has_room_is_shown_as_it_is():
+def test_rows_that_fit_are_shown_unchanged():
     rows = rows_of(3, topic=HOSTILE)
     assert shown_rows(rows) == tuple(rows)
 
 
-def test_the_first_rows_are_those_that_are_shown():
+def test_first_rows_are_shown():
     rows = [missing(str(number)) for number in range(9)]
     some = shown_rows(rows, room=5_000)
     assert 0 < len(some) < 9

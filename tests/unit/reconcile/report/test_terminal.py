@@ -20,17 +20,17 @@ def line_with(text, *parts):
     return any(all(part in line for part in parts) for line in text.splitlines())
 
 
-def test_it_shows_the_numbers_of_each_pair_by_verdict():
+def test_table_has_the_counts_of_each_pair_by_verdict():
     text = shown(findings((PAIR, Verdict.MATCHED, 12_345), (BACK, Verdict.STUCK, 2)))
     assert line_with(text, "orders → stock, events", "reserve", "0", "12,345 matched")
     assert line_with(text, "stock → orders, rollbacks", "refund", "2 stuck", "0")
 
 
-def test_it_ends_with_how_the_run_ended():
+def test_table_ends_with_the_outcome_of_the_run():
     assert line_with(shown(few_findings()), "31 mismatches. Not everything could be judged.")
 
 
-def test_beside_it_stands_what_hindered_the_run_and_what_repairs():
+def test_table_comes_with_obstacles_and_the_repair_command():
     assert remarks(few_findings()) == [
         ("not judged", "the topic orders.cancelled does not exist"),
         ("not judged", "the role may not see running transactions: GRANT pg_monitor"),
@@ -46,13 +46,13 @@ def test_beside_it_stands_what_hindered_the_run_and_what_repairs():
     ]
 
 
-def test_a_remark_on_the_configuration_stands_beside_it():
+def test_table_comes_with_a_remark_on_the_configuration():
     assert remarks(findings(remarks=("retention is wrong",))) == [
         ("configuration", "retention is wrong")
     ]
 
 
-def test_columns_in_which_nothing_would_stand_are_left_out():
+def test_empty_columns_are_left_out():
     text = shown(findings((PAIR, Verdict.MATCHED, 1)))
     assert "mismatches" in text
     assert "in order" in text
@@ -60,11 +60,11 @@ def test_columns_in_which_nothing_would_stand_are_left_out():
     assert "not judged" not in text
 
 
-def test_a_run_without_events_says_so():
+def test_table_of_a_run_without_events_has_a_note():
     assert "there were no events" in shown(findings())
 
 
-def test_hostile_names_are_shown_and_not_obeyed():
+def test_hostile_names_are_shown_without_effect():
     text = shown(hostile(), width=4_000)
     assert "\x1b" not in text
     assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in text

@@ -1,4 +1,4 @@
-"""How a run's files are left: whole, and the findings last."""
+"""The files of a run: complete, and the findings last."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shieldtx.reconcile.report import writer
 from tests.support.sample_findings import few_findings, findings
 
 
-def test_a_run_leaves_its_page_and_its_findings(tmp_path):
+def test_run_writes_its_page_and_its_findings(tmp_path):
     folder = OutputFolder(path=tmp_path)
     writer.write(few_findings(), folder)
     assert from_json(folder.findings.read_bytes()) == few_findings()
@@ -19,7 +19,7 @@ def test_a_run_leaves_its_page_and_its_findings(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "summary.json"]
 
 
-def test_the_findings_come_after_the_page(tmp_path, monkeypatch):
+def test_findings_are_written_after_the_page(tmp_path, monkeypatch):
     finished, replace = [], Path.replace
 
     def noting(self, target):
@@ -31,7 +31,7 @@ def test_the_findings_come_after_the_page(tmp_path, monkeypatch):
     assert finished == ["report.html", "summary.json"]
 
 
-def test_a_page_that_cannot_be_written_leaves_no_findings(tmp_path):
+def test_page_that_cannot_be_written_leaves_no_findings(tmp_path):
     folder = OutputFolder(path=tmp_path)
     folder.page.mkdir()
     with pytest.raises(OSError, match=folder.page.name):
@@ -39,7 +39,7 @@ def test_a_page_that_cannot_be_written_leaves_no_findings(tmp_path):
     assert not folder.findings.exists()
 
 
-def test_an_earlier_report_is_replaced_as_a_whole(tmp_path):
+def test_earlier_report_is_replaced_as_a_whole(tmp_path):
     folder = OutputFolder(path=tmp_path)
     writer.write(few_findings(), folder)
     writer.write(findings(), folder)

@@ -8,11 +8,11 @@ TRANSFERRED = "bank.transferred"
 STATED = "bank.stated"
 """The topic of account statements, which neither bank reads."""
 OPENING_BALANCE = 1_000_000
-"""Of each account, upstream; downstream accounts are opened with 0."""
+"""Balance of each account upstream; downstream accounts are opened with 0."""
 
 
 MARKER = "for-your-eyes-only-7c1e"
-"""In the note of every transfer: it belongs into no log, and no reason."""
+"""Part of the note of every transfer, which must not appear in a log or a reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,17 +24,20 @@ class Transfer:
     """1 for the first transfer of its account."""
     amount: int
     refuse: str = ""
-    """How the downstream bank refuses it: "" (not at all), "at once", "slowly" (after all its
-    attempts), "by all" (at once, and its auditors do, too), "halfway" (its handler commits after
-    half of its writes, and fails), "by constraint" or "by model" (which its note does not fit)."""
+    """How the downstream bank refuses the transfer.
+
+    "": not at all. "at once". "slowly": after all its attempts. "by all": at once, as do its
+    auditors. "halfway": its handler commits after half of its writes, and fails. "by constraint" or
+    "by model": its note does not fit them.
+    """
     undo: str = ""
-    """How the upstream bank's compensation fares: "" or "never" (until the bank is repaired)."""
+    """Outcome of the upstream bank's compensation: "" or "never" (until the bank is repaired)."""
     note: str = ""
     """Private to the two banks."""
 
 
 def auditors_of(group: str) -> str:
-    """Return the name of the group of auditors beside the group of a bank."""
+    """Return the name of the auditors' group that accompanies the group of a bank."""
     return f"{group}-auditors"
 
 

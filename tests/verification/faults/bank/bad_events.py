@@ -1,4 +1,4 @@
-"""A client with a defect: it adds events that must not be stored."""
+"""A defective client: it adds events that must not be stored."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.verification.faults.bank.journaled import journaled
 from tests.verification.faults.journal import Journal
 
 TOO_MUCH = "x" * 2_000_001
-"""More than the banks' limit of a payload."""
+"""More bytes than the banks' payload limit."""
 
 LONE_SURROGATE = "\ud800"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bad:
-    """A part of an event that no table or topic can take, and what the refusal has to name."""
+    """A part of an event that no table or topic accepts, and what the error has to name."""
 
     part: dict[str, Any]
     named: str
@@ -54,9 +54,9 @@ def bad_parts() -> Iterator[Bad]:
 
 
 def add_bad_events(url: str, journal: str, account: str) -> None:
-    """Add each bad event in the middle of a transfer, which then goes on, and of one which ends.
+    """Add each bad event inside a transfer that continues, and inside one that ends.
 
-    Raises AssertionError when one is taken, or refused without naming what is wrong.
+    Raises AssertionError if a bad event is accepted, or refused without naming the fault.
     """
     from tests.verification.faults.bank.upstream import shield, transfer
 
@@ -78,7 +78,7 @@ def add_bad_events(url: str, journal: str, account: str) -> None:
 
 
 def declare_bad_topics() -> None:
-    """Declare events of topics that no broker takes; raises AssertionError when one is accepted."""
+    """Declare events of topics that no broker accepts; raises AssertionError if one is accepted."""
     from tests.verification.faults.bank.upstream import shield
 
     for number, topic in enumerate(("", ".", "..", "a b", "a/b", "a\0", LONE_SURROGATE, "x" * 201)):
@@ -103,7 +103,7 @@ def _refuse(session: Session, notes: Journal, bad: Bad) -> None:
 
 
 def _add(session: Session, notes: Journal, bad: Bad) -> None:
-    """Add a bad event as an operation of its own, which surely fails."""
+    """Add a bad event as an operation of its own, which is known to fail."""
     from tests.verification.faults.bank.upstream import shield
 
     operation = new_event_id()

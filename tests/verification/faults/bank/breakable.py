@@ -1,4 +1,4 @@
-"""ShieldTx as the banks use it: its ports broken where the environment says so."""
+"""ShieldTx as the banks use it: its ports break where the environment requests it."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ QUICK: dict[str, Any] = {
 HANDLER_TAKES = float(os.environ.get("BANK_HANDLER_TAKES", "0"))
 """Seconds."""
 if "BANK_HALF_TICK" in os.environ:
-    # How often a relay looks for what is to be checked, or to be parked.
+    # Interval of a relay's search for half messages to check or to park.
     workers.CHECKS = workers.PARKING = timedelta(seconds=float(os.environ["BANK_HALF_TICK"]))
 
 if "BANK_INSERT_CHARACTERS" in os.environ:
-    # How much a consumer puts into one INSERT.
+    # Size of a consumer's INSERT.
     inbox_receiver._INSERT_CHARACTERS = int(os.environ["BANK_INSERT_CHARACTERS"])
 
 
 def lease() -> timedelta:
-    """How long an attempt may take."""
+    """Return how long an attempt may take."""
     return timedelta(seconds=float(os.environ.get("BANK_HANDLER_LEASE", "3")))
 
 
 def membership() -> dict[str, int]:
-    """Return how soon a group gives a member up, as options of the Kafka client."""
+    """Return how soon a group removes a member, as options of the Kafka client."""
     session = int(float(os.environ.get("BANK_SESSION_TIMEOUT", "15")) * 1000)
     poll_interval = int(float(os.environ.get("BANK_POLL_INTERVAL", "300")) * 1000)
     return {
@@ -59,7 +59,7 @@ class BreakableShield(ShieldTx):
     def __init__(self, settings: Settings, **given: Any) -> None:
         super().__init__(settings, **given)
         self.breaker = points.Breaker.from_env()
-        # First: stores build their statements when they are made.
+        # First, because stores build their statements when they are made.
         mutant = os.environ.get("BANK_MUTANT")
         if mutant:
             MUTANTS[mutant].apply(self.breaker)
@@ -128,6 +128,6 @@ class BreakableShield(ShieldTx):
         return broken
 
     def break_in_handler(self) -> None:
-        """Come to the middle of a handler, with its writes not committed."""
+        """Reach the middle of a handler, with its writes not committed."""
         time.sleep(HANDLER_TAKES)
         self.breaker.reach("handler", "before")

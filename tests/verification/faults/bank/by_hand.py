@@ -27,7 +27,7 @@ def replay_all() -> None:
     try:
         letters.replay(letters.latest(limit=MANY), who="the fault matrix")
     except Struck:
-        # The operator saw an error, looks again, and replays what is still dead.
+        # The operator saw an error, lists again, and replays the remaining dead letters.
         letters.replay(letters.latest(limit=MANY), who="the fault matrix")
 
 
@@ -66,10 +66,10 @@ def transfer_slowly(account: str, folder: str) -> None:
     """Write an event at once, and commit it when the file `close` appears in the folder."""
     from tests.verification.faults.bank.upstream import shield, transfer
 
-    # A service's own connections, unlike a relay's, may be idle for as long as it takes.
+    # A service's own connections, unlike a relay's, may be idle without a limit.
     engine = create_engine(shield.settings.url)
     with engine.begin() as connection, Session(connection) as session:
-        # A Session on a Connection of the caller's inserts its events at once.
+        # A Session on the caller's own Connection inserts its events at once.
         transfer(session, new_event_id(), account, 1)
         session.flush()
         (Path(folder) / "open").touch()

@@ -1,4 +1,4 @@
-"""The upstream bank's clients: a process that makes transfers and keeps the journal of them."""
+"""The upstream bank's clients: a process that makes transfers and keeps their journal."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ PAUSE_AFTER_FAILURE = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Orders:
-    """What a process of clients is to do."""
+    """The work of a process of clients."""
 
     url: str
     journal: str
     transfers: int
-    """Operations in all that are to be tried."""
+    """Total number of operations to try."""
     accounts: Sequence[str]
     clients: int = 4
     seed: int = 1
     refused: float = 0.1
     """The share that downstream refuses."""
     ways: Sequence[str] = ("at once", "slowly")
-    """How, see Transfer."""
+    """How the transfers are refused, see Transfer."""
     undo: str = ""
     pause: float = 0.0
     """Seconds after each operation."""
@@ -49,7 +49,7 @@ class Orders:
 
 def work(orders: Orders) -> None:
     """Try all transfers, each client its share of them, one after the other."""
-    # Made by the environment of its process, as every application's is.
+    # Built from the environment of its process, as in every application.
     from tests.verification.faults.bank.upstream import shield
 
     engine = create_engine(
@@ -90,7 +90,7 @@ def _client(orders: Orders, engine: Engine, share: int, number: int) -> None:
 
 
 def _try(engine: Engine, operation: UUID, account: str, amount: int, fate: dict[str, str]) -> str:
-    """Make one transfer; the answer is honest about what a client can know."""
+    """Make one transfer; the answer claims only what a client can know."""
     from tests.verification.faults.bank.upstream import shield, transfer
 
     committing = False
@@ -104,6 +104,6 @@ def _try(engine: Engine, operation: UUID, account: str, amount: int, fate: dict[
     except (DBAPIError, ShieldTxError, Struck) as error:
         log.info("transfer %s: %s", operation, error)
         time.sleep(PAUSE_AFTER_FAILURE)
-        # The event's INSERT is part of the commit too, but this process cannot see that.
+        # The event's INSERT is part of the commit too, but this process cannot observe it.
         return "info" if committing else "fail"
     return "ok"

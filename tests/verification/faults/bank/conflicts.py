@@ -1,6 +1,6 @@
 """Clients whose transactions do not simply commit; each function runs in a process of its own.
 
-Each raises when what it is named for has not happened.
+Each function raises if its event did not happen.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MEET_WITHIN_S = 20.0
 
 
 class SomethingElseWentWrong(Exception):
-    """An error of the business code, with nothing wrong in any database."""
+    """An error of the business code while all databases work."""
 
 
 def raise_in_the_middle(url: str, journal: str, accounts: Sequence[str]) -> None:
@@ -91,7 +91,7 @@ def take_while_committing(url: str, journal: str, accounts: Sequence[str]) -> No
             transfer(session, operation, account, AMOUNT)
 
         with journaled(engine, notes, operation, twophase=True) as session:
-            # Heard after shieldtx's own, which is the last to insert in a commit of one phase.
+            # Runs after shieldtx's own listener, which is the last to insert in a one-phase commit.
             sqlalchemy_event.listen(session, "before_commit", take)
     shield.close()
 
@@ -142,7 +142,7 @@ def conflict(url: str, journal: str, accounts: Sequence[str]) -> None:
 
 
 def _insist(attempt: Callable[[Step], None], meet: Step, expected: str) -> int:
-    """Try until it is committed, with the same event ids; return how often it was rolled back."""
+    """Try until the commit, with the same event ids; return the number of rollbacks."""
     lost = 0
     while True:
         try:
@@ -158,7 +158,7 @@ def _insist(attempt: Callable[[Step], None], meet: Step, expected: str) -> int:
 
 
 def _together(client: Callable[[Sequence[str], Step], int], accounts: Sequence[str]) -> int:
-    """Run two clients that meet in the middle; return how often they were rolled back."""
+    """Run two clients that meet in the middle; return the number of rollbacks."""
     one, other = accounts[:2]
     meet = partial(Barrier(2).wait, MEET_WITHIN_S)
     with ThreadPoolExecutor(2) as pool:

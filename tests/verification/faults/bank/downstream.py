@@ -18,7 +18,7 @@ auditors = shield.consumer(auditors_of(os.environ["BANK_GROUP"]))
 
 
 class Remark(BaseModel):
-    """What no note of a transfer fits."""
+    """A type that the note of a transfer never fits."""
 
     note: int
 
@@ -64,17 +64,17 @@ def credit(session: Session, event: Event) -> None:
     TRANSFERRED, lease=lease(), retry=RetryPolicy(max_attempts=4, **QUICK), payload=Transfer
 )
 def audit(session: Session, event: Event) -> None:
-    """Enter a transfer in the auditors' books, whatever the tills make of it, or refuse it too."""
+    """Enter a transfer in the auditors' books, whatever the bank does with it, or refuse it too."""
     _enter(session, event, 1)
     if event.payload.refuse == "by all":
-        raise Refused("nobody takes this")
+        raise Refused("no group accepts this")
 
 
 @auditors.compensates(
     TRANSFERRED, lease=lease(), retry=RetryPolicy(max_attempts=4, **QUICK), payload=Transfer
 )
 def strike_out(session: Session, event: Event) -> None:
-    """Take a transfer out of the auditors' books that the tills refused."""
+    """Remove a transfer that the bank refused from the auditors' books."""
     _enter(session, event, -1)
 
 

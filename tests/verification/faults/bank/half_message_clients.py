@@ -36,19 +36,19 @@ PAUSES_AT_MOST_S = 120.0
 
 
 class End(StrEnum):
-    """How a local transaction ends."""
+    """The outcome of a local transaction."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
-    """And the client calls `rollback`."""
+    """Rolled back, and the client calls `rollback`."""
     RAISED = "raised"
     """Rolled back by an exception, without a call of `rollback`."""
     ABORTED = "aborted"
-    """By an error that the client swallows: the COMMIT rolls back silently."""
+    """Rolled back by an error that the client swallows: the COMMIT rolls back silently."""
 
 
 SOUND_ENDS = (End.COMMITTED, End.ROLLED_BACK, End.RAISED)
-"""The ends of local transactions that a client knows."""
+"""The outcomes of local transactions that a client knows."""
 
 
 class PausePoint(StrEnum):
@@ -57,7 +57,7 @@ class PausePoint(StrEnum):
     PREPARED = "prepared"
     """The local transaction has not begun."""
     OPEN = "open"
-    """It has made its entries."""
+    """The local transaction has made its entries."""
 
 
 class TransferRefused(Exception):
@@ -69,13 +69,13 @@ class ClientRun:
     """The job of a client process."""
 
     name: str
-    """The account of its transfer, or, where there are several, the beginning of their names."""
+    """The account of the only transfer, or the common prefix of several accounts."""
     folder: str
     journal: str
     transfers: int = 1
     threads: int = 1
     ends: Sequence[End] = (End.COMMITTED,)
-    """Of its transfers in turn."""
+    """The outcomes of its transfers, in their order."""
     pause_at: PausePoint | None = None
     immunity: float | None = None
     """Seconds."""
@@ -86,7 +86,7 @@ class ClientRun:
         return [f"{self.name}-{n}" if several else self.name for n in range(self.transfers)]
 
     def pause_file(self, pause_at: PausePoint) -> Path:
-        """Return the file that shows that the client pauses there."""
+        """Return the file whose existence shows that the client pauses there."""
         return Path(self.folder) / f"{self.name}.{pause_at}"
 
     @property
@@ -97,7 +97,7 @@ class ClientRun:
 
 def work(client_run: ClientRun) -> None:
     """Make all transfers, each thread its share of them, one after the other."""
-    # Made by the environment of its process, as every application's is.
+    # Built from the environment of its process, as in every application.
     from tests.verification.faults.bank.upstream import ledger, shield
 
     with ThreadPoolExecutor(client_run.threads) as pool:
@@ -119,7 +119,7 @@ def _make_share(client_run: ClientRun, number: int) -> None:
 
 
 def _transfer(client_run: ClientRun, journal: Journal, account: str, end: End) -> None:
-    """Make one transfer; an error after the end of its local transaction changes nothing."""
+    """Make one transfer; an error after its local transaction has ended changes nothing."""
     from tests.verification.faults.bank.upstream import shield
 
     transfer = Transfer(account=account, seq=1, amount=7, note=MARKER)
@@ -134,7 +134,7 @@ def _transfer(client_run: ClientRun, journal: Journal, account: str, end: End) -
         log.warning("transfer from %s: %s: %s", account, type(error).__name__, error)
         time.sleep(PAUSE_AFTER_FAILURE)
     if not half.ids:
-        # Not prepared, as far as the client knows: its local transaction is not run.
+        # Not prepared, as far as the client knows, so the local transaction is not run.
         never_run = new_event_id()
         journal.begin(never_run)
         journal.end(never_run, answer="fail")
@@ -143,7 +143,7 @@ def _transfer(client_run: ClientRun, journal: Journal, account: str, end: End) -
 def _run(
     client_run: ClientRun, journal: Journal, half: HalfMessageBlock, transfer: Transfer, end: End
 ) -> None:
-    """Run the local transaction, and note how it ended."""
+    """Run the local transaction, and note its outcome."""
     from tests.verification.faults.bank.upstream import ledger, shield
 
     journal.begin(half.id)
@@ -171,7 +171,7 @@ def _run(
 
 
 def _pause(client_run: ClientRun, pause_at: PausePoint) -> None:
-    """Pause at the client's pause point, for a limited time in case the scenario is gone."""
+    """Pause at the client's pause point, with a timeout in case the scenario is gone."""
     if client_run.pause_at is not pause_at:
         return
     client_run.pause_file(pause_at).touch()

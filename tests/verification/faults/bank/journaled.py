@@ -1,4 +1,4 @@
-"""A transaction of a client, and what the client can know of its end."""
+"""A client's transaction, and what the client can know about its outcome."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.verification.faults.journal import Answer, Journal
 SERIALIZATION_FAILURE = "40001"
 DEADLOCK_DETECTED = "40P01"
 ROLLED_BACK = {SERIALIZATION_FAILURE, DEADLOCK_DETECTED}
-"""With these the server says that it has rolled back, even where it answers COMMIT with them."""
+"""The server has rolled back when it reports these codes, even in answer to a COMMIT."""
 
 
 @contextmanager
 def journaled(
     engine: Engine, journal: Journal, *operations: UUID, twophase: bool = False
 ) -> Iterator[Session]:
-    """Run a block in a transaction that is committed after it; note how its operations ended."""
+    """Run a block in a transaction and commit it; note the outcome of its operations."""
     journal.begin(*operations)
     answer: Answer = "fail"
     try:
@@ -40,6 +40,6 @@ def journaled(
 
 
 def sqlstate(error: DBAPIError) -> str | None:
-    """Return the code of an error of the server; None where the connection was lost."""
+    """Return the code of a server's error; None where the connection was lost."""
     code: str | None = getattr(error.orig, "sqlstate", None)
     return code

@@ -1,7 +1,7 @@
-"""The upstream bank's old ledger: a database of its own, which no event can be written into.
+"""The upstream bank's old ledger: a separate database, into which no event can be written.
 
-What leaves an account in it is announced by a half message; a barrier beside its books tells how
-its transactions ended.
+A half message announces each withdrawal in it. A barrier next to its books shows the outcome of its
+transactions.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 LEDGER = "BANK_LEDGER_URL"
-"""The variable of the environment that says where it is; without it the bank has none."""
+"""The environment variable with its URL; without the variable the bank has no ledger."""
 
 
 def ledger_engine() -> Engine | None:
-    """Open the ledger of this process's bank, if it has one."""
+    """Open the ledger of this process's bank, if the bank has one."""
     url = os.environ.get(LEDGER)
     if url is None:
         return None

@@ -1,4 +1,4 @@
-"""A client whose transaction stays open, and others that write a lot meanwhile."""
+"""A client whose transaction stays open, and others that write in bulk meanwhile."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.verification.faults.journal import Journal
 
 
 def hold(url: str, journal: str, account: str) -> None:
-    """Insert a transfer and its event, stop with the transaction open, and commit when woken.
+    """Insert a transfer and its event, pause with the transaction open, and commit when woken.
 
-    At REPEATABLE READ, so that its snapshot is held as well.
+    The level is REPEATABLE READ, so that the snapshot is kept as well.
     """
     from tests.verification.faults.bank.upstream import shield, transfer
 

@@ -1,4 +1,4 @@
-"""A later release of shieldtx, of which the migrations are what the banks notice."""
+"""A later release of shieldtx, which differs only in its migrations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def downgrade(op, *, schema, shards):
 
 
 def make_later_release(folder: Path, head: str) -> Path:
-    """Write the migrations of a release after the one whose last is `head`: a column more."""
+    """Write the migrations of a release that adds a column to the schema at `head`."""
     later = folder / "later_release"
     shutil.copytree(
         resource_folder("migrations"), later, ignore=shutil.ignore_patterns("__pycache__")
@@ -41,7 +41,7 @@ def make_later_release(folder: Path, head: str) -> Path:
 
 
 def run_later_release(migrations: str, *words: str) -> None:
-    """Run `shieldtx` with these words as the later release does."""
+    """Run `shieldtx` with these arguments as the later release does."""
     scripts.resource_folder = lambda _: Path(migrations)
     sys.argv = ["shieldtx", *words]
     main()

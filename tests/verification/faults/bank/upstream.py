@@ -25,9 +25,9 @@ if ledger is not None:
 
 
 def transfer(session: Session, event_id: UUID, account: str, amount: int, **fate: str) -> None:
-    """Take money from an account and publish it, in the caller's transaction.
+    """Take money from an account and publish the transfer, in the caller's transaction.
 
-    `fate` is what becomes of it, see Transfer.
+    `fate` is the outcome of the transfer, see Transfer.
     """
     seq = session.scalars(
         text(

@@ -5,7 +5,7 @@ import time
 
 
 def sleep(seconds: float, /) -> None:
-    """Sleep as `time.sleep` does, which asks for the end by the clock, and libfaketime errs."""
+    """Sleep without `time.sleep`, which computes its end by the clock, where libfaketime errs."""
     if seconds < 0:
         raise ValueError("sleep length must be non-negative")
     select.select([], [], [], seconds)

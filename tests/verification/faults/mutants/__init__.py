@@ -1,4 +1,4 @@
-"""Mutants: deliberate defects, for the tests only. A test that catches none of them proves nothing.
+"""Mutants: deliberate defects of the tests. A test that catches none of them proves nothing.
 
 Each replaces a function of shieldtx in the processes of a run.
 """

@@ -1,7 +1,7 @@
 """Mutants of relays, consumers and clients.
 
-Those of ShieldTXC, of which shieldtx is the successor, and those that outbox libraries are known
-for.
+They are the defects of ShieldTXC, of which shieldtx is the successor, and typical defects of outbox
+libraries.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _an_outbox_without_fencing(breaker: Breaker) -> None:
 def _an_inbox_without_fencing(breaker: Breaker) -> None:
     def mutant(t: Any, rows: Any, group: Any, token: Any, target: Any) -> Any:
         i = t.inbox
-        # The parameter has to be there, and decides nothing.
+        # The parameter has to be present, and decides nothing.
         anyhow = or_(i.c.lease_token == token, i.c.event_id.is_not(None))
         return and_(rows, i.c.consumer_group == group, anyhow)
 
@@ -323,7 +323,7 @@ IN_BANKS = named(
     ("M7", "giving up and rollback in two transactions", _the_rollback_in_a_second_transaction),
     (
         "M8",
-        "success on a retry, and rolled back all the same",
+        "success on a retry, and rolled back anyway",
         _rolled_back_although_it_succeeds,
     ),
     ("M9", "polling by id > last seen", _polled_by_last_seen),

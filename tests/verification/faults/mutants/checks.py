@@ -1,4 +1,4 @@
-"""Mutants of what workers check when they start."""
+"""Mutants of the checks that workers make when they start."""
 
 from __future__ import annotations
 

@@ -55,5 +55,5 @@ OF_CONNECTIONS = named(
     "BANK_MUTANT",
     ("M42", "forked processes share a pool of connections", _pools_are_shared_after_a_fork),
     ("M43", "claims in serializable transactions", _own_sessions_are_serializable),
-    ("M54", "prepared statements behind a pooler", _statements_are_prepared_behind_a_pooler),
+    ("M54", "prepared statements through a pooler", _statements_are_prepared_behind_a_pooler),
 )

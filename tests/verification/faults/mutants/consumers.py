@@ -1,4 +1,4 @@
-"""Mutants of consumers, of their compensations, and of what the purge keeps for those."""
+"""Mutants of consumers, of their compensations, and of the rows that the purge keeps for these."""
 
 from __future__ import annotations
 

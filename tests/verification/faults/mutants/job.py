@@ -8,7 +8,7 @@ from tests.verification.faults.failpoints import Breaker
 from tests.verification.faults.mutants.reconciliation import named_by_environment
 
 if __name__ == "__main__":
-    # First: the job's modules take what they need from others when they are imported.
+    # First, because the job's modules import names from other modules.
     named_by_environment().apply(Breaker())
     from spark.__main__ import main
 

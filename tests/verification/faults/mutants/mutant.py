@@ -1,4 +1,4 @@
-"""What a mutant is."""
+"""The type of a mutant."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.verification.faults.failpoints import Breaker
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mutant:
-    """A defect that is put into a process for good."""
+    """A defect that is put into a process permanently."""
 
     id: str
     defect: str
     variable: str
     """The environment variable that puts the mutant into a process."""
     apply: Callable[[Breaker], None]
-    """The breaker can end the process in the middle of what the defect tore apart."""
+    """Applies the defect; the breaker can end the process between the separated steps."""
 
 
 def named(variable: str, *mutants: tuple[str, str, Callable[[Breaker], None]]) -> dict[str, Mutant]:

@@ -1,8 +1,8 @@
 """Mutants of the nightly reconciliation: of Spark's job, and of the repair.
 
-Their commands do not build the banks' application, which applies the other mutants: `run_mutated`
-runs a command with a mutant, and has it start `tests.verification.faults.mutants.job` in place of
-Spark's job.
+Their commands do not build the banks' application, which applies the other mutants. Instead
+`run_mutated` runs a command with a mutant, and starts `tests.verification.faults.mutants.job` in
+place of Spark's job.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HASH: Final = re.compile(r"hashtextextended\(\w+\.payload, 0\)")
 
 
 def run_mutated(words: Sequence[str]) -> None:
-    """Run `shieldtx` with these words and with the mutant of the environment."""
+    """Run `shieldtx` with these arguments and with the mutant of the environment."""
     mutant = named_by_environment()
     if mutant.id in _OF_THE_JOB:
         _start_another_job()

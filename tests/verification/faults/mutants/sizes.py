@@ -13,7 +13,7 @@ from tests.verification.faults.failpoints import Breaker
 from tests.verification.faults.mutants.mutant import named
 
 ALL = 2**62
-"""More bytes than there are."""
+"""More bytes than any batch has."""
 
 
 def _claims_of_any_size(breaker: Breaker) -> None:

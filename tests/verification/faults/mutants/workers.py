@@ -1,4 +1,4 @@
-"""Mutants of workers and upgrades: what their operation relies on."""
+"""Mutants of workers and upgrades: of what their operation relies on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _rows_after_held_keys_stay_in_line(breaker: Breaker) -> None:
 
 def _failed_clients_stay_open(breaker: Breaker) -> None:
     Network.close = lambda self, node_id=None: None
-    # What is garbage would be closed by a collection.
+    # A collection would close unreferenced clients.
     connection._free_failed_clients = worker.free_failed_pass = lambda: None
 
 
@@ -51,7 +51,7 @@ OF_WORKERS = named(
     ("M55", "the watchdog ends handlers within their leases", _the_watchdog_knows_no_leases),
     ("M56", "an upgrade's locks are in front of writers", _an_upgrade_waits_in_front_of_writers),
     ("M57", "parked records are known by their place", _parked_records_are_known_by_their_place),
-    ("M58", "rows after held keys stay in line", _rows_after_held_keys_stay_in_line),
+    ("M58", "rows after held keys stay queued", _rows_after_held_keys_stay_in_line),
     ("M59", "clients that failed to connect stay open", _failed_clients_stay_open),
     ("M60", "SIGHUP ends a process at once", _hangups_end_a_process_at_once),
     ("M61", "rollbacks of purged events count as early", _late_rollbacks_count_as_early),

@@ -1,4 +1,4 @@
-"""The scenarios of the matrix, one module for each part of the way of an event."""
+"""The scenarios of the matrix, one module for each stage of an event."""
 
 from tests.verification.faults.matrix import Fault
 from tests.verification.faults.scenarios import (

@@ -1,4 +1,4 @@
-"""F17, F18 and F21: what happens to the broker."""
+"""F17, F18 and F21: faults of the broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENT = {"BANK_SEND_ATTEMPTS": "1000"}
 
 
 def away_for_a_minute(banks: Banks) -> None:
-    """The broker is killed and comes back after a minute, in which clients write on."""
+    """The broker is killed and restarts after a minute, in which clients keep writing."""
     _open(banks)
     banks.write(40)
     banks.kafka.kill()
@@ -34,7 +34,7 @@ def away_for_a_minute(banks: Banks) -> None:
     banks.begin_writing(120, pause=1.0).finish(2 * PATIENCE_S)
     backlog = banks.upstream.unsettled()
     banks.expect(backlog >= 120, f"what is written during the outage waits: {backlog} events")
-    # The length of the outage is what this fault is about.
+    # The length of the outage is the subject of this fault.
     time.sleep(max(0.0, back_at - time.monotonic()))
     banks.expect(_logged(banks.upstream, "action=broker_unavailable"), "the relay logs the outage")
     for side in banks.sides:
@@ -47,7 +47,7 @@ def away_for_a_minute(banks: Banks) -> None:
 
 
 def frozen(banks: Banks) -> None:
-    """The broker stands still for longer than a send may take, and goes on where it was."""
+    """The broker stands still for longer than a send may take, and continues."""
     _open(banks)
     load = banks.begin_writing(200, pause=0.2)
     banks.until(
@@ -60,7 +60,8 @@ def frozen(banks: Banks) -> None:
         banks.until(lambda: _unconfirmed(banks), "a send ends without an answer", PATIENCE_S)
         time.sleep(max(0.0, thaw_at - time.monotonic()))
         banks.expect(
-            _logged(banks.upstream, "not acknowledged within"), "the relay says what it waited for"
+            _logged(banks.upstream, "not acknowledged within"),
+            "the relay reports what it waited for",
         )
     load.finish(PATIENCE_S)
 
@@ -68,8 +69,8 @@ def frozen(banks: Banks) -> None:
 def back_without_its_data(banks: Banks) -> None:
     """The broker loses its disk: topics, records, offsets, groups and producers' ids are gone.
 
-    What it had acknowledged was consumed. During its absence more is written than it ever held, so
-    that places which consumers have in mind lie inside the new topics.
+    Consumers had received all records that it acknowledged. During its absence more is written than
+    it ever had, so that the consumers' positions lie inside the new topics.
     """
     _open(banks)
     banks.write(60)
@@ -100,13 +101,13 @@ def _unconfirmed(banks: Banks) -> int:
 
 
 def _settled_at_once(banks: Banks) -> None:
-    """Look at the banks when all is done."""
+    """Check the banks when all is settled."""
     expect_no_attempt_burnt(banks)
     expect_all_to_end_in_order(banks)
 
 
 def _nothing_came_twice(banks: Banks) -> None:
-    """Expect that the new topics hold what the old ones did not."""
+    """Expect that the new topics contain only records that the old ones did not."""
     before = {(record.kind, record.id) for record in banks.gone}
     now = {(record.kind, record.id) for record in read_whole(banks.kafka.bootstrap, banks.topics)}
     banks.expect(now, "the new topics hold records")

@@ -25,21 +25,21 @@ from tests.verification.faults.world import World, own_ledger
 
 READ_ONLY: Final = "read-only transaction"
 OFTEN: Final = 8
-"""How often an error is logged that has come from every connection of a worker."""
+"""How often an error is logged after every connection of a worker has reported it."""
 CONFLICT: Final = "could not serialize access"
 NO_CONFLICTS: Final = "no transaction fails because of another one"
 FORKS: Final = 3
 OWN_SESSIONS: Final = "each process has sessions of its own"
 REFUSED: Final = "password authentication failed"
 PREPARED: Final = r'prepared statement \\?"_pg3_'
-"""In the errors of statements that lie in the session of another client."""
-NOT_PREPARED: Final = "no statement is prepared behind a pooler"
+"""Part of the errors of statements that lie in the session of another client."""
+NOT_PREPARED: Final = "no statement is prepared through a pooler"
 PORT: Final = "BANK_POOLER_PORT"
 URL: Final = "SHIELDTX_DATABASE_URL"
 ENDS: Final = 12
-"""Signals in all."""
+"""Total number of signals."""
 LONGEST_LIFE_S: Final = 2.0
-"""Of a process that gets one: from its first moment to its work."""
+"""Maximum age of a process at its signal: from its first moment to its work."""
 
 
 def behind_a_pooler(world: World, open_: ExitStack) -> Mapping[str, Any]:
@@ -81,7 +81,7 @@ def _commands(side: Side) -> tuple[tuple[str, ...], ...]:
 
 
 def isolated(banks: Banks) -> None:
-    """The server's default isolation level is another for all sessions from then on."""
+    """The server's default isolation level changes for all later sessions."""
     for level in ("repeatable read", "serializable"):
         for side in banks.sides:
             side.execute(
@@ -101,10 +101,10 @@ def side_by_side(banks: Banks) -> None:
 
 
 def failed_over(banks: Banks) -> None:
-    """Workers reach a server that takes no writes any more, then their name leads to another.
+    """Workers reach a server that refuses writes, then their name leads to another server.
 
-    To a session, a former primary and a database that is read-only by default are the same: what it
-    began with, it keeps.
+    A former primary and a database that is read-only by default look the same to a session: it
+    keeps the mode that it began with.
     """
     banks.open()
     banks.write(20)
@@ -125,7 +125,7 @@ def failed_over(banks: Banks) -> None:
 
 
 def _has_met_it(side: Side) -> bool:
-    """Whether a relay has met such a server often: by then, all connections that it needs have.
+    """Return whether a relay often met such a server: by then on all its connections.
 
     Consumers without work do not write.
     """
@@ -163,7 +163,7 @@ def _cut_all(side: Side) -> None:
 
 
 def forked(banks: Banks) -> None:
-    """An application is used, then its process forks: all write half messages at the same time."""
+    """An application is used, then its process forks: all write half messages concurrently."""
     sessions_of_forks(banks)
     banks.open()
     client_run = ClientRun(
@@ -185,7 +185,7 @@ def sessions_of_forks(banks: Banks) -> None:
 
 
 def signalled(banks: Banks) -> None:
-    """Workers get SIGTERM or SIGHUP at any moment, from their first one on."""
+    """Workers get SIGTERM or SIGHUP at any time from their first moment."""
     clients = banks.begin_writing(150, pause=0.05)
     for number in range(ENDS):
         side = banks.sides[number % 2]
@@ -196,7 +196,7 @@ def signalled(banks: Banks) -> None:
         ended = worker.join(30)
         status = worker.exit_status
         banks.expect(ended, f"{worker.name} ends after {asked.name}\n{worker.tail(3)}")
-        # Before the worker runs, a signal does what it does to any program.
+        # Before the worker runs, a signal has its default effect.
         allowed = {EXIT_STOPPED} if worker.is_ready() else {EXIT_STOPPED, -asked}
         banks.expect(status in allowed, f"{worker.name} after {asked.name}: {status}")
     clients.finish()
@@ -206,7 +206,7 @@ def signalled(banks: Banks) -> None:
 
 
 def _why_no_hangups() -> str | None:
-    """A signal that this process ignores, as below nohup, is ignored by its workers too."""
+    """Return why SIGHUP is unusable: workers inherit an ignored signal, as below nohup."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return "SIGHUP is ignored (nohup): run the command without nohup" if ignored else None
 

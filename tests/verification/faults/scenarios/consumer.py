@@ -1,4 +1,4 @@
-"""F23 to F28: what happens to consumers, and to what they read."""
+"""F23 to F28: faults of consumers, and of what they read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.verification.faults.side import Side
 PLACES = (
     # As many as the topic has partitions, so that all get records.
     (("receive", "before"), ("receive", "after"), ("offsets", "before")),
-    # Most of these need no partition: they work on what the others have left in the inbox.
+    # Most of these need no partition: they process the inbox rows of the others.
     (
         ("attempt", "before"),
         ("attempt", "after"),
@@ -34,7 +34,7 @@ PLACES = (
     ),
 )
 ATTEMPTS = 4
-"""Of a handler downstream."""
+"""Attempts of a handler downstream."""
 GUST_WITHIN_S = 30.0
 
 
@@ -52,9 +52,10 @@ def killed_on_the_way(banks: Banks) -> None:
 
 
 def _kill_by_one_event(banks: Banks) -> None:
-    """A handler kills its process at every attempt, until there is none left.
+    """A handler kills its process at every attempt, until none are left.
 
-    The first death is in a batch, where the failing event is unknown: that death is one more.
+    The first death is in a batch, where the failing event is unknown: there is one death more
+    than attempts.
     """
     side = banks.downstream
     stop_consumers(side)
@@ -74,7 +75,7 @@ def _kill_by_one_event(banks: Banks) -> None:
 
 
 class Revived:
-    """A consumer that is started again whenever it dies, as by a supervisor."""
+    """A consumer that is restarted whenever it dies, as by a supervisor."""
 
     def __init__(self, side: Side, **environment: str) -> None:
         self.deaths = 0
@@ -82,7 +83,7 @@ class Revived:
         self._worker = self._start()
 
     def look(self) -> None:
-        """Count it and start it again, if it has died."""
+        """Count the death and restart the consumer, if it has died."""
         if not self._worker.is_running:
             self.deaths += 1
             self._worker = self._start()
@@ -105,14 +106,14 @@ def too_slow_and_restless(banks: Banks) -> None:
 
 
 def _outlast_the_lease(banks: Banks) -> None:
-    """One stands still after its attempt was counted, then another in its handler."""
+    """One stands still after its attempt was counted, then another one in its handler."""
     side = banks.downstream
     banks.write(40)
     for step, when in (("attempt", "after"), ("handler", "before")):
         side.mark.unlink(missing_ok=True)
         point = Failpoint(step=step, when=when, action="freeze")
         side.launch("consume", side.group, BANK_HANDLER_LEASE="1", **side.broken_at(point))
-        # Alone at work, so that it is its own attempt that it stands still in.
+        # The only running consumer, so that it stands still in its own attempt.
         banks.struck(side, within=60)
     side.consume(BANK_HANDLER_LEASE="1")
     banks.outlive_standstill(side, within=30)
@@ -124,7 +125,7 @@ def _outlast_the_lease(banks: Banks) -> None:
 
 
 def _outlast_the_poll_interval(banks: Banks) -> None:
-    """The handlers of one pass take so long that their group gives the consumer up."""
+    """The handlers of one pass take so long that the group removes the consumer."""
     side = banks.downstream
     side.consume(BANK_HANDLER_TAKES="0.2", BANK_POLL_INTERVAL="2", SHIELDTX_LOG_LEVEL="debug")
     banks.write(30)
@@ -175,7 +176,7 @@ class Storm(threading.Thread):
 
 
 def delivered_to_two(banks: Banks) -> None:
-    """Every record comes once more in another partition, to workers slower than their leases."""
+    """Every record appears again in another partition, for workers slower than their leases."""
     banks.open(but="downstream consume")
     slow = {"BANK_HANDLER_TAKES": "0.25", "BANK_HANDLER_LEASE": "0.2"}
     consumers = [banks.downstream.consume(**slow) for _ in range(3)]
@@ -203,7 +204,7 @@ def delivered_to_two(banks: Banks) -> None:
 
 
 def read_once_more(banks: Banks) -> None:
-    """The offsets of both groups go back to the beginning, with everything already applied."""
+    """The offsets of both groups return to the beginning, after all events were applied."""
     banks.open()
     banks.write(100, refused=0.3)
     banks.drain()
@@ -234,7 +235,7 @@ def _attempts(side: Side) -> int:
 
 
 def a_key_that_waits(banks: Banks) -> None:
-    """An event waits an hour for its retry: its key waits, all others go on."""
+    """An event waits an hour for its retry: its key is blocked, all others continue."""
     banks.open(but="downstream consume")
     side = banks.downstream
     hiccup = Failpoint(step="handler", when="before", action="raise")
@@ -244,7 +245,7 @@ def a_key_that_waits(banks: Banks) -> None:
     waiting = "SELECT event_id, key FROM shield_inbox WHERE attempts = 1 AND lease_token IS NULL"
     banks.until(lambda: side.rows(waiting), "the event waits for its retry")
     [(event, key)] = side.rows(waiting)
-    # At once, since they would wait as long as the first one.
+    # Refused at once, since retries would wait as long as the first event.
     banks.write(150, refused=0.2, ways=("at once",))
     banks.until(lambda: side.one("SELECT count(*) FROM shield_inbox") == 151, "all are received")
     of_others = "SELECT count(*) FROM shield_inbox WHERE settled_at IS NULL AND key <> :key"
@@ -254,7 +255,7 @@ def a_key_that_waits(banks: Banks) -> None:
         key=key,
         event=event,
     )
-    banks.expect(behind, "some events wait behind the first of their key")
+    banks.expect(behind, "some events wait for the first of their key")
     banks.expect(set(map(tuple, behind)) <= {("INIT", 0)}, f"its key does not wait: {behind}")
     side.execute("UPDATE shield_inbox SET due_at = now() WHERE event_id = :event", event=event)
 

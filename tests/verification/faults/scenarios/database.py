@@ -1,4 +1,4 @@
-"""F4 to F6: what happens to PostgreSQL while everybody works with it."""
+"""F4 to F6: faults of PostgreSQL while all processes use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.verification.faults.workers import Worker
 from tests.verification.faults.world import World, own_postgres
 
 MEGABYTES = 192
-"""Of the small disk."""
+"""Size of the small disk."""
 
 STOPS = 10
 RECOVERED = "database system was not properly shut down; automatic recovery in progress"
@@ -36,7 +36,7 @@ CAUGHT_WITHIN_S = 20.0
 
 
 def stopped_immediately(banks: Banks) -> None:
-    """PostgreSQL crashes ten times while everybody works, and comes back."""
+    """PostgreSQL crashes ten times while all processes use it, and restarts."""
     banks.open()
     for _ in range(STOPS):
         clients = banks.begin_writing(40, pause=0.02)
@@ -52,7 +52,7 @@ def stopped_immediately(banks: Banks) -> None:
 
 
 def backends_lost(banks: Banks) -> None:
-    """Backends are terminated, and then killed, in the middle of what they do."""
+    """Backends are terminated, and then killed, in the middle of their work."""
     for side in banks.sides:
         side.launch("relay", PGAPPNAME="relay")
         side.consume(PGAPPNAME="consume")
@@ -92,7 +92,7 @@ def disk_full(banks: Banks) -> None:
     banks.open()
     banks.write(20)
     disk.fill()
-    # There is some space left in the files that tables have.
+    # Some space is left in the existing files of tables.
     clients = banks.begin_writing(200, pause=0.02)
     banks.until(
         lambda: _refused(banks) >= 10 and banks.logged("could not extend file"),
@@ -112,7 +112,7 @@ def disk_full(banks: Banks) -> None:
 
 
 def _give_space_back(banks: Banks, disk: SmallDisk) -> None:
-    """Make room; PostgreSQL has to be started again only where it has given up."""
+    """Make room; PostgreSQL has to be restarted only if it has stopped."""
     disk.free()
     banks.until(
         lambda: banks.postgres.pid is None or banks.upstream.one("SELECT true"),
@@ -124,7 +124,7 @@ def _give_space_back(banks: Banks, disk: SmallDisk) -> None:
 
 
 def _fill_write_ahead_log(banks: Banks) -> None:
-    """Write what no table keeps, until PostgreSQL cannot write that either."""
+    """Write temporary data until PostgreSQL cannot write its log either."""
     message = "SELECT pg_logical_emit_message(false, 'nobody', repeat('x', 1000000))"
     for _ in range(MEGABYTES):
         try:
@@ -135,7 +135,7 @@ def _fill_write_ahead_log(banks: Banks) -> None:
 
 
 def _refused(banks: Banks) -> int:
-    """How many operations were surely not committed."""
+    """Return how many operations were surely not committed."""
     return Operations.read(banks.journal).counts()["fail"]
 
 
@@ -162,7 +162,7 @@ def _kill(banks: Banks, role: str) -> None:
 
 def _kill_backend(pid: int) -> bool:
     try:
-        # Not a stranger that was given the number since.
+        # Not another process that has received the number since.
         if not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"postgres: "):
             return False
         os.kill(pid, signal.SIGKILL)
@@ -172,7 +172,7 @@ def _kill_backend(pid: int) -> bool:
 
 
 def _strike_at_work(banks: Banks, role: str, strike: Callable[[int], bool]) -> None:
-    """Strike a backend of these processes while it is in the middle of something."""
+    """Strike a backend of these processes while it executes a statement."""
     query = text(
         "SELECT pid FROM pg_stat_activity WHERE application_name = :role AND state <> 'idle' "
         "AND datname = ANY(:databases) ORDER BY random() LIMIT 1"
@@ -185,18 +185,18 @@ def _strike_at_work(banks: Banks, role: str, strike: Callable[[int], bool]) -> N
             pid = watching.scalars(query, asked).one_or_none()
             if pid is not None and strike(pid):
                 return
-            # They are at work for a millisecond or two.
+            # They are active for a millisecond or two.
             time.sleep(0.001)
     raise NotInTime(f"no backend of the {role} does anything")
 
 
 def _server_says(banks: Banks, words: str) -> int:
-    """How often PostgreSQL's log has these words."""
+    """Return how often PostgreSQL's log contains this text."""
     return (banks.postgres.directory / "postgres.log").read_text(errors="replace").count(words)
 
 
 def _until_all_work(banks: Banks) -> None:
-    """Wait until clients, relay and consumer have got something done."""
+    """Wait until clients, relay and consumer have each completed some work."""
 
     def done() -> list[int]:
         committed = banks.upstream.one("SELECT count(*) FROM transfer")

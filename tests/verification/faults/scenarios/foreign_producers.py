@@ -13,7 +13,7 @@ ROUNDS = 3
 
 
 def aborted_among_good_ones(banks: Banks) -> None:
-    """Transfers and rollbacks that a transaction has withdrawn lie among those that count."""
+    """Transfers and rollbacks of an aborted transaction lie among valid ones."""
     banks.open()
     banks.write(30, refused=0.3)
     banks.drain()
@@ -22,7 +22,7 @@ def aborted_among_good_ones(banks: Banks) -> None:
         withdrawn = [*_transfers(banks, foreign_client), *_rollbacks(banks, foreign_client)]
         with foreign_client.aborted(*withdrawn) as put:
             banks.planted |= {record.place for record in put}
-            # What comes behind an open transaction waits for its end.
+            # Records after an open transaction wait until it ends.
             banks.write(30, refused=0.3)
             banks.until(lambda: set(banks.upstream.outbox()) == {"PROCESSED"}, "all are sent")
             if number:
@@ -30,12 +30,12 @@ def aborted_among_good_ones(banks: Banks) -> None:
                 banks.downstream.consume()
         banks.drain()
     banks.expect(len(banks.planted) > ROUNDS, "nothing was withdrawn")
-    # Behind the last transaction too.
+    # After the last transaction too.
     banks.write(30, refused=0.3)
 
 
 def _transfers(banks: Banks, foreign_client: ForeignClient) -> list[RawRecord]:
-    """Make transfers of accounts that exist, under ids of their own."""
+    """Make transfers of existing accounts, under new ids."""
     partitions = cycle(range(foreign_client.partitions(banks.topics[0])))
     return [
         record.headed(ce_id=str(new_event_id()).encode()).evolve(partition=next(partitions))

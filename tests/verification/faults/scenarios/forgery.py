@@ -21,7 +21,7 @@ from tests.verification.faults.matrix import Fault
 from tests.verification.faults.scenarios.members import await_rollbacks
 from tests.verification.faults.world import World
 
-KEY = "the banks' own key that they tell nobody else"
+KEY = "the banks' own key that no other client has"
 KEY_OF_THE_FORGER = "a key of the same length that the forger made up"
 MISSING = f"{signing.HEADER}: the header is missing"
 WRONG = f"{signing.HEADER}: is not that of this record"
@@ -30,19 +30,19 @@ NOT_AUTHORISED = "is not authorised to send a ROLLBACK"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forgery:
-    """A rollback that must not be believed."""
+    """A rollback that must not be accepted."""
 
     record: RawRecord
     reason: str
-    """Part of why it is parked."""
+    """Part of the reason for parking it."""
 
 
 def forgeries(genuine: RawRecord, credited: UUID, prefix: str) -> Iterator[Forgery]:
-    """Yield what a forger makes of a genuine rollback to have a credited transfer taken back."""
+    """Yield a forger's variants of a genuine rollback that would take a credited transfer back."""
     other = {"ce_causationid": str(credited).encode()}
     new_id = {"ce_id": str(new_event_id()).encode()}
     yield Forgery(record=genuine.headed(**other, **new_id).without(signing.HEADER), reason=MISSING)
-    # Under the genuine one's id, so that that would be the duplicate.
+    # Under the id of the genuine one, which would then be the duplicate.
     yield Forgery(record=genuine.headed(**other).without(signing.HEADER), reason=MISSING)
     yield Forgery(record=genuine.headed(**other, **new_id), reason=WRONG)
     yield Forgery(record=genuine.headed(**other), reason=WRONG)
@@ -55,13 +55,13 @@ def forgeries(genuine: RawRecord, credited: UUID, prefix: str) -> Iterator[Forge
     )
     envelope = _envelope(genuine, prefix).evolve(id=new_event_id(), causation_id=credited)
     yield Forgery(record=_signed(envelope, prefix, KEY_OF_THE_FORGER), reason=WRONG)
-    # By a service that has the key, but no say in transfers.
+    # By a service that has the key, but no authority over transfers.
     gossip = envelope.evolve(id=new_event_id(), source="gossip")
     yield Forgery(record=_signed(gossip, prefix, KEY), reason=NOT_AUTHORISED)
 
 
 def forged_among_genuine(banks: Banks) -> None:
-    """Forged, tampered and replayed rollbacks lie beside the genuine ones when these are read."""
+    """Forged, tampered and replayed rollbacks lie among the genuine ones when these are read."""
     banks.open(but="upstream consume")
     banks.write(60, refused=0.3)
     await_rollbacks(banks)
@@ -122,7 +122,7 @@ def _signed(envelope: Envelope, prefix: str, key: str) -> RawRecord:
 
 
 def signed(world: World, open_: ExitStack) -> Mapping[str, Any]:
-    """Let the banks sign their rollbacks, and upstream listen to downstream alone."""
+    """Let the banks sign their rollbacks, and upstream accept those of downstream alone."""
     del world, open_
     return {"settings": {"SHIELDTX_SIGNING_KEY": KEY, "BANK_WARY": "1"}}
 

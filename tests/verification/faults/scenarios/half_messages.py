@@ -40,12 +40,12 @@ HURRIED = {
 """Settings of a relay that soon uses up all its checks."""
 
 LOST = 3
-"""COMMITs on each way."""
+"""COMMITs in each direction."""
 HOUR_S = 3600.0
 
 
 def open_local_transactions(banks: Banks) -> None:
-    """Checks meet local transactions that are in flight, and end later: well, badly, or killed."""
+    """Checks meet local transactions in progress, which later commit, roll back, or are killed."""
     clients, up = HalfMessageClients(banks), banks.upstream
     banks.open(but="upstream relay")
     relay = up.relay()
@@ -59,11 +59,11 @@ def open_local_transactions(banks: Banks) -> None:
 
 
 def _asked_again(clients: HalfMessageClients) -> None:
-    """The check gives up before the local transaction ends, and a later one learns its end."""
+    """The check gives up before the local transaction ends, and a later one learns the outcome."""
     commits = clients.begin("later-committed", pause_at=PausePoint.OPEN, dies_at=EXIT_UNREPORTED)
     raises = clients.begin("later-raised", pause_at=PausePoint.OPEN, ends=(End.RAISED,))
     killed = clients.begin("later-killed", pause_at=PausePoint.OPEN)
-    # Its commit call comes between two checks.
+    # Its commit call arrives between two checks.
     reports = clients.begin("later-said", pause_at=PausePoint.OPEN)
     paused = [commits, raises, killed, reports]
     accounts = [client.client_run.name for client in paused]
@@ -84,7 +84,7 @@ def _asked_again(clients: HalfMessageClients) -> None:
 
 
 def _waited_for(clients: HalfMessageClients) -> None:
-    """The check waits at the barrier, and learns how the local transaction ends."""
+    """The check waits at the barrier, and learns the outcome of the local transaction."""
     for name, end, status in (
         ("waited-committed", End.COMMITTED, "PROCESSED"),
         ("waited-raised", End.RAISED, "DISCARDED"),
@@ -104,7 +104,7 @@ def _waited_for(clients: HalfMessageClients) -> None:
 
 
 def _late(clients: HalfMessageClients) -> None:
-    """A local transaction that comes after its check fails; one that is immune is left alone."""
+    """A local transaction after its check fails; an immune one is not checked."""
     immune = immune_while_another_is_checked(clients)
     late = clients.begin("late", pause_at=PausePoint.PREPARED, immunity=0)
     clients.until_paused(late)
@@ -117,7 +117,7 @@ def _late(clients: HalfMessageClients) -> None:
 
 
 def rolled_back_silently(banks: Banks) -> None:
-    """A local transaction rolls back silently, and its client takes it for committed."""
+    """A local transaction rolls back silently, and its client assumes a commit."""
     clients = HalfMessageClients(banks)
     banks.open()
     others = banks.begin_writing(40)
@@ -168,7 +168,7 @@ def unreachable(banks: Banks) -> None:
 def _while_prepared(
     clients: HalfMessageClients, proxy: FaultProxy, by_proxy: dict[str, str]
 ) -> None:
-    """Without a stored message the local transaction is not run, nor with one that may be."""
+    """The local transaction does not run if its message is not stored, or only perhaps stored."""
     banks = clients.banks
     for name, lose, stored in (
         ("refused", proxy.cut, 0),
@@ -225,7 +225,7 @@ def _while_reported(
 def _while_checked(
     clients: HalfMessageClients, store: FaultProxy, ledger: FaultProxy, relay: Worker
 ) -> None:
-    """The ledger cannot be asked for a while, and then the answer cannot be written down."""
+    """The ledger is unreachable for a while, and then the outcome cannot be stored."""
     banks = clients.banks
     ends = {"mute-committed": "PROCESSED", "mute-raised": "DISCARDED"}
     with ledger.cut() as cut:
@@ -289,7 +289,7 @@ def unresolved(banks: Banks) -> None:
 
 
 def _decided(clients: HalfMessageClients, decisions: Mapping[str, str]) -> None:
-    """An operator looks into the ledger, and decides on the command line."""
+    """An operator inspects the ledger, and decides on the command line."""
     up = clients.side
     for account, decision in decisions.items():
         clients.banks.expect(clients.state(account) == "UNRESOLVED", f"{account} waits")

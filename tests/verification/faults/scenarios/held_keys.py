@@ -1,4 +1,4 @@
-"""F51: many keys are held by events of a topic that is missing, with many rows after each."""
+"""F51: events of a missing topic block many keys, with many rows after each."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.verification.faults.world import make_topics, own_kafka
 OUT_OF_LINE = "all rows hold a key or are blocked"
 KEYS = 500
 P99_S = 5.0
-"""Of transfers that are written when the rows are blocked; the machine may be busy with others."""
+"""Limit for transfers written while the rows are blocked; the machine may be busy with others."""
 LONGEST_S = 60.0
-"""Of those that are written with the rows, before the relay knows that their topic is missing."""
+"""Limit for transfers written with the rows, before the relay knows that their topic is missing."""
 
-# Each key has 21 to 101 events, which lie among those of all the others.
+# Each key has 21 to 101 events, interleaved with those of all the others.
 _STATEMENTS = f"""
     INSERT INTO shield_outbox (event_id, shard, source, topic, event_type, tx_kind, operation, key,
         payload, status, attempts, waiting, holds_key, due_at, unconfirmed, created_at)
@@ -39,7 +39,7 @@ _TOOK = f"""
 def refused_beside_healthy(banks: Banks, *, patience_s: float = PATIENCE_S) -> None:
     """Transfers settle while the rows of the missing topic are blocked, and soon afterwards.
 
-    The full figure, 1,000,000 rows after 5,000 held keys, is in `make bench` (`held_keys`).
+    The full figure, 1,000,000 rows after 5,000 blocked keys, is in `make bench` (`held_keys`).
     """
     up = banks.upstream
     banks.open(but="upstream relay")
@@ -73,7 +73,7 @@ def _topic(banks: Banks) -> str:
 
 
 def _all_in_order(banks: Banks) -> None:
-    """Expect each statement on its topic, those of a key in order; then forget them."""
+    """Expect each statement on its topic, those of a key in order; then delete their rows."""
     up = banks.upstream
     records = sorted(
         (r for r in read_whole(banks.kafka.bootstrap, [_topic(banks)]) if r.key), key=_place
@@ -87,7 +87,7 @@ def _all_in_order(banks: Banks) -> None:
         if seqs != list(range(1, 22 + int((key or "").split("-")[1]) % 81))
     ]
     banks.expect(len(by_key) == KEYS and not wrong, f"all statements are in order: {wrong[:3]}")
-    # The transfers alone are counted.
+    # Only the transfers are counted.
     up.tamper(f"DELETE FROM shield_outbox WHERE topic = '{STATED}'")
     expect_all_to_end_in_order(banks)
 

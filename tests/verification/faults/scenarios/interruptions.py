@@ -1,4 +1,4 @@
-"""F53: SystemExit in hooks, handlers and compensations, as an application or an extension does."""
+"""F53: SystemExit in hooks, handlers and compensations, raised by an application or extension."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ IN_A_CONSUMER = (
     ("offsets", "before"),
 )
 SECOND = 2
-"""The first pass has something behind it then."""
+"""The second occurrence, so that the first pass has committed work."""
 
 
 def interrupted(banks: Banks) -> None:
-    """Relays and consumers are interrupted at each step; each ends, and the next one goes on."""
+    """Relays and consumers are interrupted at each step; each ends, and the next continues."""
     banks.open(but="upstream relay")
     one_account = banks.accounts[:1]
     banks.write(60, accounts=one_account)

@@ -1,4 +1,4 @@
-"""F45: the schema of large tables is upgraded beside writers and a long reader."""
+"""F45: the schema of large tables is upgraded during writes and a long read."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.verification.faults.survivors import PATIENCE_S, expect_all_to_end_in
 
 ROWS = 200_000
 OLD = "0007"
-"""The first revision that this release's writers can write to."""
+"""The first revision that this release's writers support."""
 WAITS_AT_MOST_MS = 1000
-"""A writer for a lock, after which its transaction fails."""
+"""Lock timeout of a writer, after which its transaction fails."""
 READS_S = 3.0
 LEVELS = ("REPEATABLE READ", "READ COMMITTED")
 WAITS = "waits for a lock"
@@ -27,7 +27,7 @@ WAITS = "waits for a lock"
 def upgraded_under_load(banks: Banks) -> None:
     """Old tables with many rows are upgraded, while clients write and transactions read.
 
-    For an old snapshot the upgrade's index builds wait, for an idle reader its exclusive locks.
+    The upgrade's index builds wait for an old snapshot, its exclusive locks for an idle reader.
     """
     for side in banks.sides:
         Schema(side.engine).downgrade(OLD)
@@ -39,7 +39,7 @@ def upgraded_under_load(banks: Banks) -> None:
                 for level, open_ in zip(LEVELS, (old, idle), strict=True):
                     open_.enter_context(_reader(side, level))
             upgrades = [side.launch("db", "upgrade") for side in banks.sides]
-            # The length of the transactions is what this fault is about.
+            # The length of the transactions is the subject of this fault.
             time.sleep(READS_S)
         for upgrade in upgrades:
             banks.until(
@@ -59,7 +59,7 @@ def upgraded_under_load(banks: Banks) -> None:
 
 
 def impatient(url: str) -> str:
-    """Return a database's URL for clients that wait for no lock for long."""
+    """Return a database's URL for clients with a short lock timeout."""
     options = {"options": f"-c lock_timeout={WAITS_AT_MOST_MS}"}
     return make_url(url).update_query_dict(options).render_as_string(hide_password=False)
 
@@ -83,7 +83,7 @@ def _as_usual(banks: Banks) -> None:
 FAULTS = (
     Fault(
         id="F45",
-        name="schema upgrade of large tables under load, beside a long reader",
+        name="schema upgrade of large tables under load, during a long read",
         run=upgraded_under_load,
         after=_as_usual,
     ),

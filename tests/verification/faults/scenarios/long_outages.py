@@ -1,4 +1,4 @@
-"""F56: Kafka or PostgreSQL is away for long, and workers have few descriptors and little memory."""
+"""F56: a long outage of Kafka or PostgreSQL, for workers with few descriptors and little memory."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ NONE_LEFT = os.strerror(errno.EMFILE)
 
 
 def kafka_away(banks: Banks) -> None:
-    """The broker is killed and comes back after a minute."""
+    """The broker is killed and restarts after a minute."""
     away(banks, banks.kafka.kill, banks.kafka.start)
 
 
 def postgres_away(banks: Banks) -> None:
-    """The database server is killed and comes back after a minute; clients cannot write, either."""
+    """The database server is killed and restarts after a minute; clients cannot write either."""
     away(banks, banks.postgres.kill, banks.postgres.start)
 
 
@@ -44,7 +44,7 @@ def away(
     outage_s: float = OUTAGE_S,
     settled_s: float = SETTLED_S,
 ) -> None:
-    """Let a server be away, and expect that no worker grows from a while after that on."""
+    """Stop a server for a while; expect that no worker grows after `settled_s` seconds."""
     banks.open()
     banks.write(60)
     banks.until(banks.drained, "all is at rest", PATIENCE_S)
@@ -54,7 +54,7 @@ def away(
     stop()
     began = time.monotonic()
     clients = banks.begin_writing(60, pause=0.5)
-    # The length of the outage is what this fault is about.
+    # The length of the outage is the subject of this fault.
     time.sleep(settled_s)
     before = {worker: Footprint.of(worker) for worker in workers if worker.is_running}
     time.sleep(max(0.0, began + outage_s - time.monotonic()))
@@ -69,7 +69,7 @@ def away(
 
 
 def _leave_few_descriptors(worker: Worker) -> None:
-    """Let a worker open only a few more files than it has open now."""
+    """Let a worker open only a few more files than now."""
     highest = max(int(entry.name) for entry in Path(f"/proc/{worker.pid}/fd").iterdir())
     most = highest + 1 + SPARE_DESCRIPTORS
     psutil.Process(worker.pid).rlimit(psutil.RLIMIT_NOFILE, (most, most))

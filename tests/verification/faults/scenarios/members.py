@@ -1,4 +1,4 @@
-"""The consumers of a bank: how scenarios let them come, die and go."""
+"""The consumers of a bank: how scenarios start, kill and stop them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.verification.faults.workers import Worker
 
 
 def launch_dying(side: Side, places: Sequence[tuple[str, str]]) -> list[Worker]:
-    """Start consumers, each of which dies at a place of its own."""
+    """Start consumers, each of which dies at another position."""
     return [
         side.launch(
             "consume",
@@ -53,7 +53,7 @@ def stop_consumers(side: Side) -> None:
 
 
 def consumers_of(side: Side) -> list[Worker]:
-    """Return the consumers of a bank that run."""
+    """Return the running consumers of a bank."""
     return [w for w in side.workers if w.name.startswith("consume") and w.is_running]
 
 

@@ -1,4 +1,4 @@
-"""F19 and F20: what happens to the network between the banks and the broker."""
+"""F19 and F20: faults of the network between the banks and the broker."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.verification.faults.survivors import (
 from tests.verification.faults.world import own_kafka
 
 HOLE_S = 12.0
-"""Longer than any of them waits: sends 1.5 s, requests 10 s, membership in a group 6 s."""
+"""Longer than all timeouts: sends 1.5 s, requests 10 s, membership in a group 6 s."""
 
 IN_A_BATCH = 300
-"""Bytes of a request after which its connection breaks off: one with records has more."""
+"""Bytes of a request after which its connection breaks off; a request with records has more."""
 
 IN_AN_ANSWER = 12
-"""Likewise, of any answer."""
+"""Likewise for any answer."""
 
 HOLES = {"both ways": BOTH, "to the broker": {TO_SERVER}, "from the broker": {TO_CLIENT}}
 

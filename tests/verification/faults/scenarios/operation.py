@@ -1,4 +1,4 @@
-"""F14 to F16: poison among the events, relays that are asked to stop, and an upgrade."""
+"""F14 to F16: undeliverable events, relays that are asked to stop, and an upgrade."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ ADMIN_S = 20.0
 
 
 def poison(banks: Banks) -> None:
-    """Events that the broker never takes lie among good ones, of other keys and of their own."""
+    """Events that the broker never accepts lie among good ones, of other and of equal keys."""
     up = banks.upstream
     one, other, third = banks.accounts[:3]
     banks.open(but="upstream relay")
     _limit_messages(banks, 100_000)
     banks.write(30)
     for name, accounts, size in (
-        # Above the limit of the relay below, which knows it without the broker.
+        # Above the limit of the relay below, which applies it without the broker.
         ("too large", (one, one, other), 1_500_000),
-        # Only the broker knows this limit: it refuses the whole batch, good ones and all.
+        # Only the broker knows this limit: it refuses the whole batch, with its good events.
         ("larger than its topic takes", (one, third), 150_000),
     ):
         up.call(name, partial(by_hand.transfer_too_much, size=size), *accounts).finish()
         banks.write(30)
-    # It takes more requests than a good batch to find an event that only the broker rejects.
+    # Finding an event that only the broker rejects takes more requests than a good batch.
     relay = up.relay(
         SHIELDTX_RELAY_LEASE="20",
         SHIELDTX_RELAY_SEND_TIMEOUT="15",
@@ -59,7 +59,7 @@ def poison(banks: Banks) -> None:
     failed = up.rows("SELECT event_id FROM shield_outbox WHERE status = 'FAILED'")
     banks.expect(undone == {row.event_id for row in failed}, "each is rolled back where it began")
     banks.expect(up.one(_ATTEMPTS) == 1, "the others go out at their first attempt")
-    banks.expect(not relay.has_logged("action=broker_unavailable"), "poison is no outage")
+    banks.expect(not relay.has_logged("action=broker_unavailable"), "poison is not an outage")
 
 
 _FAILURES = """
@@ -72,13 +72,13 @@ _ATTEMPTS = "SELECT max(attempts) FROM shield_outbox WHERE status = 'PROCESSED'"
 
 
 def stopped_under_load(banks: Banks) -> None:
-    """A relay under load is asked to stop and ends in order; another is asked twice and leaves."""
+    """A relay under load is asked to stop and stops in order; another is asked twice."""
     up = banks.upstream
     banks.open(but="upstream relay")
     clients = banks.begin_writing(200, pause=0.02)
     # A lease too long to wait for.
     relay = up.relay(SHIELDTX_RELAY_LEASE="600")
-    banks.until(lambda: up.outbox().get("PROCESSED", 0) > 40, "the relay is at work")
+    banks.until(lambda: up.outbox().get("PROCESSED", 0) > 40, "the relay is running")
     banks.expect(relay.terminate() == 0, "SIGTERM leads to a graceful end")
     banks.expect(clients.is_running or up.unsettled() > 0, "there is work left")
     banks.expect("PROCESSING" not in up.outbox(), "nothing is left under a lease")
@@ -89,7 +89,7 @@ def stopped_under_load(banks: Banks) -> None:
 
 
 def _stop_twice(banks: Banks) -> None:
-    """Ask a relay to stop that waits for a broker, and ask again."""
+    """Ask a relay that waits for a broker to stop, and ask again."""
     up = banks.upstream
     relay = up.relay(SHIELDTX_RELAY_LEASE="6", SHIELDTX_RELAY_SEND_TIMEOUT="4.5")
     banks.until(lambda: not up.unsettled(), "the relay sends what was left")
@@ -97,12 +97,12 @@ def _stop_twice(banks: Banks) -> None:
         banks.write(20)
         banks.until(lambda: "PROCESSING" in up.outbox(), "the relay waits for an acknowledgement")
         relay.send(SIGTERM)
-        banks.until(partial(relay.has_logged, "action=worker_stopping"), "it has heard")
+        banks.until(partial(relay.has_logged, "action=worker_stopping"), "it reports the request")
         banks.expect(relay.is_running, "it lets its pass end")
         began = time.monotonic()
         relay.send(SIGTERM)
         banks.expect(relay.join(20) and relay.exit_status == 128 + SIGTERM, "it leaves, with 143")
-        # Not when its send has come to its end, which takes 4.5 s.
+        # Without waiting for its send, which takes 4.5 s.
         banks.expect(time.monotonic() - began < 2, "it leaves at once")
     banks.expect("PROCESSING" in up.outbox(), "what it was about stays under its lease")
     banks.expect(len(owners(up)) == 1, "so do its shards")
@@ -130,14 +130,14 @@ def upgraded(banks: Banks) -> None:
         again.join(30) and again.exit_status == MISCONFIGURED,
         "the old release does not start again",
     )
-    banks.expect(again.has_logged("a newer one made them; install that one"), "it says why")
+    banks.expect(again.has_logged("a newer one made them; install that one"), "it reports why")
     for worker in old:
         banks.expect(worker.terminate() == 0, f"{worker.name} leaves in order")
     banks.write(40)
 
 
 def _join(banks: Banks, later: str) -> None:
-    """Start relays and consumers of the later release beside the old ones."""
+    """Start relays and consumers of the later release next to the old ones."""
     new = [
         (side, [side.call(words[0], run_later_release, later, *words) for words in commands])
         for side in banks.sides
@@ -151,7 +151,7 @@ def _join(banks: Banks, later: str) -> None:
 
 
 def _limit_messages(banks: Banks, size: int) -> None:
-    """Let the topics of the banks take no larger batches."""
+    """Let the topics of the banks accept no larger batches."""
     limit = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
     changes = [
         ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[limit])

@@ -1,4 +1,4 @@
-"""F27, F38: records that are no events of the banks among those that are, and large ones."""
+"""F27, F38: undecodable records among valid ones, and large ones."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ STRANGER = "stranger"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Poison:
-    """A record that can be no event."""
+    """A record that cannot be an event."""
 
     record: RawRecord
     reason: str
-    """Part of why it is parked."""
+    """Part of the reason for parking it."""
 
 
 def poisons(good: RawRecord) -> Iterator[Poison]:
-    """Yield what a good record becomes with one thing wrong in it."""
+    """Yield variants of a good record with one defect each."""
     for value, reason in (
         (None, "a tombstone"),
-        (b"", "is no JSON"),
-        (b'{"account": "account-1", "seq"', "is no JSON"),
+        (b"", "is not JSON"),
+        (b'{"account": "account-1", "seq"', "is not JSON"),
         (b'{"account": "\xff"}', "is not UTF-8"),
         (b'{"account": "a\\u0000b"}', "NUL"),
-        (b"[" * 100_000, "is no JSON"),
-        (b'{"amount": NaN}', "is no JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b'{"amount": NaN}', "is not JSON"),
         (json.dumps("x" * FIFTY_MB).encode(), "bytes, the limit is"),
     ):
         yield Poison(record=good.evolve(value=value), reason=reason)
@@ -57,8 +57,8 @@ def poisons(good: RawRecord) -> Iterator[Poison]:
         ("ce_specversion", b"0.3", "is not 1.0"),
         ("ce_txkind", b"MAYBE", "is none of"),
         ("ce_txkind", b"ROLLBACK", "does not fit the kind"),
-        ("ce_id", b"17", "is no UUID"),
-        ("ce_time", b"yesterday", "is no time"),
+        ("ce_id", b"17", "is not a UUID"),
+        ("ce_time", b"yesterday", "is not a time"),
         ("ce_partitionkey", b"another", "differs from the record's key"),
         ("content-type", b"text/plain", "is not application/json"),
         ("ce_source", None, "has no value"),
@@ -76,7 +76,7 @@ def poison_among_good_ones(banks: Banks) -> None:
     banks.write(30)
     banks.until(lambda: set(banks.upstream.outbox()) == {"PROCESSED"}, "all are on the topic")
     foreign_client = ForeignClient(banks.kafka.bootstrap)
-    # An id of its own: what is parked with the id of a transfer would stand for that transfer.
+    # A new id: a parked record with the id of a transfer would count as that transfer.
     good = foreign_client.read(banks.topics[0])[0].headed(ce_id=str(new_event_id()).encode())
     partitions = cycle(range(foreign_client.partitions(good.topic)))
     planned = list(poisons(good))
@@ -101,10 +101,10 @@ def _await_all(banks: Banks, foreign_client: ForeignClient) -> None:
     ends = foreign_client.ends(topic)
     banks.until(
         lambda: foreign_client.has_read(side.group, topic, ends),
-        "every partition goes on behind its poison",
+        "every partition goes on after its poison",
         60,
     )
-    # What is parked stands for no transfer here, so that all of them have to come to their ends.
+    # No parked record counts as a transfer here, so all transfers have to reach a terminal state.
     banks.until(
         lambda: (
             banks.upstream.one("SELECT count(*) FROM transfer")
@@ -116,7 +116,7 @@ def _await_all(banks: Banks, foreign_client: ForeignClient) -> None:
 
 
 def _expect_parked(banks: Banks, planned: list[Poison], put: list[RawRecord]) -> None:
-    """Every poison is kept, byte for byte, with what is wrong with it."""
+    """Every undecodable record is kept, byte for byte, with its defect."""
     parked = {
         (row.topic, row.record_partition, row.record_offset): row
         for row in banks.downstream.rows("SELECT * FROM shield_parked")
@@ -134,7 +134,7 @@ def _expect_parked(banks: Banks, planned: list[Poison], put: list[RawRecord]) ->
 
 
 def _expect_refused(banks: Banks) -> None:
-    """An event of another shape is one that the handler refuses; its source gets a rollback."""
+    """The handler refuses an event of another shape; its source gets a rollback."""
     status = banks.downstream.rows(
         "SELECT status FROM shield_inbox WHERE source = :stranger", stranger=STRANGER
     )
@@ -146,7 +146,7 @@ def _expect_refused(banks: Banks) -> None:
 
 
 def large_among_small_ones(banks: Banks) -> None:
-    """Events of 900 kB fill batches that are bounded by bytes, beside records of 16 MB."""
+    """Events of 900 kB fill batches that are bounded by bytes, among records of 16 MB."""
     up, topic = banks.upstream, banks.topics[0]
     accounts = [banks.accounts[n % len(banks.accounts)] for n in range(LARGE_EVENTS)]
     up.call("large", partial(by_hand.transfer_too_much, size=NEARLY_A_MB), *accounts).finish()
@@ -156,7 +156,7 @@ def large_among_small_ones(banks: Banks) -> None:
     foreign_client = ForeignClient(banks.kafka.bootstrap)
     model = foreign_client.read(topic)[0]
     value = json.dumps("x" * (SIXTEEN_MB - 2)).encode()
-    # From another source: none of the banks' own, and no transfer.
+    # From a foreign source: neither an event of the banks nor a transfer.
     model = model.headed(ce_id=str(new_event_id()).encode(), ce_source=STRANGER.encode())
     large = model.evolve(value=value)
     partitions = range(foreign_client.partitions(topic))
@@ -172,13 +172,13 @@ def large_among_small_ones(banks: Banks) -> None:
 
 
 def large_records(world: World, open_: ExitStack) -> Mapping[str, Any]:
-    """Start a broker that takes records as large as the poison."""
+    """Start a broker that accepts records as large as the undecodable ones."""
     settings = {"message.max.bytes": str(LARGEST)}
     return {"kafka": open_.enter_context(EmbeddedKafka(settings=settings))}
 
 
 def many_in_a_batch(world: World, open_: ExitStack) -> Mapping[str, Any]:
-    """Let batches take more of these events than there are, as far as their number goes."""
+    """Allow more of these events in a batch, by their number, than exist."""
     sizes = {f"SHIELDTX_{who}_BATCH_SIZE": "1000" for who in ("RELAY", "CONSUMER")}
     return {**large_records(world, open_), "settings": sizes}
 

@@ -1,4 +1,4 @@
-"""F34: what the reconciliation of both banks finds, and what its repair changes."""
+"""F34: the findings of a reconciliation of both banks, and the changes of its repair."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.verification.faults.world import ACCOUNTS, World
 
 IN_FLIGHT = 8
 SINGLE_USE = 20
-"""Accounts with one transfer each: what a repair sends comes late, and order is by account."""
+"""Accounts with one transfer each: a repair sends late, and order is by account."""
 
 
 def more_accounts(world: World, open_: ExitStack) -> Mapping[str, Any]:
@@ -50,7 +50,7 @@ def discrepancies_found(banks: Banks) -> None:
         _write_in_flight(banks)
         result = reconciliation.judge(planted.all)
         in_flight = result.totals.get(Verdict.IN_FLIGHT)
-        # Of each of both groups, and of the topic.
+        # For each of both groups, and for the topic.
         banks.expect(in_flight == 3 * IN_FLIGHT, f"all that is in flight is: {result.totals}")
         again = reconciliation.judge(planted.all)
         banks.expect(again.totals == result.totals, "a second run finds the same")
@@ -72,11 +72,11 @@ class _Planted:
     repairable: Found
     """Repaired by the plain command."""
     overtaken: Found
-    """Lost by a restore, with later events of their keys: repaired where the command says both."""
+    """Lost by a restore, with later events of their keys: repaired with both options."""
     parked: Found
     """Repaired where the command names the verdict."""
     absent: Found
-    """Records that are in no topic, likewise: what a group misses is handed over to it."""
+    """Records missing from all topics, likewise: a repair hands the events over to the group."""
     for_operators: Found
     idle: Found
     """Repaired by workers alone."""
@@ -88,7 +88,7 @@ class _Planted:
 
 
 def _plant(banks: Banks, reconciliation: ReconciliationRuns) -> tuple[_Planted, SavedRows]:
-    """Let the banks work, and break what can be broken, with each part of them that is at rest."""
+    """Let the banks work, and break everything breakable, with the affected processes stopped."""
     up, down = banks.sides
     common, single = list(banks.accounts[:ACCOUNTS]), iter(banks.accounts[ACCOUNTS:])
 
@@ -138,9 +138,9 @@ def _plant(banks: Banks, reconciliation: ReconciliationRuns) -> tuple[_Planted, 
 def _first_business(
     banks: Banks, reconciliation: ReconciliationRuns, accounts: list[str]
 ) -> datetime:
-    """Let all inboxes get rows, and return since when: a repair trusts none from before its first.
+    """Fill all inboxes, and return since when: a repair distrusts times before their first row.
 
-    These rows are not damaged, and what is done afterwards is later than the margin.
+    These rows are not damaged, and all later work is later than the margin.
     """
     banks.write(2, accounts=accounts)
     banks.write(2, refused=1.0, accounts=accounts)
@@ -152,7 +152,7 @@ def _first_business(
 
 
 def _leave_attempt(banks: Banks, accounts: list[str]) -> Found:
-    """A consumer dies in the middle of an attempt, and no other one comes."""
+    """A consumer dies in the middle of an attempt, and no other consumer starts."""
     down = banks.downstream
     stop(down, f"consume {down.group}$")
     events = damage.transfer_each(banks, accounts)
@@ -164,7 +164,7 @@ def _leave_attempt(banks: Banks, accounts: list[str]) -> Found:
 
 
 def _write_in_flight(banks: Banks) -> None:
-    """Write events that no relay has seen, and such as one has just claimed."""
+    """Write events that no relay has claimed, and events that one has just claimed."""
     banks.write(IN_FLIGHT, refused=0, accounts=banks.accounts[:ACCOUNTS])
     banks.upstream.execute(
         "UPDATE shield_outbox SET status = 'PROCESSING', attempts = 1, "
@@ -176,7 +176,7 @@ def _write_in_flight(banks: Banks) -> None:
 
 
 def _repair(banks: Banks, reconciliation: ReconciliationRuns, planted: _Planted) -> None:
-    """Repair what can be, what is parked when it is named, and each of it once."""
+    """Repair the repairable events, and the parked ones when they are named, each of them once."""
     first = reconciliation.repair()
     wanted = {"hand over": 6, "release event": 2, "release attempt": 1, "raise rollback": 2}
     wanted |= {"publish again": 1}
@@ -197,7 +197,7 @@ def _repair(banks: Banks, reconciliation: ReconciliationRuns, planted: _Planted)
 
 
 def _repair_in_vain(banks: Banks, reconciliation: ReconciliationRuns) -> None:
-    """Repair the same run once more, after everything is repaired."""
+    """Repair the same run again, after everything is repaired."""
     before = contents(banks)
     named = ("ABSENT_FROM_TOPIC", "PARKED")
     repairs = [
@@ -218,7 +218,7 @@ def contents(banks: Banks) -> list[str]:
 
 
 def await_quiet(reconciliation: ReconciliationRuns) -> None:
-    """Wait until all that was planted is older than the margin."""
+    """Wait until all planted rows are older than the margin."""
     side = reconciliation.banks.upstream
     since = side.one("SELECT clock_timestamp()")
     quiet = "SELECT clock_timestamp() - make_interval(secs => :margin) > :since"
@@ -230,7 +230,7 @@ def await_quiet(reconciliation: ReconciliationRuns) -> None:
 
 @contextmanager
 def open_transfer(banks: Banks) -> Iterator[None]:
-    """Keep a transfer's transaction open, behind whose beginning nothing can be judged."""
+    """Keep a transfer's transaction open, after whose start nothing can be judged."""
     up = banks.upstream
     client = up.call(
         "long transaction",
@@ -252,14 +252,14 @@ def open_transfer(banks: Banks) -> Iterator[None]:
 
 
 def stop(side: Side, pattern: str) -> None:
-    """Let processes of a side end in order."""
+    """Stop processes of a side in order."""
     for worker in side.workers:
         if worker.is_running and re.match(pattern, worker.name):
             worker.terminate()
 
 
 def open_all(banks: Banks, **upstream: str) -> None:
-    """Start relays and consumers, the auditors too."""
+    """Start relays and consumers, with the auditors."""
     up, down = banks.sides
     group = auditors_of(down.group)
     started = [
@@ -273,7 +273,7 @@ def open_all(banks: Banks, **upstream: str) -> None:
 
 
 def await_auditors(banks: Banks) -> None:
-    """Wait until the auditors have entered all that was sent, and struck out what was refused."""
+    """Wait until the auditors have entered all sent events, and removed the refused ones."""
     sent = "SELECT count(*) FROM shield_outbox WHERE tx_kind = :kind AND status = 'PROCESSED'"
     settled = (
         "SELECT count(*) FROM shield_inbox WHERE tx_kind = :kind "

@@ -1,4 +1,4 @@
-"""F35: reconciliations and repairs that are killed, run twice at once, see data late, or a lot."""
+"""F35: reconciliations and repairs that are killed, overlap, see late data, or much data."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from tests.verification.faults.world import ACCOUNTS
 LOST, CLAIMED, PENDING = 6, 2, 2
 BULK = 1_000_000
 BULK_WITHIN_S = 120.0
-"""For the run alone, on a machine that does other things as well."""
+"""Limit for the run alone, on a busy machine."""
 
 
 def killed_and_twice_at_once(banks: Banks) -> None:
-    """Runs and repairs are killed and overlap; what comes late is judged by the next run."""
+    """Runs and repairs are killed and overlap; the next run judges late data."""
     reconciliation = ReconciliationRuns(banks=banks)
     planted = _plant(banks)
     await_quiet(reconciliation)
@@ -58,7 +58,7 @@ def killed_and_twice_at_once(banks: Banks) -> None:
 
 
 def _plant(banks: Banks) -> Found:
-    """Break what takes several batches, in both databases, to be repaired; all workers end."""
+    """Damage rows for several batches of a repair, in both databases; all workers end."""
     down = banks.downstream
     accounts = banks.accounts[ACCOUNTS:]
     banks.open()
@@ -81,7 +81,7 @@ def _runs_one_at_a_time(banks: Banks, reconciliation: ReconciliationRuns) -> Rec
     """A run excludes other runs, and a killed run only until its lease runs out."""
     name, killed = reconciliation.begin()
     log = reconciliation.log_of(name)
-    banks.until(lambda: log.exists() and log.stat().st_size, "Spark is at work", 60)
+    banks.until(lambda: log.exists() and log.stat().st_size, "Spark is running", 60)
     jobs = _children(killed)
     _expect_refused(banks, reconciliation)
     killed.kill()
@@ -96,7 +96,7 @@ def _runs_one_at_a_time(banks: Banks, reconciliation: ReconciliationRuns) -> Rec
     working = (
         "SELECT count(*) FROM shield_reconcile_run WHERE outcome IS NULL AND lease_until > now()"
     )
-    banks.until(lambda: banks.upstream.one(working) == 1, "the next one is at work", 60)
+    banks.until(lambda: banks.upstream.one(working) == 1, "the next one is running", 60)
     _expect_refused(banks, reconciliation)
     result = reconciliation.end(name, run)
     outcomes = [stored["outcome"] for stored in reconciliation.runs()]
@@ -105,16 +105,16 @@ def _runs_one_at_a_time(banks: Banks, reconciliation: ReconciliationRuns) -> Rec
 
 
 def _expect_refused(banks: Banks, reconciliation: ReconciliationRuns) -> None:
-    """Begin another run, which says who is in its way and leaves."""
+    """Start another run, which reports the run that excludes it and ends."""
     _, run = reconciliation.begin()
     banks.expect(run.join(60), "a run that has to wait does not")
     banks.expect(run.exit_status == RunOutcome.ERROR, f"it ended with {run.exit_status}")
     who = banks.upstream.one("SELECT who FROM shield_reconcile_run WHERE outcome IS NULL")
-    banks.expect(run.has_logged(f"is at work: {who} began it at "), f"it said: {run.tail()}")
+    banks.expect(run.has_logged(f"is running: {who} started it at "), f"its log: {run.tail()}")
 
 
 def _repairs_that_die(banks: Banks, reconciliation: ReconciliationRuns) -> None:
-    """Kill repairs at each place of a batch: it is done whole, or not at all."""
+    """Kill repairs at each position of a batch: a batch is repaired completely, or not at all."""
     for place in PLACES:
         before = contents(banks)
         dying = reconciliation.begin_repair_that_dies(place)
@@ -145,7 +145,7 @@ def _repairs_at_once(banks: Banks, reconciliation: ReconciliationRuns, planted: 
 
 
 def _late(banks: Banks, reconciliation: ReconciliationRuns) -> None:
-    """What commits after a run that could not see it is judged by the next one, however old."""
+    """The next run judges what commits after a run that could not read it, however old it is."""
     up, down = banks.sides
     stop(up, "relay")
     await_quiet(reconciliation)
@@ -183,7 +183,7 @@ def _settling(banks: Banks, event: UUID) -> Iterator[None]:
 
 
 def _audited(banks: Banks) -> Counter[UUID]:
-    """Return how often repairs have noted each event."""
+    """Return how often the audit of repairs lists each event."""
     details = [
         json.loads(row.detail)
         for side in banks.sides
@@ -198,7 +198,7 @@ def _audited(banks: Banks) -> Counter[UUID]:
 
 
 def _children(worker: Worker) -> list[int]:
-    """Return the processes that a process has started."""
+    """Return the child processes of a process."""
     tasks = Path(f"/proc/{worker.pid}/task").glob("*/children")
     return [int(pid) for task in tasks for pid in task.read_text().split()]
 
@@ -213,7 +213,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def a_million_rows(banks: Banks) -> None:
-    """Among a million rows in order, a run finds the few that are not, in bounded time."""
+    """Among a million rows in order, a run finds the few mismatches in bounded time."""
     reconciliation = ReconciliationRuns(banks=banks, topics=[TRANSFERRED, bulk.TOPIC])
     banks.open()
     banks.write(60, refused=0.1)

@@ -19,17 +19,17 @@ from tests.verification.faults.workers import Worker
 from tests.verification.faults.world import SHARDS, own_kafka
 
 HASTY = MappingProxyType({"SHIELDTX_RELAY_LEASE": "1", "SHIELDTX_RELAY_SEND_TIMEOUT": "0.7"})
-"""Of relays that do not live long, and whose shards should not wait for long."""
+"""Settings of relays that die soon, and whose shards should not wait for long."""
 
 LEASE_S = 2.0
 POLL_S = 0.1
 UNCONFIRMED = "SELECT count(*) FROM shield_outbox WHERE unconfirmed"
 
 UNHURRIED = MappingProxyType({"SHIELDTX_RELAY_LEASE": "5", "SHIELDTX_RELAY_SEND_TIMEOUT": "3.5"})
-"""Of relays that have to keep their shards on a slow machine, too."""
+"""Settings of relays that have to keep their shards on a slow machine, too."""
 
 PATIENT = MappingProxyType({"SHIELDTX_RELAY_LEASE": "7", "SHIELDTX_RELAY_SEND_TIMEOUT": "5.5"})
-"""Of a relay that still has to send what it holds when it comes back, and to connect before."""
+"""Settings of a relay that still has to connect and send its rows after a standstill."""
 
 STEPS_OF_A_PASS = (
     ("claim", "after"),  # claimed
@@ -52,15 +52,15 @@ def killed_at_each_step(banks: Banks) -> None:
 
 
 def zombies(banks: Banks) -> None:
-    """Relays are stopped in the middle of a pass; when another has done their work they go on.
+    """Relays are stopped in the middle of a pass, and resume when another has done their work.
 
-    Each takes over from the one before it. When they come back the first has sent nothing yet, the
-    second sends what is on the topic already, and the third has sent it and would settle.
+    Each takes over from its predecessor. On resumption the first has sent nothing yet, the second
+    sends records that the topic already has, and the third has sent them and settles.
     """
     up = banks.upstream
     banks.open(but="upstream relay")
     banks.write(80)
-    # In the second pass, when it is connected; and the one that is still to send has time to.
+    # In the second pass, when the relay is connected; the relay that still has to send has time to.
     places = (("claim", "after", {}), ("publish", "before", PATIENT), ("publish", "after", {}))
     stopped = [
         _broken(
@@ -106,7 +106,7 @@ def race(banks: Banks) -> None:
     clients.finish()
     banks.until(lambda: all(has_shards(up, relay) for relay in relays), "all four have shards")
     banks.write(40)
-    # Beyond their first owners: at least one shard of each that has left, or it had none.
+    # Beyond their first owners: at least one shard of each relay that has left, or it had none.
     banks.expect(epochs(up) >= SHARDS + 4, "shards change hands")
 
 
@@ -115,7 +115,7 @@ def _has_sent(side: Side, count: int) -> bool:
 
 
 def wrong_clocks(banks: Banks) -> None:
-    """A relay's clock is an hour ahead, another's an hour behind, a third is set back two hours."""
+    """A relay's clock is an hour ahead, another's an hour late, a third is set back two hours."""
     up = banks.upstream
     banks.open(but="upstream relay")
     ahead = up.launch("relay", **UNHURRIED, **clocks.environment(HOUR))
@@ -129,11 +129,13 @@ def wrong_clocks(banks: Banks) -> None:
     banks.expect(epochs(up) == changes, "neither takes the other's shards")
     ahead.kill()
     banks.write(20)
-    banks.until(lambda: not up.unsettled(), "the one behind takes over as soon as any other")
+    banks.until(
+        lambda: not up.unsettled(), "the one with a late clock takes over as soon as any other"
+    )
     behind.terminate()
     _set_back(banks)
     _too_far_ahead(banks)
-    banks.expect("FAILED" not in up.outbox(), "a clock is no fault of an event")
+    banks.expect("FAILED" not in up.outbox(), "a clock is not a fault of an event")
     banks.expect(up.one(_TIMES_OFF) == 0, "all times are the database's")
     up.relay()
 
@@ -146,7 +148,7 @@ WHERE settled_at NOT BETWEEN now() - interval '30 min' AND now()
 
 
 def _set_back(banks: Banks) -> None:
-    """Set the clock of a relay back while it works."""
+    """Set the clock of a relay back while it runs."""
     up = banks.upstream
     clock = banks.folder / "clock"
     clocks.set_off(clock, HOUR)
@@ -162,7 +164,7 @@ def _set_back(banks: Banks) -> None:
 
 
 def _too_far_ahead(banks: Banks) -> None:
-    """Let a relay's clock be further ahead than brokers accept the times of records."""
+    """Set a relay's clock further ahead than brokers accept the times of records."""
     relay = banks.upstream.relay(**clocks.environment(3 * HOUR))
     banks.write(10)
     refused = "action=broker_unavailable .*InvalidTimestamp"
@@ -171,7 +173,7 @@ def _too_far_ahead(banks: Banks) -> None:
 
 
 def _clock_is_off(relay: Worker, *, by: timedelta) -> bool:
-    """Whether the times of a relay's log are off by about so much."""
+    """Return whether the times of a relay's log are off by about this much."""
     logged = datetime.fromisoformat(relay.log.read_text().split()[0])
     return abs(logged - datetime.now(UTC) - by) < HOUR / 2
 
@@ -192,7 +194,7 @@ def late(banks: Banks) -> None:
     with banks.proxy.hold(to={TO_CLIENT}) as hold:
         banks.write(20)
         hold.until_struck()
-        # The pass ends at its timeout, before its lease does; the next ones as well.
+        # The pass ends at its timeout, before its lease does; the next passes as well.
         banks.until(lambda: up.one(UNCONFIRMED) > 0, "rows without an acknowledgement are released")
         time.sleep(LEASE_S)
     banks.until(lambda: not up.unsettled(), "the acknowledgements come")
@@ -230,27 +232,27 @@ def _freeze_alone(banks: Banks) -> None:
 
 
 def epochs(side: Side) -> int:
-    """Return how often a shard has found an owner."""
+    """Return how often shards changed their owner."""
     return int(side.one("SELECT sum(epoch) FROM shield_shard"))
 
 
 def owners(side: Side) -> set[str]:
-    """Return the relays that have shards."""
+    """Return the relays that own shards."""
     living = "SELECT DISTINCT owner FROM shield_shard WHERE lease_until > now()"
     return {owner for (owner,) in side.rows(living)}
 
 
 def has_shards(side: Side, relay: Worker) -> bool:
-    """Whether a relay, whose name has its process id, owns shards."""
+    """Return whether a relay, whose name has its process id, owns shards."""
     return any(f"-{relay.pid}-" in owner for owner in owners(side))
 
 
 def _broken(banks: Banks, point: Failpoint, **environment: str) -> Worker:
-    """Start a relay upstream that a failpoint breaks, and wait until it has."""
+    """Start a relay upstream with a failpoint, and wait until it has struck."""
     up = banks.upstream
     up.mark.unlink(missing_ok=True)
     relay = up.launch("relay", **environment, **up.broken_at(point))
-    # It may have to wait for the shards of a stopped one.
+    # The relay may have to wait for the shards of a stopped one.
     banks.struck(up, within=60)
     return relay
 

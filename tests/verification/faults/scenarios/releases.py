@@ -1,4 +1,4 @@
-"""F37: two releases of a service at the same time, of which one does not know an event type."""
+"""F37: two releases of a service run together, and one does not know an event type."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ UNKNOWN = "this release does not declare the event type"
 
 
 def rolling_deployment(banks: Banks) -> None:
-    """The new release writes already; its relay comes late, beside the former one's.
+    """The new release already writes; its relay starts late, next to the former release's relay.
 
-    What the broker refuses for good fails, and runs its local rollback, with the new one alone.
+    An event that the broker refuses permanently fails, and only the new release runs its local
+    rollback.
     """
     up = banks.upstream
     banks.open(but="upstream relay")
@@ -28,12 +29,12 @@ def rolling_deployment(banks: Banks) -> None:
     load.finish()
     banks.expect("FAILED" not in up.outbox(), "nothing has failed while both ran")
     former.terminate()
-    # Instead of waiting for as long as an event of an unknown type is put off.
+    # Instead of waiting for the deferral of an event of an unknown type.
     up.execute("UPDATE shield_outbox SET due_at = now() WHERE settled_at IS NULL")
     banks.drain()
     banks.expect(up.outbox() == {"PROCESSED": 120, "FAILED": 3}, f"the end: {up.outbox()}")
-    # One that a relay lost its lease with may have been delivered, and is an operator's: on a
-    # machine that stops a relay for longer than its lease.
+    # An event with which a relay lost its lease may have been delivered, so an operator decides
+    # about it. This happens on a machine that stops a relay for longer than its lease.
     certain = up.one(
         "SELECT count(*) FROM shield_outbox WHERE status = 'FAILED' AND NOT unconfirmed"
     )
@@ -46,7 +47,7 @@ _LEFT = f"SELECT count(*) FROM shield_outbox WHERE waiting AND last_error LIKE '
 FAULTS = (
     Fault(
         id="F37",
-        name="a release beside one that does not know its events",
+        name="a release next to one that does not know its events",
         run=rolling_deployment,
     ),
 )

@@ -1,4 +1,4 @@
-"""F29 to F31, F36, F43a, F43b: what happens on the way back."""
+"""F29 to F31, F36, F43a, F43b: faults of rollbacks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def killed_while_giving_up(banks: Banks) -> None:
 
 
 def success_races_rollback(banks: Banks) -> None:
-    """Auditors succeed where the tills refuse; rollbacks come twice, too early and too late."""
+    """Auditors succeed where the bank refuses; rollbacks arrive twice, too early and too late."""
     banks.open()
     auditors = _open_auditors(banks)
     with Echo(banks.kafka.bootstrap, banks.topics[1]) as echo:
@@ -67,7 +67,7 @@ def success_races_rollback(banks: Banks) -> None:
 
 
 def beside_its_event(banks: Banks) -> None:
-    """An auditor dies over transfers; another reads the rollbacks while its leases last."""
+    """An auditor dies with transfers; another reads the rollbacks while its leases last."""
     side = banks.downstream
     banks.open()
     banks.write(20, refused=1.0, ways=("at once",))
@@ -101,7 +101,7 @@ def both_topics_at_once(banks: Banks) -> None:
 
 
 def after_the_purge(banks: Banks) -> None:
-    """The auditors' inbox is purged before the tills refuse what the auditors have entered."""
+    """The auditors' inbox is purged before the bank refuses transfers that the auditors entered."""
     down = banks.downstream
     short = {"SHIELDTX_RETENTION_INBOX": str(KEPT_S), "SHIELDTX_RETENTION_OUTBOX": str(KEPT_S)}
     banks.open(but="downstream consume")
@@ -131,7 +131,7 @@ def _open_auditors(banks: Banks, **environment: str) -> Worker:
 
 
 def _await_auditors(banks: Banks) -> None:
-    """Wait until the auditors have dealt with all that is on the topics."""
+    """Wait until the auditors have processed all records on the topics."""
     foreign_client, group = (
         ForeignClient(banks.kafka.bootstrap),
         auditors_of(banks.downstream.group),
@@ -176,7 +176,7 @@ _FENCED = "SELECT count(*) FROM shield_inbox WHERE status = 'FENCED'"
 
 
 def _let_rollbacks_come_late(banks: Banks) -> None:
-    """All rollbacks come once more when the upstream bank has purged whatever it knew of them."""
+    """All rollbacks arrive again after the upstream bank has purged their rows."""
     up = banks.upstream
     _purge(banks)
     banks.expect(not up.outbox() and not up.inbox(), "the upstream bank has forgotten everything")
@@ -192,7 +192,7 @@ def _let_rollbacks_come_late(banks: Banks) -> None:
 
 
 def _expect_books(banks: Banks) -> None:
-    """The auditors' books hold what was credited, and nothing else."""
+    """The auditors' books contain the credited transfers, and nothing else."""
     books: dict[UUID, list[int]] = defaultdict(list)
     for row in banks.downstream.rows("SELECT id, entry FROM audit ORDER BY n"):
         books[row.id].append(row.entry)
@@ -233,7 +233,7 @@ def compensation_that_fails_for_ever(banks: Banks) -> None:
 
 
 def purged_beside_rollbacks(banks: Banks) -> None:
-    """Whatever may be purged is, while rollbacks are tried again, are DEAD, and are replayed."""
+    """All purgeable rows are purged, while rollbacks are retried, are DEAD, and are replayed."""
     up = banks.upstream
     banks.open(but="upstream consume")
     banks.write(60, refused=0.4, undo="never")
@@ -270,7 +270,7 @@ def _dead(banks: Banks) -> set[UUID]:
 
 
 def _replay(banks: Banks, *, operators: int = 1) -> None:
-    """Let operators replay everything at the same time; one replay at least must succeed."""
+    """Let operators replay everything concurrently; at least one replay must succeed."""
     replays = [banks.upstream.call("replay", by_hand.replay_all) for _ in range(operators)]
     for replay in replays:
         replay.join(60)
@@ -300,7 +300,7 @@ FAULTS = (
     ),
     Fault(
         id="F43a",
-        name="a purge beside rollbacks that are tried again, dead, replayed",
+        name="a purge during rollbacks that are tried again, dead, replayed",
         run=purged_beside_rollbacks,
     ),
     Fault(

@@ -16,7 +16,7 @@ SAID = "the sequence of {table}.seq goes on at 1, but there are rows up to"
 
 
 def sequences_start_again(banks: Banks) -> None:
-    """All stop, the sequences start again, and are repaired as the refused workers say."""
+    """All stop, the sequences restart, and are repaired as the refused workers advise."""
     carried_over(banks)
     for side in banks.sides:
         checked = side.launch("db", "check")
@@ -32,7 +32,7 @@ def sequences_start_again(banks: Banks) -> None:
 
 
 def carried_over(banks: Banks) -> None:
-    """Rows of all tables come along, some of them open; the sequences do not."""
+    """Rows of all tables are copied, some of them open; the sequences are not."""
     banks.open()
     banks.write(60, refused=0.3)
     banks.drain()
@@ -61,7 +61,7 @@ def _expect_refused(banks: Banks, side: Side, worker: Worker) -> None:
 
 
 def _in_order(banks: Banks) -> None:
-    """Expect that those that the sequences stopped are the only ones that ended by themselves."""
+    """Expect that only the workers that the sequences stopped have ended by themselves."""
     for side in banks.sides:
         side.workers[:] = [w for w in side.workers if w.exit_status != MISCONFIGURED]
     expect_all_to_end_in_order(banks)

@@ -1,4 +1,4 @@
-"""F22, F44: what happens to topics while clients write."""
+"""F22, F44: faults of topics while clients write."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EACH_PARKED = "each is parked"
 
 
 def deleted(banks: Banks) -> None:
-    """The topic is deleted when all that is on it has been read, and recreated later."""
+    """The topic is deleted after all its records were read, and recreated later."""
     banks.open(but="upstream relay")
     relay = banks.upstream.relay(**PATIENT)
     load = banks.begin_writing(300, pause=0.1)
@@ -47,7 +47,7 @@ def deleted(banks: Banks) -> None:
         banks.gone.extend(record for record in banks.records() if record.topic == topic)
         administer(banks.kafka.bootstrap, lambda admin: admin.delete_topics([topic]))
     missing = f"topic {topic} does not exist; create it with `shieldtx topics create`"
-    banks.until(lambda: banks.logged(missing), "the relay says what is missing", PATIENCE_S)
+    banks.until(lambda: banks.logged(missing), "the relay reports what is missing", PATIENCE_S)
     load.finish(PATIENCE_S)
     banks.expect(banks.upstream.unsettled() > 60, "what is written waits for the topic")
     banks.upstream.launch("topics", "create", SHIELDTX_TOPIC_PARTITIONS=str(PARTITIONS)).finish()
@@ -62,19 +62,19 @@ def missing_for_too_long(banks: Banks) -> None:
     banks.gone.extend(record for record in banks.records() if record.topic == topic)
     administer(banks.kafka.bootstrap, lambda admin: admin.delete_topics([topic]))
     banks.write(60)
-    banks.until(lambda: not banks.upstream.unsettled(), "every event comes to its end", PATIENCE_S)
+    banks.until(lambda: not banks.upstream.unsettled(), "every event settles", PATIENCE_S)
     failed = banks.upstream.outbox().get("FAILED", 0)
     banks.expect(failed == 60, f"all 60 events without a topic fail: {failed}")
     missing = (
         "SELECT count(*) FROM shield_outbox WHERE last_error LIKE '%does not exist; create it%'"
     )
-    banks.expect(banks.upstream.one(missing) == failed, "each says what is missing")
+    banks.expect(banks.upstream.one(missing) == failed, "each reports what is missing")
     make_topics(banks.kafka, banks.topics)
     banks.write(40)
 
 
 def missing_for_a_while(banks: Banks) -> None:
-    """The topic is missing until events are blocked behind those that wait for it."""
+    """The topic is missing until rows are blocked by the events that wait for it."""
     banks.open(but="upstream relay")
     banks.upstream.relay(**PATIENT)
     topic = banks.topics[0]
@@ -116,7 +116,7 @@ def too_few_replicas(banks: Banks) -> None:
         _await_published(banks, 40)
         second.kill()
         banks.until(lambda: followed() == {1}, "the second broker is missed", PATIENCE_S)
-        banks.until(lambda: banks.logged(TOO_FEW), "the log says what is wrong", PATIENCE_S)
+        banks.until(lambda: banks.logged(TOO_FEW), "the log shows what is wrong", PATIENCE_S)
         load.finish(PATIENCE_S)
         banks.until(
             lambda: banks.logged("action=broker_unavailable"),
@@ -128,7 +128,7 @@ def too_few_replicas(banks: Banks) -> None:
 
 
 def parked_before_and_after(banks: Banks, *, patience_s: float = PATIENCE_S) -> None:
-    """Records are parked, their topic is recreated, and others are parked at the same places."""
+    """Records are parked, their topic is recreated, and others are parked at the same offsets."""
     banks.open()
     banks.write(30)
     banks.drain()
@@ -175,7 +175,7 @@ def _commits(banks: Banks) -> list[Read]:
 
 
 def _await_readers(banks: Banks) -> None:
-    """Wait until the downstream bank has received all that is on the topic."""
+    """Wait until the downstream bank has received all records of the topic."""
 
     def received() -> set[UUID]:
         return {row.event_id for row in banks.downstream.rows("SELECT event_id FROM shield_inbox")}
@@ -188,7 +188,7 @@ def _await_readers(banks: Banks) -> None:
 
 
 def _moved_keys(banks: Banks) -> None:
-    """Expect that keys went to another partition in the middle of their lives."""
+    """Expect that keys moved to another partition between their events."""
     places: dict[str | None, set[int]] = {}
     for record in _commits(banks):
         places.setdefault(record.key, set()).add(record.partition)

@@ -1,4 +1,4 @@
-"""F1 to F3, F7 and F8: what happens to clients, before and while they commit."""
+"""F1 to F3, F7 and F8: faults of clients, before and during their commit."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ENDS_OF_CLIENTS = (
 )
 
 LOST = 6
-"""Of the COMMITs, or of the answers to them."""
+"""Number of lost COMMITs, or of lost answers to them."""
 
 BULKS, TRANSFERS_IN_BULK = 8, 125
 ALL_WITHIN_S = 180.0
 
 
 def killed_before_commit(banks: Banks) -> None:
-    """The clients' process dies at each step around its COMMIT, and anywhere."""
+    """The clients' process dies at each step around its COMMIT, and at random."""
     banks.open()
     load = banks.begin_writing(60)
     for step, when in ENDS_OF_CLIENTS:
@@ -42,12 +42,12 @@ def killed_before_commit(banks: Banks) -> None:
         banks.struck(banks.upstream)
         doomed.join()
     load.finish()
-    # In the order of their deaths, since their ids are made of the time.
+    # In the order of their deaths, since their ids contain the time.
     unanswered = sorted(Operations.read(banks.journal).of("info"))
     committed = [_committed(banks, {operation}) for operation in unanswered]
     banks.expect(committed == [0, 0, 1], "of the clients killed only the last had committed")
     anywhere = banks.begin_writing(1000)
-    banks.until(lambda: _ok(banks) > 100, "clients are at work")
+    banks.until(lambda: _ok(banks) > 100, "clients are running")
     anywhere.kill()
     banks.expect(_ok(banks) < 1000, "the clients were killed in the middle of it")
 
@@ -81,16 +81,16 @@ def rolled_back(banks: Banks) -> None:
         (conflicts.conflict, r"rolled back by the server: 40001"),
     ):
         _client(banks, function, banks.accounts[:4]).finish()
-        banks.expect(banks.logged(expected), f"a client says: {expected}")
+        banks.expect(banks.logged(expected), f"a client reports: {expected}")
     load.finish()
     said = Operations.read(banks.journal).counts()
-    # Two a savepoint, two a client of the deadlock, one a client of the conflict.
+    # Two per savepoint, two per client of the deadlock, one per client of the conflict.
     banks.expect(said["ok"] == committed_by_load + 4 * 2 + 2 * 2 + 2, f"who retried won: {said}")
     banks.expect(said["fail"] == 4 + 4, f"what was rolled back and not retried failed: {said}")
 
 
 def long_transaction(banks: Banks) -> None:
-    """A transaction with a low sequence number stays open while a thousand events go out."""
+    """A transaction with a low sequence number stays open while a thousand events are published."""
     banks.open()
     account, *others = banks.accounts
     long = _client(banks, long_transactions.hold, account, PGAPPNAME="long")
@@ -112,7 +112,7 @@ def long_transaction(banks: Banks) -> None:
 
 
 def low_number_last(banks: Banks) -> None:
-    """See that the lowest number went out after the highest of the others."""
+    """Expect that the lowest number was published after the highest of the others."""
     query = "SELECT seq, key, settled_at FROM shield_outbox ORDER BY seq"
     first, *others = banks.upstream.rows(query)
     banks.expect(first.key == banks.accounts[0], "the long transaction has the lowest number")
@@ -123,7 +123,7 @@ def low_number_last(banks: Banks) -> None:
 
 
 def bad_events_refused(banks: Banks) -> None:
-    """A client adds events that no table or topic can take, in transfers that go on or end."""
+    """A client adds events that no table or topic accepts, in transfers that continue or end."""
     banks.open()
     load = banks.begin_writing(60)
     banks.upstream.call("topics", bad_events.declare_bad_topics).finish()
@@ -132,7 +132,7 @@ def bad_events_refused(banks: Banks) -> None:
 
 
 def nothing_of_bad_events(banks: Banks) -> None:
-    """Look for the refused events everywhere."""
+    """Search for the refused events everywhere."""
     kinds = len(list(bad_events.bad_parts()))
     said = Operations.read(banks.journal)
     banks.expect(
@@ -152,7 +152,7 @@ def nothing_of_bad_events(banks: Banks) -> None:
 def _client(
     banks: Banks, function: Callable[..., None], *arguments: Any, **environment: str
 ) -> Worker:
-    """Start a client that keeps the journal of what it does."""
+    """Start a client that keeps a journal of its work."""
     return banks.upstream.call(
         function.__name__,
         function,
@@ -164,13 +164,13 @@ def _client(
 
 
 def _rows(side: Side, table: str, column: str, events: Iterable[UUID]) -> int:
-    """How many rows these events have."""
+    """Return the number of rows of these events."""
     query = f"SELECT count(*) FROM {table} WHERE {column} = ANY(:events)"
     return int(side.one(query, events=list(events)))
 
 
 def _committed(banks: Banks, operations: Iterable[UUID]) -> int:
-    """How many transfers of these are there, each with its event."""
+    """Return how many of these transfers are stored, each with its event."""
     query = (
         "SELECT count(*), count(event_id) FROM transfer FULL JOIN shield_outbox ON event_id = id "
         "WHERE coalesce(id, event_id) = ANY(:operations)"
@@ -181,12 +181,12 @@ def _committed(banks: Banks, operations: Iterable[UUID]) -> int:
 
 
 def _ok(banks: Banks) -> int:
-    """How many operations have surely been committed."""
+    """Return how many operations have surely been committed."""
     return Operations.read(banks.journal).counts()["ok"]
 
 
 def _is_held(banks: Banks) -> bool:
-    """Whether the long transaction is open, with its number and its snapshot."""
+    """Return whether the long transaction is open, with its number and its snapshot."""
     return bool(
         banks.upstream.one(
             "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'long' "
