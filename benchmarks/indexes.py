@@ -60,9 +60,9 @@ class Variant:
 
 
 VARIANTS: Final = (
-    Variant(title="as it is"),
+    Variant(title="unchanged"),
     Variant(
-        title="a digest of each row, by the server, in the primary key",
+        title="digest of each row in the primary key, computed by the server",
         changes=(
             f"ALTER TABLE shield_outbox ADD COLUMN digest bigint {_BY_THE_SERVER}",
             _COVERING,
@@ -70,13 +70,13 @@ VARIANTS: Final = (
         scan=_SCAN_OF_DIGESTS,
     ),
     Variant(
-        title="room for a digest in the primary key, left empty",
+        title="empty digest column in the primary key",
         changes=("ALTER TABLE shield_outbox ADD COLUMN digest bigint DEFAULT 0", _COVERING),
         scan=_SCAN_OF_DIGESTS,
     ),
-    Variant(title="as it is, what has moved since", scan=_MOVED),
+    Variant(title="unchanged, scan of one day only", scan=_MOVED),
     Variant(
-        title="without the BRIN index on settled_at, likewise",
+        title="no BRIN index on settled_at, scan of one day only",
         changes=("DROP INDEX shield_outbox_settled_idx",),
         scan=_MOVED,
     ),
@@ -166,7 +166,7 @@ def main() -> None:
         for outbox in outboxes:
             outbox.close()
     table = Table(title=f"Beside {asked.rows:,} rows at rest, medians of {asked.rounds} rounds")
-    for column in ("outbox", "nightly scan, s", "writing, µs/event", "sending, µs/event"):
+    for column in ("outbox", "nightly scan, s", "write, µs/event", "send, µs/event"):
         table.add_column(column, justify="left" if column == "outbox" else "right")
     for title, rounds in found.items():
         scan, written, sent = (statistics.median(values) for values in zip(*rounds, strict=True))

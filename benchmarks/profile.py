@@ -31,18 +31,21 @@ Parts = Sequence[tuple[str, Sequence[str]]]
 
 RELAY_PARTS: Final[Parts] = (
     ("building Kafka's batches", ("(kafka/record/",)),
-    ("records of events: headers, texts to bytes", ("(shieldtx/brokers/cloudevents.py",)),
-    ("handing over, partitions, answers", ("(shieldtx/brokers/", "(kafka/", "(confluent_kafka/")),
-    ("events of rows", ("(shieldtx/store/statements/envelope_columns.py",)),
-    ("settling", ("SqlRelayStore.settle ",)),
-    ("claiming: statement, answer, rows", ("SqlRelayStore.claim ",)),
+    ("building records: headers, encoding", ("(shieldtx/brokers/cloudevents.py",)),
+    ("client calls, partitions, responses", ("(shieldtx/brokers/", "(kafka/", "(confluent_kafka/")),
+    ("building events from rows", ("(shieldtx/store/statements/envelope_columns.py",)),
+    ("settle", ("SqlRelayStore.settle ",)),
+    ("claim: statement, response, rows", ("SqlRelayStore.claim ",)),
 )
 CONSUMER_PARTS: Final[Parts] = (
     ("decoding", ("(shieldtx/brokers/cloudevents.py",)),
     ("fetching from Kafka", ("(shieldtx/brokers/", "(kafka/")),
-    ("dedupe, order, attempts: the inbox's rows", ("(shieldtx/store/inbox_receiver.py",)),
+    ("receive: dedupe, order, attempts", ("(shieldtx/store/inbox_receiver.py",)),
     ("handlers", ("(benchmarks/subjects/application.py",)),
-    ("status and effects in one transaction", ("(shieldtx/store/", "(sqlalchemy/", "(psycopg/")),
+    (
+        "settle: status and effects in one transaction",
+        ("(shieldtx/store/", "(sqlalchemy/", "(psycopg/"),
+    ),
 )
 SUBJECTS: Final[Mapping[str, tuple[str, int, Parts, Mapping[str, Any]]]] = {
     "relay": ("relay", 300_000, RELAY_PARTS, {"client": "kafka-python"}),

@@ -64,7 +64,11 @@ FIGURES = (
         3.0,
         " times",
     ),
-    _least("relay_kafka_python_vs_baseline", "the same, against raw kafka-python send()", 0.8),
+    _least(
+        "relay_kafka_python_vs_baseline",
+        "relay with kafka-python, against raw kafka-python send()",
+        0.8,
+    ),
     _least(
         "relay_confluent_vs_txoutbox_ordered",
         "relay with confluent-kafka, against txoutbox ordered",
@@ -73,10 +77,12 @@ FIGURES = (
     ),
     _least("relay_two_processes_vs_one", "two relay processes, against one", 1.0),
     _most("publish_p50_ms", "commit to record readable in Kafka, 500 events/s, p50", 5.0, " ms", 1),
-    _most("publish_p99_ms", "the same, p99", 25.0, " ms", 1),
+    _most(
+        "publish_p99_ms", "commit to record readable in Kafka, 500 events/s, p99", 25.0, " ms", 1
+    ),
     _most("effect_p50_ms", "commit to effect committed downstream, p50", 15.0, " ms", 1),
-    _most("effect_p99_ms", "the same, p99", 60.0, " ms", 1),
-    _most("add_cost", "throughput that outbox.add costs a one-row ORM transaction", 0.25),
+    _most("effect_p99_ms", "commit to effect committed downstream, p99", 60.0, " ms", 1),
+    _most("add_cost", "loss of throughput of a one-row ORM transaction with outbox.add", 0.25),
     _least(
         "consumer_vs_single",
         "consumer, one INSERT an event, against plain SQLAlchemy",
@@ -84,16 +90,21 @@ FIGURES = (
         " times",
     ),
     _least(
-        "consumer_list_vs_single", "consumer with a handler of lists, against it", 20.0, " times"
+        "consumer_list_vs_single",
+        "consumer with a handler of lists, against plain SQLAlchemy",
+        20.0,
+        " times",
     ),
     _least(
         "consumer_duplicates",
-        "consumer, every second record a duplicate, per record, against none",
+        "consumer with every second record a duplicate, per record, against none",
         1.0,
     ),
     _least("held_snapshot", "relay with a snapshot held open, against the clean run", 0.8),
     _least("backlog_flatness", "relay by size of its backlog, slowest against fastest", 0.85),
-    _most("delayed_rows_cost", "throughput that rows in back-off or delay cost fresh ones", 0.10),
+    _most(
+        "delayed_rows_cost", "loss of throughput of new events with rows in back-off or delay", 0.10
+    ),
     _most(
         "delay_late_p99_ms",
         "due time to record readable in Kafka, with 1,000,000 delayed rows, p99",
@@ -110,12 +121,12 @@ FIGURES = (
     ),
     _least("half_vs_add", "half message prepared and committed, against a plain event", 0.4),
     _least("checks_per_s", "check-backs with a checker that answers at once", 2_000.0, "/s", 0),
-    _most("half_rows_cost", "throughput that open half messages cost fresh events", 0.10),
-    _most("hot_key", "other keys' p99 with a hot key, against without", 2.0, " times"),
+    _most("half_rows_cost", "loss of throughput of new events with open half messages", 0.10),
+    _most("hot_key", "p99 of other keys with a hot key, against no hot key", 2.0, " times"),
     _most("relay_rss_mb", "memory of a relay at exit", 150.0, " MB", 0),
-    _most("relay_rss_growth", "the same, against a tenth of the way", 1.10),
+    _most("relay_rss_growth", "memory of a relay at exit, against a tenth of its events", 1.10),
     _most("relay_rss_large_mb", "memory of a relay, 3,000 events of 900 KB", 400.0, " MB", 0),
-    _most("consumer_rss_large_mb", "memory of a consumer, the same events", 400.0, " MB", 0),
-    _least("purge_rows_per_s", "purge while the relay works", 20_000.0, " rows/s", 0),
-    _most("purge_cost", "throughput that the purge costs the relay", 0.15),
+    _most("consumer_rss_large_mb", "memory of a consumer, 3,000 events of 900 KB", 400.0, " MB", 0),
+    _least("purge_rows_per_s", "purge while the relay publishes", 20_000.0, " rows/s", 0),
+    _most("purge_cost", "loss of throughput of the relay during the purge", 0.15),
 )

@@ -17,12 +17,14 @@ def _figure(name: str, title: str, target: float, direction: Direction, unit: st
 
 _LEAST, _MOST = Direction.AT_LEAST, Direction.AT_MOST
 TARGETS: Final = (
-    _figure("speedup_vs_jdbc_join", "against a plain Spark JDBC join", 5.0, _LEAST, " times"),
-    _figure("precision", "of what was found, that is right", 1.0, _LEAST),
-    _figure("recall", "of what was planted, that was found", 1.0, _LEAST),
-    _figure("linearity", "cost of a row, against that of a tenth of the rows", 1.2, _MOST),
+    _figure(
+        "speedup_vs_jdbc_join", "speed, against a plain Spark JDBC join", 5.0, _LEAST, " times"
+    ),
+    _figure("precision", "reported mismatches that are real", 1.0, _LEAST),
+    _figure("recall", "planted discrepancies that are reported", 1.0, _LEAST),
+    _figure("linearity", "cost of a row, against a run with a tenth of the rows", 1.2, _MOST),
     _figure("incremental_seconds", "a further night over the old rows", 30.0, _MOST, " s"),
-    _figure("driver_rss_mb", "memory of the job, its Java and its Python", 2048.0, _MOST, " MB"),
+    _figure("driver_rss_mb", "memory of the job, Java and Python", 2048.0, _MOST, " MB"),
 )
 
 
