@@ -1,4 +1,4 @@
-"""docs/explanation/reconciliation.md matches the code."""
+"""The pages on the reconciliation match the code."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ from shieldtx.reconcile.spark_launcher import ReconcileRequest
 from shieldtx.reconcile.verdicts import Verdict
 from tests.support.project import ROOT
 
-PAGE = (ROOT / "docs" / "explanation" / "reconciliation.md").read_text()
+PAGES = {
+    kind: (ROOT / "docs" / kind / name).read_text()
+    for kind, name in (("how-to", "reconciliation.md"), ("reference", "verdicts.md"))
+}
+HOW_TO, REFERENCE = PAGES["how-to"], PAGES["reference"]
 ROWS = {
     verdict.strip(" *"): (name, cells)
     for name, *cells in re.findall(
-        r"^\| (\**[A-Z_, ]+\**) \|(.*)\|(.*)\|(.*)\|$", PAGE, re.MULTILINE
+        r"^\| (\**[A-Z_, ]+\**) \|(.*)\|(.*)\|(.*)\|$", REFERENCE, re.MULTILINE
     )
     for verdict in name.split(",")
 }
@@ -46,20 +50,20 @@ def test_page_marks_the_verdicts_that_are_repaired(verdict: Verdict) -> None:
 
 
 def test_exit_statuses_are_those_of_the_outcomes() -> None:
-    documented = re.findall(r"^ +\| (\d) \| ([A-Z_]+) \|", PAGE, re.MULTILINE)
+    documented = re.findall(r"^ +\| (\d) \| ([A-Z_]+) \|", HOW_TO, re.MULTILINE)
     assert {name: int(status) for status, name in documented} == {
         o.name: o.value for o in RunOutcome
     }
 
 
 def test_page_names_the_verdicts_of_both_pairs_and_topics() -> None:
-    (named,) = re.findall(r"where topics are read\. (.*?) occur there too", PAGE)
+    (named,) = re.findall(r"where topics are read\. (.*?) occur there too", REFERENCE)
     both = set(PAIRS.verdicts) & set(TOPICS.verdicts)
     assert set(re.findall(r"[A-Z_]+", named)) == both
 
 
 def test_each_action_of_a_repair_is_explained() -> None:
-    _, _, part = PAGE.partition("## What a repair does")
+    _, _, part = REFERENCE.partition("## Actions of a repair")
     cells = re.findall(r"^\| ([a-z, ]+) \|.*\|.*\|$", part, re.MULTILINE)
     documented = {action for cell in cells for action in cell.split(", ")} - {"what it does"}
     assert documented == {action.value for action in RepairAction}
@@ -68,12 +72,12 @@ def test_each_action_of_a_repair_is_explained() -> None:
 def test_each_file_of_a_run_is_named() -> None:
     folder = OutputFolder(path=Path("x"))
     files = {folder.page, folder.findings, folder.log, folder.rows, folder.summary}
-    documented = set(re.findall(r"^\| `([a-z.]+/?)` \|", PAGE, re.MULTILINE))
+    documented = set(re.findall(r"^\| `([a-z.]+/?)` \|", REFERENCE, re.MULTILINE))
     assert {name.rstrip("/") for name in documented} == {file.name for file in files}
 
 
 def test_example_file_can_be_read(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    (example,) = re.findall(r"```toml\n(.*?)```", HOW_TO, re.DOTALL)
     path = tmp_path / "reconcile.toml"
     uncommented = re.sub(r"^# (\w+ = )", r"\1", example, flags=re.MULTILINE)
     for number, text in enumerate((example, uncommented)):
@@ -87,7 +91,7 @@ def test_python_example_requests_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT / "examples" / "retail")
     for name in ("ORDERS_URL", "STOCK_URL"):
         monkeypatch.setenv(name, "postgresql://host/database")
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    example = "".join(re.findall(r"```python\n(.*?)```", HOW_TO, re.DOTALL))
     prepared, call = example.split("result = ", 1)
     defined: dict[str, object] = {}
     exec(prepared, defined)  # noqa: S102  the page is the repository's own

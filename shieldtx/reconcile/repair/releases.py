@@ -23,7 +23,7 @@ _ACTION: Final = RepairAction.RELEASE_EVENT
 _UNTIL_A_RELAY_RUNS: Final = (
     "it is not released, but a relay sends it as soon as one runs: before you start one, read "
     "`shieldtx trace` with its id, and where groups must not get another copy, settle the row by "
-    '"An event that is not released" in docs/explanation/reconciliation.md'
+    '"An event that is not released" in docs/how-to/reconciliation.md'
 )
 
 

@@ -23,7 +23,7 @@ from tests.support.service import Service, drain
 STUCK = Verdict.STUCK
 RELEASED = (STUCK, RepairAction.RELEASE_EVENT)
 RELEASED_ATTEMPT = (STUCK, RepairAction.RELEASE_ATTEMPT)
-DOCS = Path(__file__).parents[3] / "docs" / "explanation" / "reconciliation.md"
+DOCS = Path(__file__).parents[3] / "docs" / "how-to" / "reconciliation.md"
 PLACEHOLDER = "01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de"
 CAREFUL = Policy(services=BOTH)
 
