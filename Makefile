@@ -24,7 +24,7 @@ UV := $(or $(shell command -v uv),build/uv/bin/uv)
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(UPGRADE)
 
-.PHONY: help demo test lint format bench bench-reconcile faults nemesis mutation lock dist clean kafka docs reference pictures
+.PHONY: help demo test lint format bench bench-reconcile faults nemesis mutation lock dist clean kafka docs reference pictures demo-pictures
 
 help: ## list the targets
 	@echo 'shieldtx: make needs Python 3.11 or newer and Java 17 or newer, and fetches everything else.'
@@ -53,6 +53,9 @@ docs: .venv/.ready ## build the documentation in build/docs; a warning is an err
 
 reference: .venv/.ready ## write the generated pages of docs/reference from the code
 	@$(BIN)/python -m docs.reference_pages
+
+demo-pictures: .venv/.ready ## run the demo, and draw its output and its report (N=1000; needs Chromium)
+	@$(BIN)/python scripts/record-demo $(if $(filter command line,$(origin N)),$(N),1000)
 
 pictures: reference ## draw docs/diagrams as docs/pictures (needs npm and Chromium)
 	scripts/render-diagrams
