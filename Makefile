@@ -45,6 +45,7 @@ lint: .venv/.ready ## check style, types, the layers of imports, the compose fil
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml
 	scripts/check-modules
+	scripts/check-prose
 	for script in .ci/run scripts/bootstrap scripts/render-diagrams; do bash -n $$script; done
 
 docs: .venv/.ready ## build the documentation in build/docs; a warning is an error

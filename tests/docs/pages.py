@@ -33,7 +33,7 @@ def commands(page: Path) -> Iterator[str]:
     for _, language, body in _FENCE.findall(text):
         if language.split(" ")[0] in SHELLS:
             for line in body.replace("\\\n", " ").splitlines():
-                for part in re.split(r"&&|\||;", line.split("  #")[0]):
+                for part in re.split(r"&&|\||;|\)", line.split("  #")[0]):
                     words = re.sub(r"^\s*(\$ )?([A-Z_]+=\S+ )*(exec )?", "", part)
                     if words.startswith("shieldtx "):
                         yield words
