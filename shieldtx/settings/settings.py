@@ -79,8 +79,8 @@ class Settings(BaseSettings):
     )
     signing_key: SigningKeys = Field(
         default=None,
-        description="key that signs rollback events; consumers refuse unsigned ones. To rotate: "
-        "new key, comma, old key",
+        description="keys of rollback events, separated by commas: the first signs, every one is "
+        "accepted; consumers refuse unsigned rollback events",
     )
     topic_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,40}$")] = Field(
         default="", description="prefix of every topic name"
