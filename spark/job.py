@@ -48,9 +48,9 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
     databases, plan = planned.databases, planned.plan
     request = databases.request
     _expect(spark, many_rows=plan.compared is None or request.broker is not None)
-    with ThreadPoolExecutor(1) as aside:
+    with ThreadPoolExecutor(1) as counting:
         # The databases count while Spark judges: neither waits for the other.
-        traffic = aside.submit(traffic_of, databases, now=max(c.now for c in clocks.values()))
+        traffic = counting.submit(traffic_of, databases, now=max(c.now for c in clocks.values()))
         found = judged(databases, plan, clocks)
         at_end = databases.clocks_at_end(clocks)
         if at_end != clocks:
@@ -83,7 +83,7 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
         left_out=(
             *found.expectation.left_out,
             *planned.others.left_out,
-            *found.beside.left_out,
+            *found.topic_comparison.left_out,
         ),
         remarks=tuple(remarks_of(request, found, at_end)),
         obstacles=tuple(obstacles_of(databases, found, planned.others, at_end, observed.received)),

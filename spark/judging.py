@@ -23,7 +23,7 @@ from .sources.jdbc import Databases
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BesideTopics:
+class TopicComparison:
     """The result of the comparison of outboxes with topics."""
 
     rows: tuple[DataFrame, ...] = ()
@@ -45,18 +45,18 @@ class Judged:
     rows: DataFrame
     """Judged rows, persisted by Spark."""
     tallies: Sequence[Tally]
-    beside: BesideTopics
+    topic_comparison: TopicComparison
 
 
 def judged(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]) -> Judged:
     """Read the planned rows, and judge them by these clocks."""
     if databases.request.broker is not None:
         report_progress("reading topics")
-    beside = _beside_topics(databases, plan, clocks)
+    topic_comparison = _topic_comparison(databases, plan, clocks)
     report_progress("reading rows")
     reads = planned_reads(databases, plan)
     windows = windows_of(reads.expectation.streams, clocks, databases.request)
-    rows = union_of([_judged_pairs(databases, reads, windows), *beside.rows]).persist()
+    rows = union_of([_judged_pairs(databases, reads, windows), *topic_comparison.rows]).persist()
     report_progress("judging, and writing the rows that are not in order")
     return Judged(
         expectation=reads.expectation,
@@ -64,15 +64,17 @@ def judged(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]) -> Jud
         windows=windows,
         rows=rows,
         tallies=tallies_of(rows),
-        beside=beside,
+        topic_comparison=topic_comparison,
     )
 
 
-def _beside_topics(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]) -> BesideTopics:
+def _topic_comparison(
+    databases: Databases, plan: Plan, clocks: Mapping[str, Clock]
+) -> TopicComparison:
     """Return the comparison of outboxes with topics; empty if no broker is configured."""
     request = databases.request
     if request.broker is None:
-        return BesideTopics()
+        return TopicComparison()
     types = plan.sent
     if types is None:
         types = frozenset(
@@ -81,14 +83,14 @@ def _beside_topics(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]
     sent = {(each.topic, each.kind) for each in types}
     reading = topics.read(databases.spark, request, sent)
     if reading.records is None:
-        return BesideTopics(
+        return TopicComparison(
             left_out=reading.left_out,
             obstacles=reading.obstacles,
             observed=reading.observed,
             sent=types,
         )
     rows = topic_plan.judged(databases, reading.records, reading.horizons, clocks)
-    return BesideTopics(
+    return TopicComparison(
         rows=(rows,),
         left_out=reading.left_out,
         obstacles=reading.obstacles,
@@ -100,7 +102,7 @@ def _beside_topics(databases: Databases, plan: Plan, clocks: Mapping[str, Clock]
 def _judged_pairs(
     databases: Databases, reads: PlannedReads, windows: Mapping[Stream, Window]
 ) -> DataFrame:
-    pairs = transforms.with_answers(
+    pairs = transforms.with_rollbacks(
         transforms.within(reads.pairs, databases.request.selection),
         union_of(outbox_inbox.rollbacks(databases, service) for service in databases.services),
         union_of(outbox_inbox.compensations(databases, service) for service in databases.services),

@@ -53,7 +53,9 @@ def observed_in(
         received=_received(request, found),
         former_since=_former_since(request, clocks),
         topics=with_writers(
-            _topics(earlier_topics, found.beside.observed), found.beside.sent, request
+            _topics(earlier_topics, found.topic_comparison.observed),
+            found.topic_comparison.sent,
+            request,
         ),
     )
 

@@ -40,7 +40,7 @@ def obstacles_of(
     yield from unlisted_in(found.tallies)
     yield from ambiguous_in(found.tallies)
     yield from ahead_in(found.tallies)
-    yield from found.beside.obstacles
+    yield from found.topic_comparison.obstacles
     yield from waiting_for_others(databases, clocks)
     yield from unsent_rollbacks_of_others(databases, clocks)
     yield from waiting_from_others(databases, clocks)

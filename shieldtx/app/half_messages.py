@@ -170,7 +170,8 @@ class HalfMessageWiring:
         for event_type in event_types:
             self._barriers[event_type] = database
             self._add(
-                event_type, lambda envelope: self._checked_barrier_at(database).ask(envelope.id)
+                event_type,
+                lambda envelope: self._checked_barrier_at(database).outcome_of(envelope.id),
             )
 
     # --- workers ----------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def run_reconciliation(
     """
 
     def job(asked: ReconcileRequest, given_up: Callable[[], bool]) -> ReconcileResult:
-        return spark_launcher.run(asked, given_up=given_up, say=progress)
+        return spark_launcher.run(asked, given_up=given_up, report=progress)
 
     return run_stored(configuration, request, selection, who=who, job=job)
 
@@ -97,7 +97,7 @@ def run_stored(
         run_id = str(new_event_id())
         folder = request.folder.expanduser().resolve()
         configured = basis_of(request, {})
-        with _telling_of_namesakes(runs, configured):
+        with _name_taken_by_another(runs, configured):
             runs.begin(
                 run_id,
                 # Until the start of the run is known.
@@ -162,7 +162,7 @@ def _finish(
 
 
 @contextmanager
-def _telling_of_namesakes(runs: SqlReconciliationRuns, now: Basis) -> Iterator[None]:
+def _name_taken_by_another(runs: SqlReconciliationRuns, now: Basis) -> Iterator[None]:
     """Raise NameTaken if the run in progress belongs to another configuration."""
     try:
         yield

@@ -63,7 +63,7 @@ class ServiceDatabases:
         for service in self._services:
             schema = Schema(self._engines[service.name], schema=service.schema)
             try:
-                with _told_of(service.name):
+                with _named_in_errors(service.name):
                     schema.check_tables()
             except SchemaMismatch as error:
                 raise SchemaMismatch(f"service {service.name}: {error}") from error
@@ -72,28 +72,28 @@ class ServiceDatabases:
         """Return the present history of each database."""
         found = {}
         for name, history in self._histories.items():
-            with _told_of(name):
+            with _named_in_errors(name):
                 found[name] = history.now()
         return found
 
     def remains_of(self, service: str, earlier: DatabaseHistory) -> Remains:
         """Return what the database of a service still has of an earlier history."""
-        with _told_of(service):
+        with _named_in_errors(service):
             return self._histories[service].remains_of(earlier, retention=self._kept(service))
 
     def inbox_has(self, service: str, earlier: DatabaseHistory) -> bool | None:
         """Whether a service's inbox still has an earlier history's row; None: it may be purged."""
-        with _told_of(service):
+        with _named_in_errors(service):
             return self._histories[service].inbox_has(earlier, retention=self._kept(service))
 
     def inbox_settled_since(self, service: str) -> datetime | None:
         """Return when one of the first rows of a service's inbox was settled; None: no row is."""
-        with _told_of(service):
+        with _named_in_errors(service):
             return self._histories[service].inbox_settled_since()
 
     def last_settled(self, service: str, *, before: datetime) -> datetime | None:
         """Return when a service's last row was settled, of the rows settled before a time."""
-        with _told_of(service):
+        with _named_in_errors(service):
             return self._histories[service].last_settled(before=before)
 
     def _kept(self, service: str) -> timedelta | None:
@@ -102,7 +102,7 @@ class ServiceDatabases:
     def lacking(self, earlier: Basis) -> Iterator[str]:
         """Describe in sentences which databases have lost rows that an earlier run saw."""
         for name, service in earlier.services.items():
-            with _told_of(name):
+            with _named_in_errors(name):
                 lost = self._histories[name].lacks(service.history) if service.history else ()
             for table, rows in groupby(lost, key=attrgetter("table")):
                 yield (
@@ -162,7 +162,7 @@ def _engine(url: str, statement_timeout: timedelta) -> Engine:
 
 
 @contextmanager
-def _told_of(service: str) -> Iterator[None]:
+def _named_in_errors(service: str) -> Iterator[None]:
     """Add the name of a service's database to an error."""
     try:
         yield

@@ -104,7 +104,7 @@ def _half_message_jobs(
     One poll of all types wakes only the types with a due check.
     """
 
-    def look() -> bool:
+    def poll() -> bool:
         for event_type in app.half_messages.checks_due():
             wake(_checks_of(event_type))
         return False
@@ -121,8 +121,8 @@ def _half_message_jobs(
         PeriodicJob(name=_checks_of(each.event_type), run=partial(check, each), every=None)
         for each in check_backs
     ]
-    looks = [PeriodicJob(name="checks", run=look, every=CHECKS)] if checks else []
-    return [*looks, *checks, PeriodicJob(name="parking", run=park, every=PARKING)]
+    polls = [PeriodicJob(name="checks", run=poll, every=CHECKS)] if checks else []
+    return [*polls, *checks, PeriodicJob(name="parking", run=park, every=PARKING)]
 
 
 def _checks_of(event_type: str) -> str:

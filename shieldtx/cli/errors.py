@@ -58,8 +58,8 @@ def failure_of(error: BaseException | None) -> Failure | None:  # noqa: PLR0911 
 
 
 def _advice(error: DBAPIError) -> str:
-    told = str(error.orig)
-    return next((f" ({advice})" for sign, advice in _ADVICE.items() if sign in told), "")
+    message = str(error.orig)
+    return next((f" ({advice})" for sign, advice in _ADVICE.items() if sign in message), "")
 
 
 def _failure(line: str, status: int) -> Failure:

@@ -60,12 +60,12 @@ class Program(TyperGroup):
             raise
         except Exception as error:
             failure = failure_of(error)
-            told = loggable(error)
-            if failure is None and told is not error:
-                raise told from told.__cause__
+            loggable_error = loggable(error)
+            if failure is None and loggable_error is not error:
+                raise loggable_error from loggable_error.__cause__
             if failure is None:
                 raise
-            log.debug("command failed", exc_info=told, extra={"action": "command_failed"})
+            log.debug("command failed", exc_info=loggable_error, extra={"action": "command_failed"})
             typer.echo(f"error: {failure.line}", err=True)
             raise typer.Exit(failure.status) from error
         return result
@@ -90,8 +90,8 @@ def _settings_help() -> str:
     """List every setting, in Markdown."""
     lines = ["**Settings**, by environment variables; durations in seconds or as ISO 8601:\n"]
     for name, setting in Settings.model_fields.items():
-        told = [setting.description or "", _default(setting)]
-        lines.append(f"- `SHIELDTX_{name.upper()}` {' '.join(part for part in told if part)}")
+        parts = [setting.description or "", _default(setting)]
+        lines.append(f"- `SHIELDTX_{name.upper()}` {' '.join(part for part in parts if part)}")
     return "\n".join(lines)
 
 

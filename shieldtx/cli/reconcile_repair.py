@@ -170,8 +170,8 @@ def _agreed(job: _Job) -> bool:
     plan = job.carry_out(who="", dry_run=True)
     for (verdict, action), rows in plan.repaired.items():
         late = f", {rows.out_of_order} of them after later events of their keys"
-        said = f"{action}: {rows.done} rows, {verdict}{late if rows.out_of_order else ''}"
-        typer.echo(said, err=True)
+        line = f"{action}: {rows.done} rows, {verdict}{late if rows.out_of_order else ''}"
+        typer.echo(line, err=True)
     for (service, group), number in plan.handed_over.items():
         typer.echo(printable(f"to group {group} of {service}: {number} rows"), err=True)
     for (verdict, reason), number in plan.refused.items():

@@ -69,14 +69,14 @@ def require(app: ShieldTx, group: str) -> None:
         )
 
 
-def refuse_strangers(app: ShieldTx, group: str) -> None:
+def reject_foreign_members(app: ShieldTx, group: str) -> None:
     """Raise ConfigurationError if another service reads with the same Kafka group id.
 
     The broker would divide the partitions, and so the events, between the two services.
     """
     admin = app.broker.topics()
     try:
-        found = admin.strangers(app.group_id(group))
+        found = admin.foreign_members(app.group_id(group))
     except BrokerError as error:
         # A cluster without groups has no coordinator to query yet.
         log.warning(

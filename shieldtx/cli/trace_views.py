@@ -13,7 +13,7 @@ from shieldtx.cli.output import age, moment, printable
 from shieldtx.domain.states import TxKind
 from shieldtx.tracing.model import EventTimeline, Hop, Step
 
-_WORDS: Final = {
+_PHRASES: Final = {
     "WRITTEN": "written",
     "CLAIMED": "claimed by a relay",
     "PUBLISHED": "published",
@@ -123,18 +123,18 @@ def _title(timeline: EventTimeline, asked: UUID | None = None) -> Text:
 def _line(step: Step) -> Text:
     at = "-" if step.at is None else step.at.isoformat(timespec="milliseconds")
     after = "" if step.after is None else span(step.after, sign=True)
-    said = [_WORDS.get(step.what, step.what)]
+    parts = [_PHRASES.get(step.what, step.what)]
     if step.attempt is not None and step.what not in {"PROCESSED", "COMPENSATED", "MOOT"}:
-        said.append(f"attempt {step.attempt}")
+        parts.append(f"attempt {step.attempt}")
     if step.what == "NOT_PUBLISHED":
-        said.append(step.outcome)
+        parts.append(step.outcome)
     if step.offset is not None:
-        said.append(f"partition {step.partition}, offset {step.offset}")
+        parts.append(f"partition {step.partition}, offset {step.offset}")
     if step.took is not None:
-        said.append(f"took {span(timedelta(seconds=step.took))}")
+        parts.append(f"took {span(timedelta(seconds=step.took))}")
     if step.until is not None:
-        said.append(f"next at {moment(step.until)}")
-    text = ", ".join(said) + (f": {step.reason}" if step.reason else "")
+        parts.append(f"next at {moment(step.until)}")
+    text = ", ".join(parts) + (f": {step.reason}" if step.reason else "")
     return _text(f"{at:<{_TIME}} {after:>{_AFTER}}  {text}")
 
 

@@ -93,7 +93,7 @@ def consume(
         require()
     app = _checked(context)
     _require_topics(app, group, may_wait=not once)
-    topics.refuse_strangers(app, group)
+    topics.reject_foreign_members(app, group)
     if not once:
         _run(consumer_process(app, group), f"consumer {group} of {app.settings.source}")
     done = _consume_once(app, group)

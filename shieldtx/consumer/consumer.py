@@ -109,7 +109,7 @@ class Consumer:
         self._pass_ends = self._clock() + LONGEST_PASS
         outcomes = self._process(self._due.poll(limit=self._settings.batch_size))
         self._pause_partitions()
-        self._unhandled.look()
+        self._unhandled.sample()
         batch = self._fetch(waits=not _attempts_in(outcomes))
         if not batch.records:
             return ConsumerResult(paused=len(self._paused), outcomes=outcomes)

@@ -11,7 +11,7 @@ from shieldtx.ports.inbox import InboxStore
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY = 60.0
+SAMPLE_EVERY = 60.0
 """Seconds between two samples of the inbox."""
 
 MOST = 10_000
@@ -35,13 +35,13 @@ class UnhandledEvents:
         self._group = group
         self._store = store
         self._clock = clock
-        self._next_look = clock()
+        self._next_sample = clock()
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Sample the inbox if a sample is due."""
-        if self._clock() < self._next_look:
+        if self._clock() < self._next_sample:
             return
-        self._next_look = self._clock() + LOOK_EVERY
+        self._next_sample = self._clock() + SAMPLE_EVERY
         name = self._group.name
         found = self._store.unhandled(name, handled=self._group.handled(), limit=MOST)
         is_truncated = sum(found.values()) >= MOST

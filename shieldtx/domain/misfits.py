@@ -17,7 +17,7 @@ _A_KEY: Final = "[key]"
 _LARGEST_INDEX: Final = 10_000
 """A larger number is hardly the index of a list, but may be a key, such as an account's number."""
 _OF_TYPE: Final = "Unable to serialize unknown type: "
-_OWN_WORDS: Final = frozenset(
+_OWN_PHRASES: Final = frozenset(
     {
         "assertion_error",
         "bytes_invalid_encoding",
@@ -33,7 +33,7 @@ _OWN_WORDS: Final = frozenset(
     }
 )
 """Kinds of errors whose messages contain text of the application's code, or a part of the value."""
-_KNOWN: Final = frozenset(get_args(ErrorType)) - _OWN_WORDS
+_KNOWN: Final = frozenset(get_args(ErrorType)) - _OWN_PHRASES
 
 
 def message_of_misfit(error: ErrorDetails) -> str:

@@ -35,14 +35,14 @@ class _Plain(NamedTuple):
 class Quotes:
     """Finds what errors quote of rows and payloads in other texts, and replaces it.
 
-    The first occurrence of a quote is replaced, and later ones are left out. Texts in `may_be_said`
+    The first occurrence of a quote is replaced, and later ones are left out. Texts in `allowed`
     stay, and so does a single word: errors name orders and tables, as statements and rows do.
     """
 
-    def __init__(self, quoted: Mapping[str, str], may_be_said: Iterable[str]) -> None:
+    def __init__(self, quoted: Mapping[str, str], allowed: Iterable[str]) -> None:
         plain = {_plain(text).text.strip(_GAP): instead for text, instead in quoted.items()}
         self._quoted = {text: instead for text, instead in plain.items() if text}
-        self._said = [_plain(text).text for text in may_be_said]
+        self._allowed = [_plain(text).text for text in allowed]
 
     def reduced(self, text: str) -> str:
         """Return a text without its quotes."""
@@ -54,7 +54,7 @@ class Quotes:
             (start, end, instead)
             for quoted, instead in self._quoted.items()
             for start, end in _spans(plain.text, quoted, parts)
-            if not any(plain.text[start:end].strip(_EDGES) in said for said in self._said)
+            if not any(plain.text[start:end].strip(_EDGES) in text for text in self._allowed)
         ]
         result, after = "", 0
         for start, end, instead in _merged(spans):

@@ -99,8 +99,10 @@ def _own_summary(error: BaseException) -> str | None:
     if isinstance(error, StatementError):
         if error.orig is None:
             return str(error.args[0]) if error.args else ""
-        said = Quotes(dict.fromkeys(_parameters(error), "..."), ()).reduced(_text_of(error.orig))
-        return _summary(error.orig) or f"{type(error.orig).__name__}: {said}"
+        without_parameters = Quotes(dict.fromkeys(_parameters(error), "..."), ()).reduced(
+            _text_of(error.orig)
+        )
+        return _summary(error.orig) or f"{type(error.orig).__name__}: {without_parameters}"
     if not _is_of_driver(error):
         return None
     fields = _fields(error)
@@ -198,15 +200,15 @@ def _root_of(kind: type) -> str:
 def _quotes(chain: Sequence[BaseException], summaries: Mapping[int, str | None]) -> Quotes:
     """Return what other errors of a chain may quote of its errors; `summaries` are by error id."""
     quoted: dict[str, str] = {}
-    may_be_said: list[str] = []
+    allowed: list[str] = []
     # The shown errors quote their neighbours; all of a long chain would take too long.
     for error in ends_of(chain, 2 * LONGEST_CHAIN):
         summary = summaries[id(error)]
         if summary is not None:
             quoted |= dict.fromkeys(_details(error), "...")
             quoted |= dict.fromkeys(_texts(error), summary)
-            may_be_said += [summary, *_messages(error)]
-    return Quotes(quoted, may_be_said)
+            allowed += [summary, *_messages(error)]
+    return Quotes(quoted, allowed)
 
 
 def _texts(error: BaseException) -> Iterator[str]:
@@ -231,7 +233,7 @@ def _messages(error: BaseException) -> list[str]:
 def _details(error: BaseException) -> Iterator[str]:
     """Yield what PostgreSQL quotes of rows in the further fields of an error, and its message."""
     with suppress(Exception):
-        yield from _told(error)
+        yield from _driver_details(error)
     if isinstance(error, StatementError):
         yield from _parameters(error)
 
@@ -246,7 +248,7 @@ def _parameters(error: StatementError) -> Iterator[str]:
             yield from map(str, row.values() if isinstance(row, Mapping) else row)
 
 
-def _told(error: BaseException) -> Iterator[str]:
+def _driver_details(error: BaseException) -> Iterator[str]:
     """Yield the same; raises any error that reading a field of a driver's error raises."""
     first = error.args[0] if error.args else None
     fields = _fields(error) if _is_of_driver(error) else None

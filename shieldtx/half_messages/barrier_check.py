@@ -29,7 +29,7 @@ def joint(found: Mapping[UUID, LocalOutcome]) -> LocalOutcome:
 
 def _outcome(event_id: UUID, barrier: Barrier) -> LocalOutcome:
     try:
-        return barrier.ask(event_id)
+        return barrier.outcome_of(event_id)
     except Exception as error:
         log.warning(
             "barrier could not be read",

@@ -124,7 +124,7 @@ class BarrierEntry:
             raise
         finally:
             for connection in connections_of(self.caller):
-                self._hear_of(connection)
+                self._register(connection)
 
     def _enter_at_once(self) -> None:
         caller, barrier = self.caller, self._barrier
@@ -178,12 +178,12 @@ class BarrierEntry:
         if self._state is _State.REFUSED and self._event_ids <= later._event_ids:
             self._state = _State.ENDED
 
-    def _hear_of(self, connection: Connection) -> None:
+    def _register(self, connection: Connection) -> None:
         """Observe a connection's commit.
 
         The commit may come without the session's `before_commit`, or inside a savepoint.
         """
-        entries = entries_heard_by(connection)
+        entries = entries_on(connection)
         if not entries:
             connection.execution_options(**{_ENTRIES: entries})
         if self not in entries:
@@ -191,7 +191,7 @@ class BarrierEntry:
 
     def on_begin(self, connection: Connection) -> None:
         """Observe one more connection of the session, before its first statement."""
-        self._hear_of(connection)
+        self._register(connection)
         if self.is_waiting and self._leads_over(connection):
             # Before any change: in AUTOCOMMIT, a change would stay without its message. After a
             # rollback that the session does not observe, the message would stay without the change.
@@ -273,7 +273,7 @@ class BarrierEntry:
             self._state = _State.ENDED
 
 
-def entries_heard_by(connection: Connection) -> list[BarrierEntry]:
+def entries_on(connection: Connection) -> list[BarrierEntry]:
     """Return the entries that a connection's commit concerns; a new list where there are none."""
     entries: list[BarrierEntry] = connection.get_execution_options().get(_ENTRIES, [])
     return entries
@@ -294,5 +294,5 @@ def forget_entries_in(session: Session) -> None:
 def entries_of(caller: Session | Connection) -> list[BarrierEntry]:
     """Return the entries of a transaction, including those of its connections."""
     own = entries_in(caller) if isinstance(caller, Session) else []
-    heard = chain.from_iterable(map(entries_heard_by, connections_of(caller)))
-    return list(dict.fromkeys([*own, *heard]))
+    of_connections = chain.from_iterable(map(entries_on, connections_of(caller)))
+    return list(dict.fromkeys([*own, *of_connections]))

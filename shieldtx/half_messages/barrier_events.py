@@ -11,9 +11,9 @@ from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from shieldtx.half_messages.barrier_entry import (
-    entries_heard_by,
     entries_in,
     entries_of,
+    entries_on,
     forget_entries_in,
 )
 
@@ -50,13 +50,13 @@ def _on_soft_rollback(session: Session, rolled_back: SessionTransaction) -> None
 
 @sqlalchemy_event.listens_for(Engine, "rollback_savepoint")
 def _on_savepoint_rolled_back(connection: Connection, name: str, _context: Any) -> None:
-    for entry in entries_heard_by(connection):
+    for entry in entries_on(connection):
         entry.on_savepoint_rolled_back(name)
 
 
 @sqlalchemy_event.listens_for(Engine, "before_cursor_execute")
 def _on_statement(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
-    for entry in entries_heard_by(connection):
+    for entry in entries_on(connection):
         entry.on_statement(connection, statement)
 
 
@@ -71,7 +71,7 @@ def _on_connection_commit(connection: Connection) -> None:
 def _on_prepare(connection: Connection, _xid: Any) -> None:
     # After an error in this event, the transaction is open: its owner rolls it back.
     _before_commit(connection)
-    for entry in entries_heard_by(connection):
+    for entry in entries_on(connection):
         entry.on_prepare(connection)
 
 
@@ -102,7 +102,7 @@ def _commit_or(roll_back: Callable[[], None], connection: Connection) -> None:
 
 
 def _before_commit(connection: Connection) -> None:
-    for entry in list(entries_heard_by(connection)):
+    for entry in list(entries_on(connection)):
         entry.before_connection_commit(connection)
 
 
@@ -111,7 +111,7 @@ def _before_commit(connection: Connection) -> None:
 @sqlalchemy_event.listens_for(Engine, "rollback")
 @sqlalchemy_event.listens_for(Engine, "rollback_twophase")
 def _on_connection_end(connection: Connection, *_: Any) -> None:
-    entries = entries_heard_by(connection)
+    entries = entries_on(connection)
     for entry in entries:
         entry.on_connection_end(connection)
     entries[:] = [entry for entry in entries if entry.is_waiting]

@@ -67,7 +67,7 @@ class HalfMessageBlock:
         self._use = _Use.UNUSED
         self._prepare_first = partial(self._prepare, event_type, payload, **fields)
         self._rollback_on = rollback_on
-        self._said: LocalOutcome | None = None
+        self._outcome_set: LocalOutcome | None = None
         self._barriers: dict[UUID, Barrier] = {}
         self._entries: list[BarrierEntry] = []
         self._guarded: set[UUID] = set()
@@ -134,20 +134,20 @@ class HalfMessageBlock:
 
     def commit(self) -> None:
         """Set the outcome COMMIT of the local transaction; the end of the block records it."""
-        self.say(LocalOutcome.COMMIT)
+        self.set_outcome(LocalOutcome.COMMIT)
 
     def rollback(self) -> None:
         """Set the outcome ROLLBACK of the local transaction; the end of the block records it."""
-        self.say(LocalOutcome.ROLLBACK)
+        self.set_outcome(LocalOutcome.ROLLBACK)
 
     def unknown(self) -> None:
         """Set the outcome UNKNOWN: a check finds the outcome of the local transaction."""
-        self.say(LocalOutcome.UNKNOWN)
+        self.set_outcome(LocalOutcome.UNKNOWN)
 
-    def say(self, outcome: LocalOutcome) -> None:
+    def set_outcome(self, outcome: LocalOutcome) -> None:
         """Set the outcome of the local transaction; the end of the block records it."""
         self._check_open(str(outcome).lower())
-        self._said = outcome
+        self._outcome_set = outcome
 
     def _check_open(self, call: str) -> None:
         """Refuse a call without effect, or a preparation of a message that would stay open."""
@@ -215,15 +215,15 @@ class HalfMessageBlock:
     def _answer(self, error: BaseException | None) -> None:
         """Record the local transaction's outcome; an unreachable database raises no error."""
         outcome = self._outcome(error)
-        asked = self._asked_about(outcome)
-        told = self._confirmed(asked) if asked else dict.fromkeys(self.ids, outcome)
-        if LocalOutcome.UNKNOWN in told.values():
+        queried = self._barriers_to_query(outcome)
+        outcomes_by_id = self._confirmed(queried) if queried else dict.fromkeys(self.ids, outcome)
+        if LocalOutcome.UNKNOWN in outcomes_by_id.values():
             log.warning(
                 "outcome is unknown, check-back resolves it",
                 extra={"action": "outcome_unknown", "event_ids": list(map(str, self.ids))},
             )
         try:
-            self._messages.end_each(told)
+            self._messages.end_each(outcomes_by_id)
         except IllegalTransition as conflict:
             log.error(  # noqa: TRY400  it is raised
                 "outcome rejected, message already resolved",
@@ -247,7 +247,7 @@ class HalfMessageBlock:
                 },
             )
         unguarded = [i for i in self._barriers if i not in self._guarded]
-        problem = contradictions(told, said=outcome, unguarded=unguarded)
+        problem = contradictions(outcomes_by_id, reported=outcome, unguarded=unguarded)
         if problem and error is None:
             raise TransactionRefused(problem)
         if problem:
@@ -260,7 +260,7 @@ class HalfMessageBlock:
                 },
             )
 
-    def _asked_about(self, outcome: LocalOutcome) -> Mapping[UUID, Barrier]:
+    def _barriers_to_query(self, outcome: LocalOutcome) -> Mapping[UUID, Barrier]:
         """Return the barriers to query before the outcome is recorded.
 
         The barriers that were entered, also without success. Where no entry was tried, a ROLLBACK
@@ -272,7 +272,7 @@ class HalfMessageBlock:
             return self._barriers
         return {i: barrier for i, barrier in self._barriers.items() if i in self._guarded}
 
-    def _confirmed(self, asked: Mapping[UUID, Barrier]) -> dict[UUID, LocalOutcome]:
+    def _confirmed(self, queried: Mapping[UUID, Barrier]) -> dict[UUID, LocalOutcome]:
         """Return the outcome of each message, according to the barriers.
 
         Messages without a queried barrier get the outcome of their common local transaction.
@@ -280,12 +280,12 @@ class HalfMessageBlock:
         if any(entry.is_open for entry in self._entries):
             # A query would wait in vain for the outcome, which comes after the end of the block.
             return dict.fromkeys(self.ids, LocalOutcome.UNKNOWN)
-        found = outcomes(asked)
+        found = outcomes(queried)
         return dict.fromkeys(self.ids, joint(found)) | found
 
     def _outcome(self, error: BaseException | None) -> LocalOutcome:
-        if self._said is not None:
-            return self._said
+        if self._outcome_set is not None:
+            return self._outcome_set
         if error is None:
             return LocalOutcome.COMMIT
         return (

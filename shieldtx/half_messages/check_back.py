@@ -116,7 +116,7 @@ class CheckBack:
         finally:
             unmade = run.end()
             self._hanging.append(run)
-        self._store.give_back(claim.token, unmade)
+        self._store.release(claim.token, unmade)
         return CheckBackResult(
             checked=len(claim.checks) - len(unmade),
             committed=counts[LocalOutcome.COMMIT],
@@ -147,10 +147,10 @@ class CheckBack:
                     },
                 )
         counting = self._store.answer(token, answers)
-        said = [a.outcome if a.check.envelope.id in counting else None for a in answers]
-        if LocalOutcome.COMMIT in said:
+        outcomes = [a.outcome if a.check.envelope.id in counting else None for a in answers]
+        if LocalOutcome.COMMIT in outcomes:
             self._after_commit()
-        return said
+        return outcomes
 
     def _check(self, check: DueCheck) -> CheckResult:
         try:
@@ -164,8 +164,8 @@ class CheckBack:
             return CheckResult(check, LocalOutcome.UNKNOWN, reason_of(error))
         if not isinstance(outcome, LocalOutcome):
             # Only the type: the value may be a row, and this text is logged and stored.
-            told = f"the checker returned a value of type {type(outcome).__name__}, {_ALLOWED}"
-            return CheckResult(check, LocalOutcome.UNKNOWN, told)
+            reason = f"the checker returned a value of type {type(outcome).__name__}, {_ALLOWED}"
+            return CheckResult(check, LocalOutcome.UNKNOWN, reason)
         return CheckResult(check, outcome, f"the checker returned {outcome}")
 
 

@@ -162,14 +162,15 @@ class HalfMessages:
         """
         self._end_confirmed(event_ids, LocalOutcome.ROLLBACK)
 
-    def _end_confirmed(self, event_ids: Sequence[UUID], said: LocalOutcome) -> None:
+    def _end_confirmed(self, event_ids: Sequence[UUID], reported: LocalOutcome) -> None:
         barriers = self._barriers_of(event_ids)
         forgotten = {i for i, barrier in barriers.items() if self._is_forgotten(i, barrier)}
         found = outcomes({i: barriers[i] for i in barriers if i not in forgotten})
-        ended = dict.fromkeys(event_ids, said) | found
+        ended = dict.fromkeys(event_ids, reported) | found
         self.end_each({i: its for i, its in ended.items() if i not in forgotten})
+        differing = {i: its for i, its in found.items() if its is not reported}
         problems = [
-            contradiction(i, said=said, found=its) for i, its in found.items() if its is not said
+            contradiction(i, reported=reported, found=its) for i, its in differing.items()
         ] + [_forgotten(event_id, self._barrier_retention) for event_id in sorted(forgotten)]
         if problems:
             raise TransactionRefused("; ".join(problems))
@@ -181,12 +182,12 @@ class HalfMessages:
         """
         age = age_of(event_id, unix_time())
         is_old = age is not None and age >= self._barrier_retention
-        return is_old and barrier.look(event_id) is LocalOutcome.UNKNOWN
+        return is_old and barrier.visible_outcome(event_id) is LocalOutcome.UNKNOWN
 
-    def end_each(self, told: Mapping[UUID, LocalOutcome]) -> None:
+    def end_each(self, outcomes_by_id: Mapping[UUID, LocalOutcome]) -> None:
         """End each message by its outcome; messages with UNKNOWN are left to their checks."""
         for outcome in (LocalOutcome.COMMIT, LocalOutcome.ROLLBACK):
-            ids = [event_id for event_id, its in told.items() if its is outcome]
+            ids = [event_id for event_id, its in outcomes_by_id.items() if its is outcome]
             if ids:
                 self.end(ids, outcome)
 
@@ -238,10 +239,10 @@ def session_of(transaction: CallersTransaction) -> Session | Connection:
     return caller.sync_session if isinstance(caller, AsyncSession) else caller
 
 
-def contradiction(event_id: UUID, *, said: LocalOutcome, found: LocalOutcome) -> str:
+def contradiction(event_id: UUID, *, reported: LocalOutcome, found: LocalOutcome) -> str:
     """Describe how the barrier contradicts a COMMIT or a ROLLBACK."""
     if found is LocalOutcome.UNKNOWN:
-        ended, first = _TO_END[said]
+        ended, first = _TO_END[reported]
         return (
             f"the local transaction of half message {event_id} is not known to have {ended}: "
             f"{first} it first; a check finds its end"
@@ -283,13 +284,13 @@ def _problem(event_id: UUID, before: OutboxStatus | None, outcome: LocalOutcome)
 
 
 def contradictions(
-    found: Mapping[UUID, LocalOutcome], *, said: LocalOutcome, unguarded: Sequence[UUID]
+    found: Mapping[UUID, LocalOutcome], *, reported: LocalOutcome, unguarded: Sequence[UUID]
 ) -> str:
     """Say where barriers contradict an outcome, or have not been entered; "" where they agree."""
-    wrong = [i for i, its in found.items() if its is OPPOSITES.get(said)]
+    wrong = [i for i, its in found.items() if its is OPPOSITES.get(reported)]
     if wrong:
-        return "; ".join(contradiction(i, said=said, found=found[i]) for i in wrong)
-    if said is not LocalOutcome.COMMIT or not unguarded:
+        return "; ".join(contradiction(i, reported=reported, found=found[i]) for i in wrong)
+    if reported is not LocalOutcome.COMMIT or not unguarded:
         return ""
     was = "" if found[unguarded[0]] is LocalOutcome.UNKNOWN else "committed "
     return (

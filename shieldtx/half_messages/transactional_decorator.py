@@ -93,7 +93,7 @@ def transactional(
             bound.apply_defaults()
             return transaction.half_of(messages(), bound.arguments, call)
 
-        def hear(
+        def take_outcome(
             half: HalfMessageBlock, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         ) -> None:
             if problem := uncalled(result):
@@ -103,7 +103,7 @@ def transactional(
                     "its `async def`, below decorators that hide it"
                 )
             if isinstance(result, LocalOutcome):
-                half.say(result)
+                half.set_outcome(result)
             elif any(caller_of(t).in_transaction() for t in transactions_among(args, kwargs)):
                 log.warning(
                     "function left its transaction open",
@@ -121,7 +121,7 @@ def transactional(
             async def asynchronous(*args: Any, **kwargs: Any) -> Any:
                 async with half_of(args, kwargs) as half:
                     result = await function(*args, **kwargs)
-                    hear(half, result, args, kwargs)
+                    take_outcome(half, result, args, kwargs)
                 return result
 
             setattr(asynchronous, _LAYER, layer)
@@ -131,7 +131,7 @@ def transactional(
         def synchronous(*args: Any, **kwargs: Any) -> Any:
             with half_of(args, kwargs) as half:
                 result = function(*args, **kwargs)
-                hear(half, result, args, kwargs)
+                take_outcome(half, result, args, kwargs)
             return result
 
         setattr(synchronous, _LAYER, layer)

@@ -19,13 +19,13 @@ class Buffer(Protocol):
         ...
 
 
-def hear_of(connection: Connection, buffer: Buffer) -> None:
+def register(connection: Connection, buffer: Buffer) -> None:
     """Notify a buffer of the events of a connection."""
-    heard_by: list[Buffer] | None = connection.get_execution_options().get(BUFFERS)
-    if heard_by is None:
-        heard_by = []
-        connection.execution_options(**{BUFFERS: heard_by})
-    if buffer not in heard_by:
+    buffers: list[Buffer] | None = connection.get_execution_options().get(BUFFERS)
+    if buffers is None:
+        buffers = []
+        connection.execution_options(**{BUFFERS: buffers})
+    if buffer not in buffers:
         # A connection may outlive many sessions that were made on it.
-        heard_by[:] = [each for each in heard_by if each.has_events]
-        heard_by.append(buffer)
+        buffers[:] = [each for each in buffers if each.has_events]
+        buffers.append(buffer)

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session, SessionTransaction
 
 from shieldtx.errors import TransactionRefused
-from shieldtx.outbox.connection_buffers import hear_of
+from shieldtx.outbox.connection_buffers import register
 from shieldtx.outbox.entries import Entry
 from shieldtx.outbox.session_binding import SessionBinding
 from shieldtx.outbox.several_commits import refuse_several_commits
@@ -100,7 +100,7 @@ class SessionBuffer:
         # Register on every connection: the session may commit, or a connection by itself. The flush
         # of the commit itself may still add events after `before_commit`.
         for connection in self.binding.connections:
-            hear_of(connection, self)
+            register(connection, self)
         if self._at_once:
             self._flush_data()
             self.flush()
@@ -156,7 +156,7 @@ class SessionBuffer:
                 "the connection is in a savepoint that its session knows nothing of: begin it "
                 "with session.begin_nested(), so that its events can follow it"
             )
-        hear_of(connection, self)
+        register(connection, self)
 
     @property
     def has_events(self) -> bool:
@@ -171,7 +171,7 @@ class SessionBuffer:
         if self._examines_next:
             self._examine(connection)
         if self._entries:
-            hear_of(connection, self)
+            register(connection, self)
 
     def on_before_commit(self) -> None:
         """Insert the waiting events."""

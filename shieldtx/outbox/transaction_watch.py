@@ -105,7 +105,7 @@ class TransactionWatch:
             return
         savepoints = savepoints_in(statement)
         self._note_state(connection)
-        if savepoints and self._hears_of(savepoints):
+        if savepoints and self._has_savepoint(savepoints):
             # A rollback to this savepoint may undo the loss: so nothing is refused here.
             return
         if savepoints:
@@ -127,7 +127,7 @@ class TransactionWatch:
         ):
             self._mark(connection)
 
-    def _hears_of(self, savepoints: Sequence[str]) -> bool:
+    def _has_savepoint(self, savepoints: Sequence[str]) -> bool:
         """Whether the session's begin_nested() set them: it misses those of a connection."""
         return self._session.in_nested_transaction() and savepoints[0].startswith(_SQLALCHEMYS)
 

@@ -185,7 +185,7 @@ class TopicAdmin(Protocol):
         """Return the state of each topic; None for a missing one. Raises BrokerError."""
         ...
 
-    def strangers(self, group_id: str) -> Collection[str]:
+    def foreign_members(self, group_id: str) -> Collection[str]:
         """Return the client ids of a consumer group's members that belong to other services.
 
         Raises BrokerError.

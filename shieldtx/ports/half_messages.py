@@ -121,7 +121,7 @@ class HalfMessageStore(Protocol):
         """
         ...
 
-    def give_back(self, token: UUID, checks: Sequence[DueCheck]) -> None:
+    def release(self, token: UUID, checks: Sequence[DueCheck]) -> None:
         """Release checks of a claim that were not made: due at once, and uncounted."""
         ...
 
@@ -172,14 +172,14 @@ class Barrier(Protocol):
         """
         ...
 
-    def ask(self, event_id: UUID) -> LocalOutcome:
+    def outcome_of(self, event_id: UUID) -> LocalOutcome:
         """Return the local transaction's outcome; if it has not entered, it cannot commit any more.
 
         Waits a short time for a transaction in flight: if it is still open, the outcome is UNKNOWN.
         """
         ...
 
-    def look(self, event_id: UUID) -> LocalOutcome:
+    def visible_outcome(self, event_id: UUID) -> LocalOutcome:
         """Return the visible outcome of the local transaction, without changing anything.
 
         UNKNOWN: the transaction has not entered, is in flight, or rolled back before a check.

@@ -17,7 +17,7 @@ Key: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class KeyPosition:
     """The position of an event of the outbox among the events of its key.
 
     Events of a key are sent in the order of their numbers, and events with a chosen delay when they
@@ -38,7 +38,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Behind:
+class LaterPositions:
     """Covers every position of a key after any of the given ones, and a few others."""
 
     seq: int | None
@@ -49,21 +49,27 @@ class Behind:
     """Events with a chosen delay: those due at this time or later."""
 
     @classmethod
-    def any_of(cls, places: Iterable[Place]) -> Behind | None:
+    def any_of(cls, key_positions: Iterable[KeyPosition]) -> LaterPositions | None:
         """Return the bounds for the given positions; None: no positions are given."""
-        places = list(places)
-        if not places:
+        key_positions = list(key_positions)
+        if not key_positions:
             return None
-        delayed = [place.delayed_until for place in places if place.delayed_until is not None]
+        delayed = [
+            position.delayed_until
+            for position in key_positions
+            if position.delayed_until is not None
+        ]
         return cls(
-            seq=min((each.seq for each in places if each.delayed_until is None), default=None),
+            seq=min(
+                (each.seq for each in key_positions if each.delayed_until is None), default=None
+            ),
             due_at=min(delayed, default=None),
-            delayed_until=min(place.due_at for place in places),
+            delayed_until=min(position.due_at for position in key_positions),
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line(Place):
+class EventPosition(KeyPosition):
     """An event of the outbox, with the facts that a repair needs."""
 
     kind: TxKind
@@ -84,7 +90,7 @@ class Line(Place):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sibling(Place):
+class Sibling(KeyPosition):
     """Another event of a key in the outbox, sent or still to be sent."""
 
     event_id: UUID
@@ -132,13 +138,13 @@ class HandedOver:
     """The group has received another event with their business key."""
     refused: AbstractSet[UUID] = frozenset()
     """The group's database refuses them, for example for characters that its encoding lacks."""
-    behind: AbstractSet[UUID] = frozenset()
+    later: AbstractSet[UUID] = frozenset()
     """Not stored, because an earlier event of their key is not stored."""
 
     @property
     def not_stored(self) -> AbstractSet[UUID]:
         """Return the events that the group still lacks."""
-        return self.conflicting | self.refused | self.behind
+        return self.conflicting | self.refused | self.later
 
     def plus(self, other: HandedOver) -> HandedOver:
         """Add the result of other events."""
@@ -147,5 +153,5 @@ class HandedOver:
             needless=self.needless | other.needless,
             conflicting=self.conflicting | other.conflicting,
             refused=self.refused | other.refused,
-            behind=self.behind | other.behind,
+            later=self.later | other.later,
         )

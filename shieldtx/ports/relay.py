@@ -135,7 +135,7 @@ class LeaseStore(Protocol):
         """Announce the relay, extend its leases and take free shards up to its fair share."""
         ...
 
-    def give_back(self, *, relay: str, shards: frozenset[int]) -> None:
+    def release(self, *, relay: str, shards: frozenset[int]) -> None:
         """Release these shards for the other relays."""
         ...
 

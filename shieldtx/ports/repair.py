@@ -11,7 +11,15 @@ from typing import Protocol
 from uuid import UUID
 
 from shieldtx.domain.events import Envelope
-from shieldtx.ports.hand_over import Arrival, Behind, HandedOver, Key, Line, Sent, Sibling
+from shieldtx.ports.hand_over import (
+    Arrival,
+    EventPosition,
+    HandedOver,
+    Key,
+    LaterPositions,
+    Sent,
+    Sibling,
+)
 
 
 class RepairAction(StrEnum):
@@ -118,7 +126,7 @@ class RepairStore(Protocol):
         """
         ...
 
-    def lines(self, ids: Sequence[UUID]) -> Mapping[UUID, Line]:
+    def positions(self, ids: Sequence[UUID]) -> Mapping[UUID, EventPosition]:
         """Return the positions of these events in its outbox."""
         ...
 
@@ -127,7 +135,7 @@ class RepairStore(Protocol):
         keys: Collection[Key],
         *,
         since: datetime | None = None,
-        behind: Behind | None = None,
+        later: LaterPositions | None = None,
     ) -> Iterator[Sibling]:
         """Yield the service's events of these keys that were sent, or are to be sent.
 
@@ -135,7 +143,7 @@ class RepairStore(Protocol):
         name: no order exists between them.
 
         With `since`, only rows that are open or have settled since: indexes find them, where all
-        rows need a scan of the outbox. With `behind`, only positions within these bounds.
+        rows need a scan of the outbox. With `later`, only positions within these bounds.
         """
         ...
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shieldtx.domain.states import TxKind
 
-NOBODY = "(no group)"
+NO_GROUP = "(no group)"
 """Stands for the group that should compensate rollbacks which no known group has ever received."""
 
 

@@ -121,7 +121,7 @@ def received_first(earlier: Observed, now: Iterable[Received]) -> Iterator[str]:
     """Yield sentences for groups that have received events of a type for the first time.
 
     Two cases are left out. The first group of a service that receives rollbacks of a type of its
-    own: the earlier run expected these of `NOBODY`, and was not good if any existed. A group that
+    own: the earlier run expected these of `NO_GROUP`, and was not good if any existed. A group that
     had received rollbacks of the type from any service: it should receive all of them.
     """
     known = set(earlier.received)

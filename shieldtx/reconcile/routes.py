@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.expectations import (
-    NOBODY,
+    NO_GROUP,
     Expectation,
     ExpectedGroup,
     Member,
@@ -27,7 +27,7 @@ def expectation_of(
     events of the types that it has received before.
 
     A rollback is meant for the service whose event it takes back. If no group of that service
-    should receive the type, and none has received it, the rollback is expected of `NOBODY` and
+    should receive the type, and none has received it, the rollback is expected of `NO_GROUP` and
     counts as missing. A rollback is also meant for groups of other services that handle and
     compensate such events; such groups need not exist.
     """
@@ -148,7 +148,7 @@ def _undeclared(
     known = {(route.stream.upstream, route.topic, route.event_type) for route in awaited}
     for what in arriving:
         if (what.upstream, what.topic, what.event_type) not in known:
-            groups = _groups_with(what, mine) or {NOBODY}
+            groups = _groups_with(what, mine) or {NO_GROUP}
             if len(groups) == 1:
                 yield _route(what, member, *groups)
 

@@ -61,7 +61,7 @@ _COMMIT, _ROLLBACK = (TxKind.COMMIT,), (TxKind.ROLLBACK,)
 _SENT = (OutboxStatus.PROCESSED,)
 _SENT_OR_PURGED = (*_SENT, *_NONE)
 _OPEN_UPSTREAM = frozenset(OUTBOX.states) - OUTBOX.settled
-_IN_LINE = _OPEN_UPSTREAM - {OutboxStatus.HALF}
+_TO_BE_SENT = _OPEN_UPSTREAM - {OutboxStatus.HALF}
 _DONE, _GAVE_UP = (InboxStatus.PROCESSED,), (InboxStatus.MAX_RECONSUMED,)
 _OPEN_DOWNSTREAM = frozenset(INBOX.states) - INBOX.settled
 
@@ -191,7 +191,7 @@ PAIRS = RuleSet(
         _rule(_V.IN_FLIGHT, quiet=_NO),
         # One side is open. A relay that died between acknowledgement and settlement leaves an open
         # row whose event has arrived. So does a repair that publishes the event again.
-        _rule(_V.STUCK, upstream_status=_IN_LINE),
+        _rule(_V.STUCK, upstream_status=_TO_BE_SENT),
         _rule(_V.STUCK, upstream_status=_OPEN_UPSTREAM, downstream_status=_NONE),
         _rule(_V.STUCK, upstream_status=_SENT, downstream_status=_OPEN_DOWNSTREAM),
         _rule(_V.STUCK, upstream_status=_NONE, downstream_status=_OPEN_DOWNSTREAM, kept=_NO),

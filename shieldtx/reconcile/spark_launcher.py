@@ -49,12 +49,12 @@ def run(
     request: ReconcileRequest,
     *,
     given_up: Callable[[], bool] = lambda: False,
-    say: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> ReconcileResult:
     """Run the reconciliation; return a result also if the run fails.
 
-    `say` receives progress messages. `given_up` is polled every second, and cancels the run when it
-    returns True. Raises ConfigurationError if the run cannot start: no PySpark, no Java, an
+    `report` receives progress messages. `given_up` is polled every second, and cancels the run when
+    it returns True. Raises ConfigurationError if the run cannot start: no PySpark, no Java, an
     unusable URL or folder, a folder in use by another run. An exception in this function (also
     Ctrl-C) or the death of this process ends the Spark job.
     """
@@ -65,7 +65,7 @@ def run(
                 jdbc_address(service.name, url)
     folder = OutputFolder(path=request.folder.expanduser().resolve())
     with locked(folder, request) as log:
-        status = _run_job(replace(request, folder=folder.path), log, given_up, say)
+        status = _run_job(replace(request, folder=folder.path), log, given_up, report)
         return _result(request, folder, status)
 
 
@@ -138,7 +138,7 @@ def _run_job(
     request: ReconcileRequest,
     log: BinaryIO,
     given_up: Callable[[], bool],
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> int:
     """Run the job and return its exit status; the request is sent through its standard input."""
     arguments, environment = command(request.master)
@@ -154,7 +154,7 @@ def _run_job(
         try:
             _send(job, request)
             while not given_up():
-                _tell(OutputFolder(path=request.folder).log, say)
+                _report_progress(OutputFolder(path=request.folder).log, report)
                 with suppress(subprocess.TimeoutExpired):
                     return job.wait(_ASK_S)
             return RunOutcome.ERROR
@@ -162,11 +162,11 @@ def _run_job(
             _end(job)
 
 
-def _tell(log: Path, say: Callable[[str], None]) -> None:
-    """Pass the latest progress message of the job to `say`."""
+def _report_progress(log: Path, report: Callable[[str], None]) -> None:
+    """Pass the latest progress message of the job to `report`."""
     text = log.read_text(encoding="utf-8", errors="replace")
-    told = [line for line in text.splitlines() if line.startswith(PROGRESS)]
-    say(told[-1].removeprefix(PROGRESS) if told else "Spark starts")
+    messages = [line for line in text.splitlines() if line.startswith(PROGRESS)]
+    report(messages[-1].removeprefix(PROGRESS) if messages else "Spark starts")
 
 
 def _send(job: subprocess.Popen[bytes], request: ReconcileRequest) -> None:

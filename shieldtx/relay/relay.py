@@ -158,7 +158,7 @@ class Relay:
         if self._in_flight.release_ahead(_SHARDS_LEAVE):
             self._settle_between_passes()
         if self._in_flight.is_settled and name == self._in_flight.name:
-            self._leases.give_back(relay=name, shards=shards)
+            self._leases.release(relay=name, shards=shards)
 
     def _settle_between_passes(self) -> None:
         self._unreported = self._reported(self._in_flight.settle())

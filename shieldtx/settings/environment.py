@@ -9,7 +9,7 @@ from typing import Final
 
 PREFIX: Final = "SHIELDTX_"
 
-BESIDE_SETTINGS: Final = frozenset(
+OTHER_VARIABLES: Final = frozenset(
     {
         "SHIELDTX_APP",
         "SHIELDTX_CACHE",
@@ -39,7 +39,7 @@ _ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 def unknown(environment: Mapping[str, str], settings: Iterable[str]) -> list[str]:
     """Return a line about each variable with shieldtx's prefix that nothing reads."""
-    known = BESIDE_SETTINGS.union(f"{PREFIX}{name.upper()}" for name in settings)
+    known = OTHER_VARIABLES.union(f"{PREFIX}{name.upper()}" for name in settings)
     return [
         f"{name}: shieldtx has no such setting; {_advice(name.upper(), known)}"
         for name, value in sorted(environment.items())

@@ -110,13 +110,13 @@ class SqlBarrier:
         found = connection.scalars(sql.entered(self._tables, [*event_ids]))
         return set(found) >= set(event_ids)
 
-    def ask(self, event_id: UUID) -> LocalOutcome:
+    def outcome_of(self, event_id: UUID) -> LocalOutcome:
         """Return the outcome of the local transaction; if it has not entered, it no longer can."""
         t, d = self._tables, self._dialect
         try:
             # A row never changes once it is there. So a local transaction that has committed, as
             # most have, needs no write.
-            ended = self.look(event_id)
+            ended = self.visible_outcome(event_id)
             if ended is not LocalOutcome.UNKNOWN:
                 return ended
             with (
@@ -131,7 +131,7 @@ class SqlBarrier:
                 return LocalOutcome.UNKNOWN
             raise
 
-    def look(self, event_id: UUID) -> LocalOutcome:
+    def visible_outcome(self, event_id: UUID) -> LocalOutcome:
         """Return the outcome of the local transaction as far as it is visible; write nothing."""
         with self._autocommit.begin() as connection:
             return _end_in(connection.scalar(sql.found(self._tables, event_id)))

@@ -86,7 +86,7 @@ class CompensationRows:
         """Return the received event, or rollback, whose handler wrote `envelope`."""
         if envelope.causation_id is None or envelope.causation_source is None:
             return None
-        statement = sql.received_by_anybody(
+        statement = sql.received_by_any_group(
             self._tables, envelope.causation_id, envelope.causation_source
         )
         row = connection.execute(statement).one_or_none()

@@ -24,7 +24,7 @@ from shieldtx.domain.sql import ends_transaction
 from shieldtx.errors import HandlerError
 from shieldtx.store.as_found import AsFound
 from shieldtx.store.dialects import LOCKED_AT, OF_MARK, TRANSACTION, dialect_of
-from shieldtx.store.left_behind import LeftBehind, left_behind_by
+from shieldtx.store.residual_state import ResidualState, residual_state_of
 
 _GUARD: Final = "shieldtx.guard"
 """The key of a guard in the info of its session."""
@@ -41,11 +41,11 @@ class _Guard:
     connection: Connection
     begun: SessionTransaction
     root: RootTransaction | None
-    left_behind: LeftBehind = LeftBehind.NOTHING
+    residual_state: ResidualState = ResidualState.NOTHING
     """The longest-lasting state that the owner's statements have left."""
     effect: int | None = None
     """The number of the mark that was set after the owner's effect."""
-    turns: int = 0
+    handled: int = 0
     """The number of owners that have finished in the transaction, one after the other."""
     has_met_temporary: bool = False
     """Whether temporary tables of earlier owners existed before an owner first left state."""
@@ -74,7 +74,7 @@ def guarded_session(engine: Engine, owner: str) -> Iterator[tuple[Session, Conne
         try:
             yield session, connection
         finally:
-            if guard.left_behind is LeftBehind.IN_SESSION:
+            if guard.residual_state is ResidualState.IN_SESSION:
                 _close_when_returned(connection)
 
 
@@ -93,18 +93,18 @@ def commits_refused(session: Session) -> Iterator[None]:
         connection.connection.rollback()
         raise guard.violation
 
-    def look_at_statement(
+    def check_statement(
         _connection: Any, _cursor: Any, statement: str, parameters: Any, context: Any, *_how: Any
     ) -> None:
         if context is not None and context.execution_options.get(OF_MARK):
             return
         if ends_transaction(statement):
             raise guard.violation
-        if left := left_behind_by(statement, parameters):
-            _look_for_temporary(guard)
-            guard.left_behind = max(guard.left_behind, left)
+        if left := residual_state_of(statement, parameters):
+            _find_temporary(guard)
+            guard.residual_state = max(guard.residual_state, left)
 
-    listeners = (("commit", reject_commit), ("before_cursor_execute", look_at_statement))
+    listeners = (("commit", reject_commit), ("before_cursor_execute", check_statement))
     for name, listener in listeners:
         event.listen(guard.connection, name, listener)
     guard.as_found = AsFound(session, guard.connection)
@@ -154,11 +154,11 @@ def settle(
         raise guard.violation
     has_made_temporary = settled.returns_rows and any(settled.scalars())
     _refuse_temporary(guard, is_there=has_made_temporary)
-    if has_made_temporary and guard.left_behind is not LeftBehind.IN_SESSION:
+    if has_made_temporary and guard.residual_state is not ResidualState.IN_SESSION:
         _close_if_temporary_stays(session, guard.connection)
 
 
-def end_turn(session: Session) -> None:
+def end_event(session: Session) -> None:
     """Prepare the session for the next owner of its transaction; nothing in it is undone.
 
     Open savepoints are released, as at a COMMIT: the next owner could roll them back. Raises
@@ -170,11 +170,11 @@ def end_turn(session: Session) -> None:
     _release_savepoints(session, guard.connection)
     if len(session.identity_map):
         session.expunge_all()
-    guard.turns += 1
+    guard.handled += 1
 
 
 def note_effect(session: Session) -> None:
-    """Mark the complete effect of the owner: `end_turn` raises if the effect is undone later.
+    """Mark the complete effect of the owner: `end_event` raises if the effect is undone later.
 
     The mark is needed, because SQLAlchemy does not notice savepoints of the driver's cursors and
     blocks.
@@ -220,16 +220,16 @@ def _began(of_session: SessionTransaction, savepoint: NestedTransaction) -> bool
 def is_left_as_found(session: Session) -> bool:
     """Whether the owner's code has left no state that affects the next handler."""
     guard: _Guard = session.info[_GUARD]
-    is_left = guard.left_behind is not LeftBehind.NOTHING
+    is_left = guard.residual_state is not ResidualState.NOTHING
     return not is_left and guard.as_found is not None and guard.as_found.is_unchanged()
 
 
-def _look_for_temporary(guard: _Guard) -> None:
+def _find_temporary(guard: _Guard) -> None:
     """Search hidden temporary tables of earlier owners, before an owner first leaves state.
 
     Later, such tables could not be distinguished from the owner's own tables.
     """
-    if not guard.turns or guard.left_behind is not LeftBehind.NOTHING:
+    if not guard.handled or guard.residual_state is not ResidualState.NOTHING:
         return
     dialect = dialect_of(guard.connection.dialect)
     if not dialect.is_aborted(guard.connection):
@@ -242,8 +242,8 @@ def _refuse_temporary(guard: _Guard, *, is_there: bool) -> None:
     Functions of the database or the driver made them, and all later owners of the transaction could
     access them.
     """
-    has_shown = guard.left_behind is not LeftBehind.NOTHING
-    if guard.has_met_temporary or (is_there and guard.turns > 1 and not has_shown):
+    has_shown = guard.residual_state is not ResidualState.NOTHING
+    if guard.has_met_temporary or (is_there and guard.handled > 1 and not has_shown):
         raise HandlerError(
             f"a {guard.owner} has made a temporary table by a function of the database or by the "
             "driver, which the next event would have met. Declare it with alone=True"
@@ -253,7 +253,7 @@ def _refuse_temporary(guard: _Guard, *, is_there: bool) -> None:
 def _close_if_temporary_stays(session: Session, connection: Connection) -> None:
     """Close the connection later, if temporary tables still exist after the COMMIT."""
 
-    def look(_: Session) -> None:
+    def check(_: Session) -> None:
         try:
             stays = dialect_of(connection.dialect).keeps_temporary(connection)
         except Exception:  # noqa: BLE001  all is committed, and the pool can replace a connection
@@ -261,7 +261,7 @@ def _close_if_temporary_stays(session: Session, connection: Connection) -> None:
         if stays:
             _close_when_returned(connection)
 
-    event.listen(session, "after_commit", look, insert=True)
+    event.listen(session, "after_commit", check, insert=True)
 
 
 def _close_when_returned(connection: Connection) -> None:

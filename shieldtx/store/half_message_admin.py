@@ -127,7 +127,7 @@ class SqlHalfMessageAdmin:
         if barrier is None or message.status not in OPEN:
             return
         event_id, is_commit = message.envelope.id, outcome is LocalOutcome.COMMIT
-        ended = barrier.look(event_id)
+        ended = barrier.visible_outcome(event_id)
         if ended is not LocalOutcome.COMMIT and self._is_forgotten(message):
             log.warning(
                 "barrier row may be purged",
@@ -143,7 +143,7 @@ class SqlHalfMessageAdmin:
                 return
         if not is_commit:
             # Only a rollback rejects a local transaction that may still come.
-            ended = barrier.ask(event_id)
+            ended = barrier.outcome_of(event_id)
         if ended is LocalOutcome.UNKNOWN:
             raise IllegalTransition(f"{message}: {_COMMITTED_NONE if is_commit else _IN_FLIGHT}")
         if ended is not outcome:

@@ -125,24 +125,24 @@ class SqlHalfMessageStore:
 
     def answer(self, token: UUID, answers: Sequence[CheckResult]) -> Collection[UUID]:
         """Resolve messages, or record why they could not be resolved, in one transaction."""
-        said = {a.check.envelope.id: a for a in answers}
+        by_id = {a.check.envelope.id: a for a in answers}
         with self._engine.begin() as connection:
-            ids = half_message_checks.parameters(token, list(said))
+            ids = half_message_checks.parameters(token, list(by_id))
             # In the order of their ids, which is the order of their preparation.
             locked = connection.scalars(self._lock_checks, ids).all()
             for outcome in (LocalOutcome.COMMIT, LocalOutcome.ROLLBACK):
-                ended = [event_id for event_id in locked if said[event_id].outcome is outcome]
+                ended = [event_id for event_id in locked if by_id[event_id].outcome is outcome]
                 self._outcomes.write(connection, ended, OutboxStatus.HALF, outcome)
             unknown = [
-                half_message_checks.note_parameters(token, event_id, reason=said[event_id].reason)
+                half_message_checks.note_parameters(token, event_id, reason=by_id[event_id].reason)
                 for event_id in locked
-                if said[event_id].outcome is LocalOutcome.UNKNOWN
+                if by_id[event_id].outcome is LocalOutcome.UNKNOWN
             ]
             if unknown:
                 connection.execute(self._note, unknown)
         return set(locked)
 
-    def give_back(self, token: UUID, unmade: Sequence[DueCheck]) -> None:
+    def release(self, token: UUID, unmade: Sequence[DueCheck]) -> None:
         """Make checks that were not made due at once."""
         if not unmade:
             return
@@ -204,10 +204,12 @@ def _checked_together(due: Sequence[tuple[UUID, bool]]) -> list[UUID]:
     return [event_id for event_id, is_unanswered in due if not is_unanswered]
 
 
-def _reason(checks: int, said: str | None, plan: CheckSchedule) -> str:
+def _reason(checks: int, answer: str | None, plan: CheckSchedule) -> str:
     used_up = (
         f"{checks} checks are used up"
         if checks >= plan.most
         else f"older than {plan.max_age}, after {checks} checks"
     )
-    return f"{used_up}; the last one returned: {said}" if said else f"{used_up}; none was answered"
+    return (
+        f"{used_up}; the last one returned: {answer}" if answer else f"{used_up}; none was answered"
+    )

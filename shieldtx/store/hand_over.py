@@ -69,13 +69,13 @@ class EventHandOver:
 
         With `in_order`, no event is stored after an event of its key that is not stored.
         """
-        behind = set[UUID]()
+        later = set[UUID]()
         try:
             with connection.begin_nested() as attempt:
                 handed = self._insert(connection, group, envelopes)
                 if in_order:
-                    behind = _behind(handed.conflicting, envelopes) & handed.done
-                if not behind:
+                    later = _later(handed.conflicting, envelopes) & handed.done
+                if not later:
                     return handed
                 attempt.rollback()
         except (DBAPIError, UnicodeEncodeError) as error:
@@ -83,9 +83,9 @@ class EventHandOver:
                 raise
             reason = refusal_of(error)
         else:
-            rest = [envelope for envelope in envelopes if envelope.id not in behind]
+            rest = [envelope for envelope in envelopes if envelope.id not in later]
             handed = self.store(connection, group, rest, in_order=in_order)
-            return handed.plus(HandedOver(behind=behind))
+            return handed.plus(HandedOver(later=later))
         if len(envelopes) == 1:
             log.warning(
                 "event could not be handed over",
@@ -99,11 +99,11 @@ class EventHandOver:
             return HandedOver(refused={envelopes[0].id})
         half = len(envelopes) // 2
         first = self.store(connection, group, envelopes[:half], in_order=in_order)
-        behind = _behind(first.not_stored, envelopes) if in_order else set()
-        rest = [envelope for envelope in envelopes[half:] if envelope.id not in behind]
+        later = _later(first.not_stored, envelopes) if in_order else set()
+        rest = [envelope for envelope in envelopes[half:] if envelope.id not in later]
         second = self.store(connection, group, rest, in_order=in_order) if rest else HandedOver()
-        behind = {envelope.id for envelope in envelopes[half:]} & behind
-        return first.plus(second).plus(HandedOver(behind=behind))
+        later = {envelope.id for envelope in envelopes[half:]} & later
+        return first.plus(second).plus(HandedOver(later=later))
 
     def _insert(
         self, connection: Connection, group: str, envelopes: Sequence[Envelope]
@@ -158,10 +158,8 @@ class EventHandOver:
                     conflicting.add(envelope.id)
                 taken.add(key)
         done = {envelope.id for envelope in envelopes} - known - conflicting
-        behind = done & _behind(conflicting, envelopes) if in_order else set()
-        return HandedOver(
-            done=done - behind, needless=known, conflicting=conflicting, behind=behind
-        )
+        later = done & _later(conflicting, envelopes) if in_order else set()
+        return HandedOver(done=done - later, needless=known, conflicting=conflicting, later=later)
 
     def _taken(
         self, connection: Connection, group: str, source: str, envelopes: Sequence[Envelope]
@@ -182,9 +180,9 @@ class EventHandOver:
         return {e.id for e in envelopes if (e.id, e.source) in rows}
 
 
-def _behind(not_stored: AbstractSet[UUID], envelopes: Sequence[Envelope]) -> set[UUID]:
+def _later(not_stored: AbstractSet[UUID], envelopes: Sequence[Envelope]) -> set[UUID]:
     """Return the events that follow an event of their key that is not stored."""
-    keys, behind = set[tuple[str, str]](), set[UUID]()
+    keys, later = set[tuple[str, str]](), set[UUID]()
     for envelope in envelopes:
         if envelope.key is None or envelope.kind is not TxKind.COMMIT:
             continue
@@ -192,8 +190,8 @@ def _behind(not_stored: AbstractSet[UUID], envelopes: Sequence[Envelope]) -> set
         if envelope.id in not_stored:
             keys.add(key)
         elif key in keys:
-            behind.add(envelope.id)
-    return behind
+            later.add(envelope.id)
+    return later
 
 
 def _happens_once(envelope: Envelope) -> bool:

@@ -20,7 +20,7 @@ from shieldtx.store.compensation import CompensationRows
 from shieldtx.store.dialects import LOCKED_AT, autocommit_engine, dialect_of
 from shieldtx.store.guarded_session import (
     commits_refused,
-    end_turn,
+    end_event,
     guarded_session,
     is_left_as_found,
     lock_rows,
@@ -164,7 +164,7 @@ class SqlInboxStore:
 
     def reset_session(self, session: Session) -> None:
         """Prepare the session of an effect for the next handler; nothing in it is undone."""
-        end_turn(session)
+        end_event(session)
 
     def note_effect(self, session: Session) -> None:
         """Mark the complete effect of the handler: the mark shows whether it is undone later."""

@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Select
 
 from shieldtx.domain.states import OutboxStatus, TxKind
-from shieldtx.ports.hand_over import Arrival, Behind, Key, Line, Sibling
+from shieldtx.ports.hand_over import Arrival, EventPosition, Key, LaterPositions, Sibling
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements import hand_over as sql
 from shieldtx.store.tables import Tables
@@ -30,11 +30,13 @@ class KeyOrders:
 
     # --- the outbox of the service that wrote the events -----------------------------------------
 
-    def lines(self, connection: Connection, ids: Collection[UUID]) -> Mapping[UUID, Line]:
+    def positions(
+        self, connection: Connection, ids: Collection[UUID]
+    ) -> Mapping[UUID, EventPosition]:
         """Return the positions of these events in the outbox."""
-        statement = sql.lines(self._tables, self._dialect, sorted(set(ids)))
+        statement = sql.positions(self._tables, self._dialect, sorted(set(ids)))
         return {
-            row.event_id: Line(
+            row.event_id: EventPosition(
                 seq=row.seq,
                 kind=TxKind(row.tx_kind),
                 type=row.event_type,
@@ -55,7 +57,7 @@ class KeyOrders:
         keys: Collection[Key],
         *,
         since: datetime | None,
-        behind: Behind | None,
+        later: LaterPositions | None,
     ) -> Iterator[Sibling]:
         """Yield the events of a source and these keys that were sent, or are to be sent."""
         wanted = set(keys)
@@ -67,7 +69,7 @@ class KeyOrders:
             topics=topics,
             keys=names,
             since=since,
-            behind=behind,
+            later=later,
         )
         for row in _streamed(connection, statement):
             key = row.topic, row.key

@@ -87,17 +87,17 @@ class SqlRelayStore:
         if snapshot is not None and snapshot.chosen > len(rows):
             return self._unclaim(token, [row.envelope.id for row in rows])
         rows = _in_order(rows)
-        main_line = [row.seq for row in rows if not row.waiting]
+        main_queue = [row.seq for row in rows if not row.waiting]
         # A character has up to four bytes.
         cut = sum([len(row.envelope.payload) for row in rows]) * 4 >= self._batch_bytes
         self._low_water.record(
             start,
             snapshot,
-            max(main_line, default=0),
+            max(main_queue, default=0),
             full=cut or len(rows) >= limit,
             took=took,
         )
-        self._note_claimed(token, rows, first_seq=min(main_line, default=maxsize))
+        self._note_claimed(token, rows, first_seq=min(main_queue, default=maxsize))
         return Claim(
             token=token,
             events=[

@@ -9,7 +9,15 @@ from uuid import UUID
 from sqlalchemy import Connection, Engine, select
 
 from shieldtx.domain.events import Envelope
-from shieldtx.ports.hand_over import Arrival, Behind, HandedOver, Key, Line, Sent, Sibling
+from shieldtx.ports.hand_over import (
+    Arrival,
+    EventPosition,
+    HandedOver,
+    Key,
+    LaterPositions,
+    Sent,
+    Sibling,
+)
 from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RowSeen
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.hand_over import EventHandOver
@@ -85,26 +93,26 @@ class SqlRepairStore:
             now: datetime = connection.execute(select(self._dialect.now())).scalar_one()
         return now
 
-    def lines(self, ids: Sequence[UUID]) -> Mapping[UUID, Line]:
+    def positions(self, ids: Sequence[UUID]) -> Mapping[UUID, EventPosition]:
         """Return the positions of these events in the outbox."""
         if not ids:
             return {}
         with self._engine.connect() as connection:
-            return self._orders.lines(connection, ids)
+            return self._orders.positions(connection, ids)
 
     def siblings(
         self,
         keys: Collection[Key],
         *,
         since: datetime | None = None,
-        behind: Behind | None = None,
+        later: LaterPositions | None = None,
     ) -> Iterator[Sibling]:
         """Yield the service's events of these keys that were sent, or are to be sent."""
         if not keys:
             return
         with self._engine.connect() as connection:
             yield from self._orders.siblings(
-                connection, self._source, keys, since=since, behind=behind
+                connection, self._source, keys, since=since, later=later
             )
 
     def receivers(self, source: str) -> set[tuple[str, str]]:

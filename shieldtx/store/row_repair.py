@@ -133,7 +133,7 @@ class RowRepair:
                 original,
                 source=self._source,
                 reason=now.last_error or _NO_REASON,
-                event_id=owed_rollback_id(original.id, original.source, self._source),
+                event_id=pending_rollback_id(original.id, original.source, self._source),
             )
             row = outbox_sql.parameters_of(Posting(envelope=rollback), d, shards=shards)
             if connection.execute(statement, row).one_or_none() is not None:
@@ -152,7 +152,7 @@ class RowRepair:
             ).one()
 
 
-def owed_rollback_id(event_id: UUID, source: str, by: str) -> UUID:
+def pending_rollback_id(event_id: UUID, source: str, by: str) -> UUID:
     """Return the id of the missing rollback of the service `by` for an event: always the same id.
 
     So two repairs can never raise two different rollbacks. The id is a UUIDv7 (RFC 9562) of the

@@ -46,7 +46,7 @@ class SqlLeaseStore:
         surplus = sorted(held)[fair_share:]
         return ShardLeases(shards=frozenset(held), relays=relays, surplus=frozenset(surplus))
 
-    def give_back(self, *, relay: str, shards: frozenset[int]) -> None:
+    def release(self, *, relay: str, shards: frozenset[int]) -> None:
         """Release these shards for other relays."""
         with self._engine.begin() as connection:
             connection.execute(sql.release(self._tables, relay=relay, shards=shards))

@@ -132,7 +132,7 @@ class SqlStatus:
         counter = StatusCounter(OUTBOX, limit=self._limit, now=now)
         open_ = connection.execute(sql.open_events(t, d, self._limit)).all()
         # Blocked rows and retries were counted together, up to one limit.
-        for places in ([sql.IN_LINE], [sql.BLOCKED, sql.RETRYING], [sql.DELAYED], [sql.HALF]):
+        for places in ([sql.MAIN_QUEUE], [sql.BLOCKED, sql.RETRYING], [sql.DELAYED], [sql.HALF]):
             counter.add_open([row for row in open_ if row.place in places])
         if counter.uncertain:
             for row in connection.execute(sql.oldest_events(t, d, _HEADS)):

@@ -125,7 +125,9 @@ def _outbox(metadata: MetaData, schema: str | None) -> Table:
     open_ = table.c.settled_at.is_(None)
     aside = and_(open_, table.c.waiting)
     # No predicate names a column that a claim changes: claims stay HOT.
-    Index(conv("shield_outbox_ready_idx"), table.c.seq, table.c.shard, **where(in_line(table)))
+    Index(
+        conv("shield_outbox_ready_idx"), table.c.seq, table.c.shard, **where(in_main_queue(table))
+    )
     Index(conv("shield_outbox_waiting_idx"), table.c.shard, table.c.due_at, **where(aside))
     # A condition on one column: the planner would assume `waiting` and `holds_key` independent.
     holding = and_(open_, table.c.holds_key)
@@ -206,7 +208,7 @@ def _inbox(metadata: MetaData, schema: str | None) -> Table:
     return table
 
 
-def in_line(outbox: FromClause) -> ColumnElement[bool]:
+def in_main_queue(outbox: FromClause) -> ColumnElement[bool]:
     """Test whether a row is in the main queue: for its index and the statements that use it."""
     return and_(outbox.c.settled_at.is_(None), not_(outbox.c.waiting), not_(outbox.c.holds_key))
 

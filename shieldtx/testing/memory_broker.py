@@ -16,7 +16,7 @@ from shieldtx.ports.broker import (
     TopicPartition,
     TopicState,
 )
-from shieldtx.testing.memory_cluster import AWAY, Cluster, Member
+from shieldtx.testing.memory_cluster import UNREACHABLE, Cluster, Member
 
 
 class MemoryBroker:
@@ -146,7 +146,7 @@ class MemoryPublisher:
         held: dict[tuple[str, bytes | None] | str, Delivery] = {}
         everything = ""
         if self._cluster.is_down:
-            held[everything] = Delivery(outcome=DeliveryOutcome.UNSENT, reason=AWAY)
+            held[everything] = Delivery(outcome=DeliveryOutcome.UNSENT, reason=UNREACHABLE)
         for record in records:
             key = (record.topic, record.key)
             delivery = held.get(everything) or held.get(record.topic) or held.get(key)
@@ -273,7 +273,7 @@ class MemoryTopics:
             topics = self._cluster.topics
             return {name: topics[name].state if name in topics else None for name in names}
 
-    def strangers(self, group_id: str) -> Collection[str]:
+    def foreign_members(self, group_id: str) -> Collection[str]:
         """Return no client ids: all members of a group in memory belong to one process."""
         del group_id
         return ()

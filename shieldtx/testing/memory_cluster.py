@@ -21,7 +21,7 @@ from shieldtx.ports.broker import (
     TopicState,
 )
 
-AWAY: Final = "the broker in memory is down"
+UNREACHABLE: Final = "the broker in memory is down"
 _STRETCH: Final = 65_536
 
 
@@ -96,7 +96,7 @@ class Cluster:
     def require(self) -> None:
         """Raise BrokerUnavailable while the broker is down."""
         if self.is_down:
-            raise BrokerUnavailable(AWAY)
+            raise BrokerUnavailable(UNREACHABLE)
 
     def store(self, record: Record) -> tuple[int, int]:
         """Append a record to its partition, twice if planned; return its partition and offset."""

@@ -14,7 +14,7 @@ from shieldtx.reconcile.digest_buckets import Buckets
 from shieldtx.reconcile.expectations import Received, Route, Sent
 
 from ..sources.driver_frames import NUMBER, TEXT, TRUTH, frame_of
-from ..sources.row_filters import EVERYTHING, Read, Words, by_buckets
+from ..sources.row_filters import EVERYTHING, Read, TopicAndType, by_buckets
 from .digests import NO_EVENTS, RECEIVED, SENT, Digests
 from .transforms import PAIR
 
@@ -69,15 +69,15 @@ def _compared(digests: Digests, route: Route) -> Compared:
 
 def _ends(route: Route) -> tuple[Sent, Received]:
     """Return the types of a route's events, as sent and as received."""
-    stream, words = route.stream, {"topic": route.topic, "event_type": route.event_type}
+    stream, topic_and_type = route.stream, {"topic": route.topic, "event_type": route.event_type}
     return (
-        Sent(upstream=stream.upstream, kind=stream.kind, **words),
+        Sent(upstream=stream.upstream, kind=stream.kind, **topic_and_type),
         Received(
             downstream=stream.downstream,
             group=route.group,
             source=stream.upstream,
             kind=stream.kind,
-            **words,
+            **topic_and_type,
         ),
     )
 
@@ -90,9 +90,9 @@ def reads(
     upstream: _Numbers = defaultdict(lambda: defaultdict(set))
     downstream: _Numbers = defaultdict(lambda: defaultdict(set))
     for each in found:
-        stream, words = each.route.stream, (each.route.topic, each.route.event_type)
-        upstream[stream.upstream][words].update(each.differing)
-        downstream[stream.downstream][words].update(each.differing)
+        stream, topic_and_type = each.route.stream, (each.route.topic, each.route.event_type)
+        upstream[stream.upstream][topic_and_type].update(each.differing)
+        downstream[stream.downstream][topic_and_type].update(each.differing)
     odd_sent, odd_received = _odd(digests, SENT), _odd(digests, RECEIVED)
     for service, partners in _partners(found, odd_received).items():
         odd_sent[service] = [*odd_sent.get(service, ()), *partners]
@@ -102,12 +102,12 @@ def reads(
     )
 
 
-_Odd = dict[str, Sequence[tuple[str, Words]]]
+_Odd = dict[str, Sequence[tuple[str, TopicAndType]]]
 """Ids of events with their types, by the service that has the rows."""
 
 
 def _odd(digests: Digests, side: str) -> _Odd:
-    return {service: told for (of, service), told in digests.odd.items() if of == side}
+    return {service: ids for (of, service), ids in digests.odd.items() if of == side}
 
 
 def _partners(found: Iterable[Compared], odd_received: _Odd) -> _Odd:
@@ -116,11 +116,13 @@ def _partners(found: Iterable[Compared], odd_received: _Odd) -> _Odd:
     In the buckets of all other groups, such a row makes the digests differ.
     """
     unexpected = [each.route for each in found if not each.route.expected]
-    words: dict[str, set[tuple[str, Words]]] = defaultdict(set)
+    received_types: dict[str, set[tuple[str, TopicAndType]]] = defaultdict(set)
     for route in unexpected:
-        words[route.stream.downstream].add((route.stream.upstream, (route.topic, route.event_type)))
-    partners: dict[str, list[tuple[str, Words]]] = defaultdict(list)
-    for downstream, received in words.items():
+        received_types[route.stream.downstream].add(
+            (route.stream.upstream, (route.topic, route.event_type))
+        )
+    partners: dict[str, list[tuple[str, TopicAndType]]] = defaultdict(list)
+    for downstream, received in received_types.items():
         for upstream, of in received:
             odd = odd_received.get(downstream, ())
             partners[upstream] += [event for event in odd if event[1] == of]
@@ -133,11 +135,19 @@ def to_read(pairs: DataFrame, found: Iterable[Compared]) -> DataFrame:
         "downstream_odd", F.lit(col=False)
     )
     rows = [
-        (stream.kind.value, stream.upstream, stream.downstream, route.group, *words, bucket, True)
+        (
+            stream.kind.value,
+            stream.upstream,
+            stream.downstream,
+            route.group,
+            *topic_and_type,
+            bucket,
+            True,
+        )
         for each in found
         for route in [each.route]
         for stream in [route.stream]
-        for words in [(route.topic, route.event_type)]
+        for topic_and_type in [(route.topic, route.event_type)]
         for bucket in each.differing
     ]
     differing = frame_of(pairs.sparkSession, _DIFFERING, rows)
@@ -148,7 +158,7 @@ def to_read(pairs: DataFrame, found: Iterable[Compared]) -> DataFrame:
     )
 
 
-_Numbers = dict[str, dict[Words, set[int]]]
+_Numbers = dict[str, dict[TopicAndType, set[int]]]
 """Bucket numbers, by service and type."""
 
 
@@ -160,7 +170,9 @@ def _reads(buckets: Buckets, numbers: _Numbers, odd: _Odd) -> dict[str, Read]:
 
 
 def _read_of(
-    buckets: Buckets, numbers: Mapping[Words, set[int]], odd: Iterable[tuple[str, Words]]
+    buckets: Buckets,
+    numbers: Mapping[TopicAndType, set[int]],
+    odd: Iterable[tuple[str, TopicAndType]],
 ) -> Read:
     if sum(map(len, numbers.values())) > _MOST_RANGES:
         return replace(EVERYTHING, bucket=buckets.sql)

@@ -33,7 +33,7 @@ from shieldtx.reconcile.window import Memory
 from ..sources.outbox_inbox import IS_ODD_UPSTREAM, is_odd_downstream
 from ..sources.purged_upstream import OldestEvents, oldest_events
 from ..sources.row_digests import event_digest
-from ..sources.row_filters import Words, listed, quoted, range_of
+from ..sources.row_filters import TopicAndType, listed, quoted, range_of
 from ..sources.server_checks import Servers
 
 SENT, RECEIVED = "sent", "received"
@@ -135,7 +135,7 @@ class Digests:
     """By type and number of the group."""
     odd_types: frozenset[Sent | Received]
     """The types of the odd rows."""
-    odd: Mapping[tuple[str, str], Sequence[tuple[str, Words]]]
+    odd: Mapping[tuple[str, str], Sequence[tuple[str, TopicAndType]]]
     """Ids, topics and event types of the odd rows, by side and service."""
     sources: Mapping[str, frozenset[str]]
     """By service: the other sources of events in its outbox."""
@@ -159,7 +159,7 @@ def digests_of(servers: Servers, memories: Mapping[str, Memory]) -> Digests:
     return Digests(
         buckets=buckets,
         groups={type_: groups for scan in scans for type_, groups in scan.groups.items()},
-        odd_types=frozenset(_type_of(s.service, *words) for s in scans for _, *words in s.odd),
+        odd_types=frozenset(_type_of(s.service, *of_row) for s in scans for _, *of_row in s.odd),
         odd={
             (s.side, s.service): [(one, (topic, type_)) for one, _, topic, type_, *_ in s.odd]
             for s in scans
@@ -214,8 +214,8 @@ def _scan(
     groups: dict[int, dict[int, Group]] = defaultdict(dict)
     odd: list[Sequence[str]] = []
     sources: frozenset[str] = frozenset()
-    for type_number, number, *of_group, told in servers.stream(service, grouped, **names):
-        rows = json.loads(told or "[]")
+    for type_number, number, *of_group, listed_ids in servers.stream(service, grouped, **names):
+        rows = json.loads(listed_ids or "[]")
         if type_number is None:
             sources = frozenset(source for (source,) in rows)
             continue

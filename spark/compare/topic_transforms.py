@@ -46,7 +46,7 @@ def judged(
     margin = request.margin
     known = horizons.where(F.col("partition") == WHOLE).select("topic", "kind")
     written = outbox.drop("seq").join(F.broadcast(known), on=["topic", "kind"], how="left_semi")
-    events = with_completeness(beside(written, by_event(records)), horizons)
+    events = with_completeness(with_records(written, by_event(records)), horizons)
     # The order also depends on records outside the selection, so the selection is applied
     # afterwards.
     rows = with_order(events, margin).where(is_selected(request.selection))
@@ -136,7 +136,7 @@ def moment_of(text: Column) -> Column:
     return F.when(is_time, when)
 
 
-def beside(outbox: DataFrame, events: DataFrame) -> DataFrame:
+def with_records(outbox: DataFrame, events: DataFrame) -> DataFrame:
     """Return each outbox row with the records of its event in its topic; either may be missing.
 
     If there is a row, its values take precedence.

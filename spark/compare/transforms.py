@@ -119,7 +119,7 @@ def alone(pairs: DataFrame) -> DataFrame:
     )
 
 
-def with_answers(pairs: DataFrame, rollbacks: DataFrame, compensations: DataFrame) -> DataFrame:
+def with_rollbacks(pairs: DataFrame, rollbacks: DataFrame, compensations: DataFrame) -> DataFrame:
     """Add `answered`, `entitled`, `answered_at` and `undone_first`.
 
     A COMMIT is answered by a rollback of it, from the service that received it. A ROLLBACK is

@@ -13,7 +13,7 @@ from shieldtx.reconcile.jdbc import jdbc_address
 from shieldtx.reconcile.request import ServiceDatabase
 from shieldtx.reconcile.window import Memory
 
-from .server_checks import Servers, tables_of, told_of
+from .server_checks import Servers, named_in_errors, tables_of
 
 _FETCH_SIZE = 10_000
 
@@ -48,5 +48,5 @@ class Databases(Servers):
         }
         given: dict[str, Any] = {"predicates": list(parts)} if parts else {}
         relation = f"({query.format(**tables_of(service), **names)}) AS relation"
-        with told_of(service):
+        with named_in_errors(service):
             return self.spark.read.jdbc(address.url, relation, properties=properties, **given)

@@ -82,18 +82,18 @@ Range = tuple[UUID | None, UUID | None]
 """A range of ids; the upper end is exclusive."""
 
 
-Words = tuple[str, str]
+TopicAndType = tuple[str, str]
 """The topic and the type of an event."""
 
 
 def by_buckets(
     buckets: Buckets,
-    numbers: Mapping[Words, Collection[int]],
+    numbers: Mapping[TopicAndType, Collection[int]],
     *,
-    and_ids: Iterable[tuple[str, Words]] = (),
+    and_ids: Iterable[tuple[str, TopicAndType]] = (),
 ) -> Read:
     """Return a read of rows by types and buckets, and of some more ids; no row is read twice."""
-    ranges = {words: buckets.ranges(some) for words, some in numbers.items()}
+    ranges = {topic_and_type: buckets.ranges(some) for topic_and_type, some in numbers.items()}
     # A part has one type: as a condition next to its ranges, the type costs the least for each row.
     parts = [
         f"topic = {quoted(topic)} AND event_type = {quoted(event_type)} AND {part}"
@@ -101,7 +101,9 @@ def by_buckets(
         for part in _range_parts(some)
     ]
     parts += _id_parts(
-        (one, words) for one, words in and_ids if not _is_in(UUID(one), ranges.get(words, ()))
+        (one, topic_and_type)
+        for one, topic_and_type in and_ids
+        if not _is_in(UUID(one), ranges.get(topic_and_type, ()))
     )
     if not parts:
         return NOTHING
@@ -124,18 +126,18 @@ def _is_in(event_id: UUID, ranges: Sequence[Range]) -> bool:
     return high is None or event_id < high
 
 
-def _id_parts(events: Iterable[tuple[str, Words]]) -> list[str]:
+def _id_parts(events: Iterable[tuple[str, TopicAndType]]) -> list[str]:
     """Return SQL conditions for events with one of some ids and its type, at most `_IDS` in a part.
 
     By the id alone, a row of another type with the same id would be read once more.
     """
-    by_words = sorted(set(events), key=lambda event: event[1])
+    by_type = sorted(set(events), key=lambda event: event[1])
     parts = []
-    for start in range(0, len(by_words), _IDS):
+    for start in range(0, len(by_type), _IDS):
         conditions = [
             f"topic = {quoted(topic)} AND event_type = {quoted(event_type)} AND {ids}"
             for (topic, event_type), of_type in groupby(
-                by_words[start : start + _IDS], key=lambda event: event[1]
+                by_type[start : start + _IDS], key=lambda event: event[1]
             )
             for ids in by_ids(one for one, _ in of_type).parts or ()
         ]

@@ -178,7 +178,7 @@ class Servers:
                 hide_parameters=True,
                 connect_args={"options": f"{options} -c default_transaction_read_only=on".strip()},
             )
-        with told_of(service), self._engines[url].connect() as connection:
+        with named_in_errors(service), self._engines[url].connect() as connection:
             self._asked.add(connection)
             try:
                 yield connection
@@ -251,7 +251,7 @@ class Servers:
 
 
 @contextmanager
-def told_of(service: ServiceDatabase) -> Iterator[None]:
+def named_in_errors(service: ServiceDatabase) -> Iterator[None]:
     """Add the name of the service to errors of its database."""
     try:
         yield

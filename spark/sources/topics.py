@@ -180,8 +180,8 @@ def read_since(request: ReconcileRequest) -> datetime | None:
     """
     selection, margin = request.selection, request.margin
     moved = [selection.moved_since.get(service.name) for service in request.services]
-    told = [when for when in moved if when is not None]
-    begins = [min(told) - 2 * margin] if len(told) == len(moved) else []
+    known = [when for when in moved if when is not None]
+    begins = [min(known) - 2 * margin] if len(known) == len(moved) else []
     if selection.written_since is not None:
         begins.append(selection.written_since - margin)
     return max(begins, default=None)

@@ -44,15 +44,15 @@ def _sent(databases: Databases, service: ServiceDatabase, types: set[Sent]) -> s
     """Return the types of which an event was sent, or should have been."""
     read = incremental.read_of_outbox(databases.request.selection, service.name)
     statement = _TYPES.replace("{condition}", read.condition).replace("{moved}", UPSTREAM_MOVED_AT)
-    by_words = {(each.topic, each.event_type): each for each in types}
+    by_type = {(each.topic, each.event_type): each for each in types}
     rows = databases.rows(
         service,
         statement,
         name=quoted(service.name),
-        types=rows_of_texts(by_words),
+        types=rows_of_texts(by_type),
         latest=LATEST,
         lately=literal_time(databases.lately),
         # The clock was ahead, so whether the event is due is unknown.
         ahead=is_ahead("o.created_at", margin=databases.request.margin),
     )
-    return {by_words[row.topic, row.event_type] for row in rows}
+    return {by_type[row.topic, row.event_type] for row in rows}

@@ -6,7 +6,7 @@ import pytest
 
 from shieldtx import Settings
 from shieldtx.errors import ConfigurationError
-from shieldtx.settings.environment import BESIDE_SETTINGS, unknown
+from shieldtx.settings.environment import OTHER_VARIABLES, unknown
 from tests.support.project import ROOT
 
 
@@ -78,7 +78,7 @@ def test_every_variable_that_the_code_names_is_known() -> None:
     }
 
     assert unknown(dict.fromkeys(named, ""), Settings.model_fields) == []
-    assert named >= BESIDE_SETTINGS
+    assert named >= OTHER_VARIABLES
 
 
 def test_unrelated_variable_gets_no_proposal() -> None:

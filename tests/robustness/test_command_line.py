@@ -26,7 +26,7 @@ from tests.robustness.strategies import INJECTIONS
 from tests.support.project import ROOT
 
 SECRET = "s3cr3tw0rd"
-NOBODY = "127.0.0.1:1"
+UNREACHABLE = "127.0.0.1:1"
 UNHEARD_OF = "01a1ff3e-6fbd-72c3-aad7-21c0b0ab8860"
 RAW = "\udcff\udcfe"
 """Bytes that are not UTF-8, as Python represents them in arguments and variables."""
@@ -86,7 +86,7 @@ def run(database: str, tmp_path: Path) -> Run:
             | {
                 "SHIELDTX_SOURCE": "shop",
                 "SHIELDTX_DATABASE_URL": database,
-                "SHIELDTX_KAFKA_BOOTSTRAP": NOBODY,
+                "SHIELDTX_KAFKA_BOOTSTRAP": UNREACHABLE,
                 "SHIELDTX_KAFKA_SASL_PASSWORD": SECRET,
                 "PYTHONPATH": str(ROOT),
             }

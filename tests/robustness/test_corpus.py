@@ -94,20 +94,20 @@ def test_bad_records_do_not_block_or_reorder_good_ones(
     service.app.consumer(group).handles("orders.placed")(effect("reserved"))
     make_topics(service, partitions=1)
     place = TopicPartition(f"{prefix}{TOPIC}", 0)
-    stranger = Stranger(kafka.bootstrap, place)
+    foreign = Stranger(kafka.bootstrap, place)
     expected: list[str] = []
     sent: dict[int, Case] = {}
     for number, case in enumerate([*CASES, None]):
         good = event_of(f"good {number}")
         record = record_of(good, prefix)
         expected.append(str(good.id))
-        stranger.send(record.key, record.value, record.headers)
+        foreign.send(record.key, record.value, record.headers)
         if case is not None:
-            stranger.send(case.key, case.value, case.headers)
+            foreign.send(case.key, case.value, case.headers)
             sent[2 * number + 1] = case
             if case.expect == "taken":
                 expected.append(str(case.id))
-    stranger.close()
+    foreign.close()
 
     consumer = service.app.build_consumer(group)
     with caplog.at_level(logging.INFO):

@@ -63,10 +63,10 @@ def test_circular_rollbacks_do_not_block_an_honest_one(service: Service) -> None
 
 def test_rollback_of_a_received_rollback_compensates_nothing(service: Service) -> None:
     service.app.groups["orders"].handles("orders.placed")(effect("placed"))
-    stranger = rollback(new_event_id(), new_event_id())
-    consume(service, stranger)
+    foreign = rollback(new_event_id(), new_event_id())
+    consume(service, foreign)
     assert service.inbox() == {"PROCESSED": 1, "FENCED": 1}
-    consume(service, rollback(new_event_id(), stranger.id))
+    consume(service, rollback(new_event_id(), foreign.id))
     assert service.effects() == []
     assert service.inbox() == {"PROCESSED": 1, "FENCED": 1, "DEAD": 1}
 

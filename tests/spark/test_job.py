@@ -21,7 +21,7 @@ from shieldtx.domain.events import new_event_id
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile import spark_launcher
-from shieldtx.reconcile.expectations import NOBODY, ExpectedGroup
+from shieldtx.reconcile.expectations import NO_GROUP, ExpectedGroup
 from shieldtx.reconcile.findings import PAYLOAD_LETTERS, OutputFolder, RunOutcome, from_json
 from shieldtx.reconcile.request import ReconcileRequest, Selection, to_json
 from shieldtx.reconcile.rules import PAIRS
@@ -350,7 +350,7 @@ def test_a_rollback_that_no_group_has_ever_received_is_missing(
     rollback = planted.rollback(V.MISSING_DOWNSTREAM, refused)
     findings = reconciled(spark, request(orders, stock, tmp_path, jdbc_jar))
     assert [(row.event_id, row.pair.group, row.verdict) for row in findings.first_rows] == [
-        (str(rollback), NOBODY, V.MISSING_DOWNSTREAM)
+        (str(rollback), NO_GROUP, V.MISSING_DOWNSTREAM)
     ]
 
 

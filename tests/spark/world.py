@@ -246,7 +246,7 @@ class World:
         )
         self._write(planted, status, **columns)
         for group in (self.compensator(of), *(() if arrives else planted.undoers)):
-            self.say(planted, group, verdict)
+            self.report(planted, group, verdict)
         return planted
 
     def got(
@@ -310,17 +310,17 @@ class World:
         owes = status == I.PROCESSED.value and is_first
         done = {"compensated_id": event_id} if owes else {}
         self.got(rollback, group, **(done | columns))
-        self.say(rollback, group, verdict)
+        self.report(rollback, group, verdict)
 
     def rest(self, event: Planted, *but: Group, verdict: Verdict = V.MATCHED) -> None:
         """Let the other groups receive an event that was sent, or note `verdict` for them."""
         for group in event.groups:
             if group not in but:
-                self.say(event, group, verdict)
+                self.report(event, group, verdict)
                 if verdict is V.MATCHED:
                     self.got(event, group)
 
-    def say(self, event: Planted, group: Group, verdict: Verdict) -> None:
+    def report(self, event: Planted, group: Group, verdict: Verdict) -> None:
         """Note the verdict that an event deserves in a group."""
         if verdict is V.ATTEMPTS_DIFFER and not self.declared:
             verdict = V.REFUSED

@@ -61,7 +61,7 @@ class TopicIdentities:
         self._known: dict[str, UUID] = {}
         self._asked_at = time.monotonic()
 
-    def look(self, cluster: Any) -> None:
+    def refresh(self, cluster: Any) -> None:
         """Have the client refresh its metadata if `recreated` was not called for a while.
 
         Otherwise the broker's responses to its fetches report a deleted topic.
@@ -77,6 +77,8 @@ class TopicIdentities:
         self._asked_at = time.monotonic()
         now = {topic: cluster.topic_id(topic) for topic in self._topics}
         there = {topic: identity for topic, identity in now.items() if identity is not None}
-        anew = {t for t, identity in there.items() if self._known.get(t, identity) != identity}
+        recreated_topics = {
+            t for t, identity in there.items() if self._known.get(t, identity) != identity
+        }
         self._known |= there
-        return anew
+        return recreated_topics

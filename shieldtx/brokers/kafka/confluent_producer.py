@@ -33,7 +33,7 @@ _METADATA_AGE_S: Final = 60.0
 _ASK_S: Final = 1.0
 _CLOSE_S: Final = 2.0
 # How long to wait for the records of a round before checking whether the client has ended.
-_LOOK_S: Final = 0.25
+_POLL_S: Final = 0.25
 _FATAL: Final = {
     confluent_kafka.KafkaError._FATAL,  # noqa: SLF001  public despite its name
     confluent_kafka.KafkaError._GAPLESS_GUARANTEE,  # noqa: SLF001
@@ -237,7 +237,7 @@ class _ProduceRound:
             if is_ended:
                 self._producer.purge(in_flight=False, blocking=False)
             try:
-                if not self._producer.flush(min(left, _LOOK_S)):
+                if not self._producer.flush(min(left, _POLL_S)):
                     break
             except (confluent_kafka.KafkaException, SystemError):
                 # A fatal error is raised here, for a record's report, and only when the time is
@@ -248,10 +248,10 @@ class _ProduceRound:
 
 def error_of(error: Any, reason: str = "") -> KafkaError:
     """Return librdkafka's error as an error of kafka-python."""
-    said = f"{error.name()}: {error.str()}" + (f" ({reason})" if reason else "")
+    text = f"{error.name()}: {error.str()}" + (f" ({reason})" if reason else "")
     if error.code() in _FATAL:
-        return KafkaError(said)
+        return KafkaError(text)
     if error.code() > 0:
-        made: KafkaError = for_code(error.code())(said)  # type: ignore[no-untyped-call]
+        made: KafkaError = for_code(error.code())(text)  # type: ignore[no-untyped-call]
         return made
-    return KafkaTimeoutError(said)
+    return KafkaTimeoutError(text)

@@ -61,10 +61,10 @@ class Consumer(KafkaConsumer):
         for ever (kafka-python 3.0.12). So they are dropped and fetched again.
         """
         super().resume(*partitions)  # type: ignore[no-untyped-call]
-        aside = getattr(self._fetcher, "_paused_partition_records", {})
+        paused = getattr(self._fetcher, "_paused_partition_records", {})
         for partition in partitions:
-            if partition in aside:
-                aside.pop(partition).drain()
+            if partition in paused:
+                paused.pop(partition).drain()
 
 
 class _Room:

@@ -21,7 +21,7 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 from shieldtx.ports.broker import Record
 
 # How long to wait for one partition before checking the deadline again.
-_LOOK_S: Final = 0.25
+_POLL_S: Final = 0.25
 
 # Maximum overhead of a batch, and of a record in addition to its key, value and headers: lengths,
 # time, offset and attributes of Kafka's record format 2.
@@ -176,7 +176,7 @@ class SingleProduceRound:
             if done == len(futures) or left <= 0:
                 return [_SingleRecordResult(future) for future in futures]
             try:
-                self._producer.flush(timeout=min(left, _LOOK_S))
+                self._producer.flush(timeout=min(left, _POLL_S))
             except KafkaError:
                 # Time is up, or a batch was divided because it was too large.
                 continue

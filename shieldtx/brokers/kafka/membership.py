@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _CONNECT_S: Final = 5.0
 _CLOSE_S: Final = 3.0
 # The client reconnects by itself: shorter interruptions are not an outage.
-_AWAY_S: Final = 1.0
+_UNREACHABLE_S: Final = 1.0
 
 
 class Membership:
@@ -42,7 +42,7 @@ class Membership:
         self.consumer: Any = None
         """The client; None before the first `open`, and after an error."""
         self.network: Any = None
-        self._away_since: float | None = None
+        self._unreachable_since: float | None = None
         self._joining_since: float | None = None
 
     def has_joined(self) -> bool:
@@ -51,7 +51,7 @@ class Membership:
 
     def reached(self) -> None:
         """Record that a broker has responded."""
-        self._away_since = None
+        self._unreachable_since = None
 
     def open(self) -> Any:
         """Return the client, connecting it if needed; raises TopicMissing, BrokerUnavailable."""
@@ -62,7 +62,7 @@ class Membership:
             )
             self.consumer.subscribe(self._topics)
             self._await_metadata()
-            self._away_since = self._joining_since = None
+            self._unreachable_since = self._joining_since = None
         return self.consumer
 
     def _check_topics(self) -> None:
@@ -116,14 +116,14 @@ class Membership:
         # The client has a separate connection to the group's coordinator.
         nodes = brokers + [f"coordinator-{broker}" for broker in brokers]
         if any(self.network.connected(node) for node in nodes):
-            self._away_since = None
+            self._unreachable_since = None
             return
         now = time.monotonic()
-        if self._away_since is None:
-            self._away_since = now
-        if now - self._away_since >= _AWAY_S:
+        if self._unreachable_since is None:
+            self._unreachable_since = now
+        if now - self._unreachable_since >= _UNREACHABLE_S:
             raise self._connection.unreachable(
-                for_seconds=now - self._away_since, reason=self.network.failure
+                for_seconds=now - self._unreachable_since, reason=self.network.failure
             )
 
     def drop(self) -> None:

@@ -104,7 +104,7 @@ class KafkaSubscriber:
         self._member.check_joining()
         consumer = self._member.open()
         with self._member.client_errors("reading"):
-            self._identities.look(self._member.network.cluster)
+            self._identities.refresh(self._member.network.cluster)
             self._pauses.renew(consumer)
             consumer.take_at_most(limit_bytes)
             fetched = self._fetch(consumer, timeout, limit)
@@ -143,15 +143,17 @@ class KafkaSubscriber:
 
     def _without_misread(self, consumer: Any, fetched: dict[Any, Any]) -> dict[Any, Any]:
         """Leave out the records of recreated topics, and read these topics from their beginning."""
-        anew = self._identities.recreated(self._member.network.cluster)
-        places = [place for place in consumer.assignment() or () if place.topic in anew]
+        recreated_topics = self._identities.recreated(self._member.network.cluster)
+        places = [place for place in consumer.assignment() or () if place.topic in recreated_topics]
         if places:
             log.warning(
                 "topics were recreated, read from start",
-                extra={"action": "topics_recreated", "topics": sorted(anew)},
+                extra={"action": "topics_recreated", "topics": sorted(recreated_topics)},
             )
             consumer.seek_to_beginning(*places)
-        return {place: found for place, found in fetched.items() if place.topic not in anew}
+        return {
+            place: found for place, found in fetched.items() if place.topic not in recreated_topics
+        }
 
     def commit(self, records: Sequence[ReceivedRecord]) -> None:
         """Commit these records as done; raises BrokerUnavailable."""

@@ -104,7 +104,7 @@ class KafkaTopics:
             answer = admin.list_partition_offsets(asked, isolation_level="read_committed")
         return {place.partition: found.offset for place, found in answer.items()}
 
-    def strangers(self, group_id: str) -> Collection[str]:
+    def foreign_members(self, group_id: str) -> Collection[str]:
         """Return the client ids of a group's members that belong to other services.
 
         Raises like `describe`.

@@ -17,7 +17,7 @@ from shieldtx.brokers.kafka.range_reader import OffsetRange
 from shieldtx.brokers.kafka.topic_admin import KafkaTopics
 from shieldtx.errors import BrokerError, TopicMissing
 
-_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,7 +142,7 @@ class TopicOffsetReader:
                     f"producer, since offset {offset}: no consumer receives later records. "
                     "`kafka-transactions.sh find-hanging` finds it, `abort` ends it"
                 )
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def is_compacted(self, topic: str) -> bool:
         """Return whether a key's new records replace its old ones, as `KafkaTopics` does."""

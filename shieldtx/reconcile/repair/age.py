@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from shieldtx.ports.hand_over import Line, Sibling
+from shieldtx.ports.hand_over import EventPosition, Sibling
 
 
 def may_be_forgotten(
-    settled_at: datetime | None, line: Line | Sibling | None = None, *, since: datetime | None
+    settled_at: datetime | None,
+    position: EventPosition | Sibling | None = None,
+    *,
+    since: datetime | None,
 ) -> bool:
     """Return whether a receiver may have handled an event and purged its row.
 
@@ -22,4 +25,4 @@ def may_be_forgotten(
     if since is None:
         return False
     is_old = settled_at is not None and settled_at < since
-    return is_old or (line is not None and line.unconfirmed and line.written_at < since)
+    return is_old or (position is not None and position.unconfirmed and position.written_at < since)

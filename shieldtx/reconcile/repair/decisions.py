@@ -13,7 +13,7 @@ from typing import Final
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.ports.repair import RepairAction, RowSeen
-from shieldtx.reconcile.expectations import NOBODY, ExpectedGroup, Others
+from shieldtx.reconcile.expectations import NO_GROUP, ExpectedGroup, Others
 from shieldtx.reconcile.repair.age import may_be_forgotten
 from shieldtx.reconcile.repair.known_in_order import Inlet, KnownInOrder
 from shieldtx.reconcile.repair.listed_rows import ListedRow
@@ -84,8 +84,8 @@ def step_of(row: ListedRow, policy: Policy) -> AnyStep | Refusal:
     decide = _DECISIONS.get(row.verdict)
     decision = Refusal(reason=row.verdict.advice) if decide is None else decide(row, policy)
     if not isinstance(decision, Refusal):
-        for stranger in sorted(_concerned(decision) - policy.services):
-            return Refusal(reason=f"service {stranger!r} is not in this configuration")
+        for unknown in sorted(_concerned(decision) - policy.services):
+            return Refusal(reason=f"service {unknown!r} is not in this configuration")
     return decision
 
 
@@ -183,7 +183,7 @@ _HALF: Final = "a half message waits for its application to commit or roll back,
 
 
 def _missing(row: ListedRow, policy: Policy) -> AnyStep | Refusal:
-    if row.group == NOBODY:
+    if row.group == NO_GROUP:
         return Refusal(reason=_NOBODY_THERE)
     inlet = Inlet(row.upstream, row.downstream, row.group, row.kind, row.topic, row.event_type)
     if policy.in_order.had(inlet, row.published_at):

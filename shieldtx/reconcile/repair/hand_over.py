@@ -9,13 +9,14 @@ from uuid import UUID
 
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import TxKind
-from shieldtx.ports.hand_over import HandedOver, Line, Sent
+from shieldtx.ports.hand_over import EventPosition, HandedOver, Sent
 from shieldtx.ports.repair import (
     RepairAction,
     Repaired,
     RowSeen,
 )
 from shieldtx.reconcile.repair.age import may_be_forgotten
+from shieldtx.reconcile.repair.blocked_keys import BlockedKeys
 from shieldtx.reconcile.repair.context import RepairContext
 from shieldtx.reconcile.repair.decisions import (
     BUSINESS_KEY,
@@ -25,7 +26,6 @@ from shieldtx.reconcile.repair.decisions import (
     TOO_OLD,
     WAITS_FOR_EARLIER,
 )
-from shieldtx.reconcile.repair.held_back import HeldBack
 from shieldtx.reconcile.repair.key_order import SETTLING, KeyOrder
 from shieldtx.reconcile.repair.newcomers import Newcomers
 from shieldtx.reconcile.repair.revoked import Revoked
@@ -40,16 +40,16 @@ from shieldtx.reconcile.repair.tally import Tally
 class _Found:
     """The state of a part of the rows."""
 
-    lines: Mapping[UUID, Line]
+    positions: Mapping[UUID, EventPosition]
     newcomers: Newcomers
     late: set[UUID]
     """Events that would arrive out of the order of their keys."""
     rows: list[RowSeen] = field(default_factory=list)
     """Rows to hand over."""
 
-    def lines_of(self, events: Iterable[UUID]) -> Iterator[Line]:
+    def positions_of(self, events: Iterable[UUID]) -> Iterator[EventPosition]:
         """Yield the outbox positions of these events; events missing in the outbox are left out."""
-        return (self.lines[event_id] for event_id in events if event_id in self.lines)
+        return (self.positions[event_id] for event_id in events if event_id in self.positions)
 
 
 class HandOver:
@@ -77,7 +77,7 @@ class HandOver:
         self._rows = NumberedRows(missing.upstream, self._upstream, looked_up=limits.looked_up)
         self._revoked = Revoked(stores, to=missing.to, progress=context.progress)
         self._added = EventIds()
-        self._held_back = HeldBack()
+        self._blocked_keys = BlockedKeys()
         self._siblings = Siblings(
             context,
             source=missing.upstream,
@@ -102,35 +102,35 @@ class HandOver:
             since = self._downstream.now() - SETTLING
             keyed = self._keyed(chunk)
             late = self._late(keyed)
-            in_order = {i: line for i, line in keyed.items() if i not in late}
+            in_order = {i: position for i, position in keyed.items() if i not in late}
             newcomers = Newcomers(self._order, in_order, since=since, own=self.done)
             for rows in slices(chunk, self._limits.looked_up):
                 found = self._look_up(rows, late, newcomers, tally)
                 for batch in slices(found.rows, self._limits.batch):
-                    for part in _parts_of(batch, found.lines, self._limits.part_bytes):
+                    for part in _parts_of(batch, found.positions, self._limits.part_bytes):
                         in_time = self._in_time(part, found, tally)
                         self._hand_over(found, in_time, tally)
 
-    def _keyed(self, chunk: Sequence[RowSeen]) -> dict[UUID, Line]:
+    def _keyed(self, chunk: Sequence[RowSeen]) -> dict[UUID, EventPosition]:
         """Return the outbox positions of those events that have an order."""
-        keyed: dict[UUID, Line] = {}
+        keyed: dict[UUID, EventPosition] = {}
         for rows in slices(chunk, self._limits.looked_up):
-            lines = self._upstream.lines([row.event_id for row in rows])
-            keyed |= {i: line for i, line in lines.items() if line.ordered_by}
+            positions = self._upstream.positions([row.event_id for row in rows])
+            keyed |= {i: position for i, position in positions.items() if position.ordered_by}
         return keyed
 
-    def _late(self, keyed: Mapping[UUID, Line]) -> dict[UUID, str]:
+    def _late(self, keyed: Mapping[UUID, EventPosition]) -> dict[UUID, str]:
         """Return the events that would not arrive in the order of their keys, with reasons."""
         overtaken = self._order.overtaken(keyed)
         siblings = self._siblings.of(keyed.values(), given=self._added)
         late: dict[UUID, str] = {}
-        for event_id, line in keyed.items():
-            if key := line.ordered_by:
-                if event_id in overtaken or siblings.arrived[key].any_behind(line):
+        for event_id, position in keyed.items():
+            if key := position.ordered_by:
+                if event_id in overtaken or siblings.arrived[key].any_after(position):
                     late[event_id] = OVERTAKEN
-                elif siblings.lacked[key].any_before(line):
+                elif siblings.lacked[key].any_before(position):
                     late[event_id] = LACKS_EARLIER
-                elif siblings.in_line[key].any_before(line):
+                elif siblings.queued[key].any_before(position):
                     late[event_id] = WAITS_FOR_EARLIER
         return late
 
@@ -144,22 +144,24 @@ class HandOver:
         """Leave out events that have arrived, were revoked, or would come too late."""
         verdict = self._missing.verdict
         revoked = self._revoked.among(rows)
-        lines = self._upstream.lines([row.event_id for row in rows])
+        positions = self._upstream.positions([row.event_id for row in rows])
         # Last: an event that another repair hands over now has arrived, and does not overtake
         # itself.
         events = {row.event_id: self._missing.event(row.event_id) for row in rows}
         arrived = self._downstream.received(list(events.values()))
-        found = _Found(lines=lines, newcomers=newcomers, late=set(late).intersection(lines))
+        found = _Found(
+            positions=positions, newcomers=newcomers, late=set(late).intersection(positions)
+        )
         for row in rows:
-            line = lines.get(row.event_id)
+            position = positions.get(row.event_id)
             if events[row.event_id] in arrived:
                 self._count(tally, Repaired(needless=1))
             elif reason := revoked.get(row.event_id):
                 tally.refuse(verdict, reason)
-            elif may_be_forgotten(row.settled_at, line, since=self._young_since):
+            elif may_be_forgotten(row.settled_at, position, since=self._young_since):
                 tally.refuse(verdict, TOO_OLD)
             elif reason := self._lost_rows.why_not(
-                row.settled_at, line, kind=TxKind.COMMIT, to=self._missing.downstream
+                row.settled_at, position, kind=TxKind.COMMIT, to=self._missing.downstream
             ):
                 tally.refuse(verdict, reason)
             elif row.event_id in late and not self._out_of_order:
@@ -198,15 +200,15 @@ class HandOver:
             in_order=not self._out_of_order,
             dry_run=self._dry_run,
         )
-        self._held_back.behind(found.lines_of(handed.not_stored))
-        found.late |= {i for i in handed.done if found.lines[i] in self._held_back}
+        self._blocked_keys.block_after(found.positions_of(handed.not_stored))
+        found.late |= {i for i in handed.done if found.positions[i] in self._blocked_keys}
         self._count(tally, _counted(handed, found.late))
         self.done.add(handed.done)
         if not self._dry_run:
-            found.newcomers.hand_over(found.lines_of(handed.done))
+            found.newcomers.hand_over(found.positions_of(handed.done))
         tally.refuse(self._missing.verdict, BUSINESS_KEY, len(handed.conflicting))
         tally.refuse(self._missing.verdict, NOT_STORED, len(handed.refused))
-        tally.refuse(self._missing.verdict, WAITS_FOR_EARLIER, len(handed.behind))
+        tally.refuse(self._missing.verdict, WAITS_FOR_EARLIER, len(handed.later))
 
     def _not_held_back(
         self, sent: Sent, found: _Found, rows: Sequence[RowSeen], tally: Tally
@@ -216,9 +218,9 @@ class HandOver:
         kept = []
         for row in rows:
             if row.event_id in sent.on_their_way:
-                self._held_back.behind(found.lines_of([row.event_id]))
+                self._blocked_keys.block_after(found.positions_of([row.event_id]))
             if envelope := envelopes.pop(row.event_id, None):
-                if self._out_of_order or found.lines[envelope.id] not in self._held_back:
+                if self._out_of_order or found.positions[envelope.id] not in self._blocked_keys:
                     kept.append(envelope)
                 else:
                     tally.refuse(self._missing.verdict, WAITS_FOR_EARLIER)
@@ -238,12 +240,12 @@ def _counted(handed: HandedOver, late: AbstractSet[UUID]) -> Repaired:
 
 
 def _parts_of(
-    rows: Sequence[RowSeen], lines: Mapping[UUID, Line], most: int
+    rows: Sequence[RowSeen], positions: Mapping[UUID, EventPosition], most: int
 ) -> Iterator[Sequence[RowSeen]]:
     """Split rows before the one that would raise the sum of their payloads above `most`."""
     start = size = 0
     for number, row in enumerate(rows):
-        its = lines[row.event_id].size if row.event_id in lines else 0
+        its = positions[row.event_id].size if row.event_id in positions else 0
         if number > start and size + its > most:
             yield rows[start:number]
             start, size = number, 0

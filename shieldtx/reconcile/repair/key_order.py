@@ -15,9 +15,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from shieldtx.ports.hand_over import Arrival, Key, Line
+from shieldtx.ports.hand_over import Arrival, EventPosition, Key
 from shieldtx.ports.repair import RepairStore
-from shieldtx.reconcile.repair.places import Places
+from shieldtx.reconcile.repair.key_positions import KeyPositions
 from shieldtx.reconcile.repair.slices import batches
 
 CLOCK_STEP: Final = timedelta(seconds=10)
@@ -47,35 +47,37 @@ class KeyOrder:
         self._source = source
         self._group = group
 
-    def overtaken(self, lines: Mapping[UUID, Line]) -> set[UUID]:
+    def overtaken(self, positions: Mapping[UUID, EventPosition]) -> set[UUID]:
         """Return the events of which the group has received later ones of the same key."""
-        keyed = by_key(lines)
+        keyed = by_key(positions)
         latest = self._downstream.latest_received(self._group, self._source, keyed.keys())
 
-        def reached(key: Key, line: Line, by: timedelta) -> bool:
+        def reached(key: Key, position: EventPosition, by: timedelta) -> bool:
             """Return whether an arrival of the key was written this much later than an event."""
-            return key in latest and latest[key] >= line.due_at + by
+            return key in latest and latest[key] >= position.due_at + by
 
         # The latest arrivals decide for nearly all events, even for keys with millions of others.
-        near = _selected(keyed, lambda key, _, line: reached(key, line, -CLOCK_STEP))
+        near = _selected(keyed, lambda key, _, position: reached(key, position, -CLOCK_STEP))
         late = self._late(near, {key: latest[key] - 2 * CLOCK_STEP for key in near})
         # The near arrivals have lower numbers if a clock was set back: an earlier arrival may have
         # a higher one.
-        far = _selected(near, lambda key, i, line: i not in late and reached(key, line, CLOCK_STEP))
+        far = _selected(
+            near, lambda key, i, position: i not in late and reached(key, position, CLOCK_STEP)
+        )
         earliest = {
-            key: min(line.due_at for line in events.values()) - CLOCK_STEP
+            key: min(position.due_at for position in events.values()) - CLOCK_STEP
             for key, events in far.items()
         }
         return late | self._late(far, earliest)
 
     def overtaken_since(
-        self, lines: Mapping[UUID, Line], since: datetime, *, own: Container[UUID] = ()
+        self, positions: Mapping[UUID, EventPosition], since: datetime, *, own: Container[UUID] = ()
     ) -> tuple[set[UUID], Counter[Key]]:
         """Return overtaken events and counts by key, from arrivals open or settled since a time.
 
         Arrivals that this repair has handed over itself, `own`, are earlier: they are only counted.
         """
-        keyed = by_key(lines)
+        keyed = by_key(positions)
         number = Counter[Key]()
 
         def from_elsewhere() -> Iterator[Arrival]:
@@ -89,51 +91,55 @@ class KeyOrder:
                 if arrival.event_id not in own:
                     yield arrival
 
-        return _late(keyed, self._with_lines(from_elsewhere())), number
+        return _late(keyed, self._with_positions(from_elsewhere())), number
 
     def count_since(self, keys: Collection[Key], since: datetime) -> Mapping[Key, int]:
         """Return the current number of such arrivals, by key."""
         return self._downstream.count_received(self._group, self._source, keys, since=since)
 
     def _late(
-        self, keyed: Mapping[Key, Mapping[UUID, Line]], after: Mapping[Key, datetime]
+        self, keyed: Mapping[Key, Mapping[UUID, EventPosition]], after: Mapping[Key, datetime]
     ) -> set[UUID]:
         """Return the events that are overtaken by arrivals written after a time, by key."""
         arrivals = self._downstream.received_after(self._group, self._source, after, since=None)
-        return _late(keyed, self._with_lines(arrivals))
+        return _late(keyed, self._with_positions(arrivals))
 
-    def _with_lines(self, arrivals: Iterator[Arrival]) -> Iterator[tuple[Arrival, Line | None]]:
+    def _with_positions(
+        self, arrivals: Iterator[Arrival]
+    ) -> Iterator[tuple[Arrival, EventPosition | None]]:
         """Yield arrivals with their outbox positions; None if the outbox lacks the event."""
         for part in batches(arrivals, _LOOKED_UP):
-            lines = self._upstream.lines([arrival.event_id for arrival in part])
+            positions = self._upstream.positions([arrival.event_id for arrival in part])
             for arrival in part:
-                yield arrival, lines.get(arrival.event_id)
+                yield arrival, positions.get(arrival.event_id)
 
 
-def by_key(lines: Mapping[UUID, Line]) -> dict[Key, dict[UUID, Line]]:
+def by_key(positions: Mapping[UUID, EventPosition]) -> dict[Key, dict[UUID, EventPosition]]:
     """Return the events that have an order, by ordering key."""
-    keyed: defaultdict[Key, dict[UUID, Line]] = defaultdict(dict)
-    for event_id, line in lines.items():
-        if key := line.ordered_by:
-            keyed[key][event_id] = line
+    keyed: defaultdict[Key, dict[UUID, EventPosition]] = defaultdict(dict)
+    for event_id, position in positions.items():
+        if key := position.ordered_by:
+            keyed[key][event_id] = position
     return keyed
 
 
 def _late(
-    keyed: Mapping[Key, Mapping[UUID, Line]], arrivals: Iterator[tuple[Arrival, Line | None]]
+    keyed: Mapping[Key, Mapping[UUID, EventPosition]],
+    arrivals: Iterator[tuple[Arrival, EventPosition | None]],
 ) -> set[UUID]:
     events = {key: _OfOneKey(of_key) for key, of_key in keyed.items()}
-    for arrival, line in arrivals:
-        events[arrival.ordered_by].add(arrival, line)
+    for arrival, position in arrivals:
+        events[arrival.ordered_by].add(arrival, position)
     return {event_id for of_key in events.values() for event_id in of_key.overtaken()}
 
 
 def _selected(
-    keyed: Mapping[Key, Mapping[UUID, Line]], is_wanted: Callable[[Key, UUID, Line], bool]
-) -> dict[Key, dict[UUID, Line]]:
+    keyed: Mapping[Key, Mapping[UUID, EventPosition]],
+    is_wanted: Callable[[Key, UUID, EventPosition], bool],
+) -> dict[Key, dict[UUID, EventPosition]]:
     """Return the wanted events by key, without keys that have none."""
     selected = {
-        key: {i: line for i, line in events.items() if is_wanted(key, i, line)}
+        key: {i: position for i, position in events.items() if is_wanted(key, i, position)}
         for key, events in keyed.items()
     }
     return {key: events for key, events in selected.items() if events}
@@ -142,25 +148,25 @@ def _selected(
 class _OfOneKey:
     """Events of one key, compared with any number of its arrivals in constant memory."""
 
-    def __init__(self, events: Mapping[UUID, Line]) -> None:
+    def __init__(self, events: Mapping[UUID, EventPosition]) -> None:
         self._events = sorted(events.items(), key=lambda event: event[1].due_at)
-        self._times = [line.due_at for _, line in self._events]
-        self._near: defaultdict[int, Places] = defaultdict(Places)
+        self._times = [position.due_at for _, position in self._events]
+        self._near: defaultdict[int, KeyPositions] = defaultdict(KeyPositions)
         """By event: arrivals that were written late enough for this event and for none after it."""
-        self._delayed = Places()
+        self._delayed = KeyPositions()
         self._latest_unknown: datetime | None = None
 
-    def add(self, arrival: Arrival, line: Line | None) -> None:
+    def add(self, arrival: Arrival, position: EventPosition | None) -> None:
         """Add an arrival, whose outbox row may have been purged."""
-        if line is None:
+        if position is None:
             self._latest_unknown = max(
                 arrival.written_at, self._latest_unknown or arrival.written_at
             )
-        elif line.delayed_until is not None:
-            self._delayed.add(line)
+        elif position.delayed_until is not None:
+            self._delayed.add(position)
         # Clocks differ: an event written a little earlier may have a higher number.
-        elif place := bisect_right(self._times, arrival.written_at + CLOCK_STEP):
-            self._near[place - 1].add(line)
+        elif index := bisect_right(self._times, arrival.written_at + CLOCK_STEP):
+            self._near[index - 1].add(position)
 
     def overtaken(self) -> Iterator[UUID]:
         """Yield the events of which a later one has arrived.
@@ -168,9 +174,9 @@ class _OfOneKey:
         An arrival without an outbox row may have had any number, so its time decides.
         """
         unknown = self._latest_unknown
-        behind = self._delayed
-        for number, (event_id, line) in reversed([*enumerate(self._events)]):
+        later = self._delayed
+        for number, (event_id, position) in reversed([*enumerate(self._events)]):
             if number in self._near:
-                behind.add_last_of(self._near[number])
-            if behind.any_behind(line) or (unknown is not None and unknown >= line.due_at):
+                later.add_last_of(self._near[number])
+            if later.any_after(position) or (unknown is not None and unknown >= position.due_at):
                 yield event_id

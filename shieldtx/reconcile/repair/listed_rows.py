@@ -129,8 +129,8 @@ def _in_microseconds(batch: Any) -> Any:
         times = batch.column(name)
         if pyarrow.types.is_timestamp(times.type):
             in_utc = times.cast(pyarrow.timestamp("us", tz="UTC"), safe=False)
-            place = batch.schema.get_field_index(name)
-            batch = batch.set_column(place, name, in_utc.cast(pyarrow.int64()))
+            position = batch.schema.get_field_index(name)
+            batch = batch.set_column(position, name, in_utc.cast(pyarrow.int64()))
     return batch
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from shieldtx.domain.states import TxKind
-from shieldtx.ports.hand_over import Line
+from shieldtx.ports.hand_over import EventPosition
 from shieldtx.reconcile.repair.age import may_be_forgotten
 
 
@@ -27,7 +27,7 @@ class LostRows:
     def why_not(
         self,
         sent_at: datetime | None,
-        line: Line | None = None,
+        position: EventPosition | None = None,
         *,
         kind: TxKind | None,
         to: str | None = None,
@@ -41,7 +41,7 @@ class LostRows:
             kinds = self.kinds.get(service)
             if to not in (None, service) or (kinds is not None and kind not in {None, *kinds}):
                 continue
-            if may_be_forgotten(sent_at, line, since=since):
+            if may_be_forgotten(sent_at, position, since=since):
                 return (
                     f"it was sent before {since:%Y-%m-%d %H:%M:%S%z}, and of that time the inbox "
                     f"of {service} is not known to have all rows: it was emptied, recreated or "

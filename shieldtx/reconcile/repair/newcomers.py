@@ -6,7 +6,7 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from datetime import datetime
 from uuid import UUID
 
-from shieldtx.ports.hand_over import Key, Line
+from shieldtx.ports.hand_over import EventPosition, Key
 from shieldtx.reconcile.repair.key_order import KeyOrder, by_key
 
 
@@ -21,14 +21,14 @@ class Newcomers:
     def __init__(
         self,
         order: KeyOrder,
-        lines: Mapping[UUID, Line],
+        positions: Mapping[UUID, EventPosition],
         *,
         since: datetime,
         own: Container[UUID],
     ) -> None:
         """Look for arrivals later than these events; `own` has what this repair has handed over."""
         self._order = order
-        self._events = by_key(lines)
+        self._events = by_key(positions)
         self._key_of = {i: key for key, events in self._events.items() for i in events}
         self._since = since
         self._own = own
@@ -50,15 +50,15 @@ class Newcomers:
             self._read(changed)
         return self._overtaken.intersection(events)
 
-    def hand_over(self, lines: Iterable[Line]) -> None:
+    def hand_over(self, positions: Iterable[EventPosition]) -> None:
         """Count events that this repair has handed over, since they are arrivals as well."""
-        for line in lines:
-            if (key := line.ordered_by) in self._known:
+        for position in positions:
+            if (key := position.ordered_by) in self._known:
                 self._known[key] += 1
 
     def _read(self, keys: Collection[Key]) -> None:
         # For all events of the keys: their later batches do not read the same arrivals again.
-        lines = {i: line for key in keys for i, line in self._events[key].items()}
-        late, number = self._order.overtaken_since(lines, self._since, own=self._own)
+        positions = {i: position for key in keys for i, position in self._events[key].items()}
+        late, number = self._order.overtaken_since(positions, self._since, own=self._own)
         self._overtaken |= late
         self._known |= {key: number[key] for key in keys}

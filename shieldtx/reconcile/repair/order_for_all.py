@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from shieldtx.ports.hand_over import Line
+from shieldtx.ports.hand_over import EventPosition
 from shieldtx.ports.repair import RepairedEvent, RowSeen
 from shieldtx.reconcile.repair.context import RepairContext
 from shieldtx.reconcile.repair.decisions import AMONG_OTHERS, OVERTAKEN
@@ -51,20 +51,24 @@ class OrderForAll:
         """
         if not again:
             self._scanned = {name: s.now() - SETTLING for name, s in self._stores.items()}
-        ordered: dict[UUID, Line] = {}
+        ordered: dict[UUID, EventPosition] = {}
         for part in slices(rows, self._looked_up):
-            lines = self._upstream.lines([row.event_id for row in part])
-            ordered |= {event_id: line for event_id, line in lines.items() if line.ordered_by}
+            positions = self._upstream.positions([row.event_id for row in part])
+            ordered |= {
+                event_id: position
+                for event_id, position in positions.items()
+                if position.ordered_by
+            }
         late: dict[UUID, str] = {}
         for group in self._receivers.groups if ordered else ():
             late = self._late_for(group, ordered, self._scanned if again else {}) | late
         return late
 
     def _late_for(
-        self, group: Group, lines: Mapping[UUID, Line], since: Mapping[str, datetime]
+        self, group: Group, positions: Mapping[UUID, EventPosition], since: Mapping[str, datetime]
     ) -> dict[UUID, str]:
         service, name = group
-        lacked = self._lacked(group, lines)
+        lacked = self._lacked(group, positions)
         if not lacked:
             return {}
         order = KeyOrder(
@@ -79,16 +83,16 @@ class OrderForAll:
             overtaken = order.overtaken(lacked)
         late = dict.fromkeys(overtaken, OVERTAKEN)
         found = self._siblings(group).of(lacked.values(), since=since.get(self._source))
-        for event_id, line in lacked.items():
-            if (key := line.ordered_by) and event_id not in late:
-                if found.arrived[key].any_behind(line):
+        for event_id, position in lacked.items():
+            if (key := position.ordered_by) and event_id not in late:
+                if found.arrived[key].any_after(position):
                     late[event_id] = OVERTAKEN
                 # A relay has no order for events that are queued again: an event written later may
                 # be sent first.
                 elif (
-                    found.sent[key].any_behind(line)
-                    or found.lacked[key].any_before(line)
-                    or found.in_line[key].any_before(line)
+                    found.sent[key].any_after(position)
+                    or found.lacked[key].any_before(position)
+                    or found.queued[key].any_before(position)
                 ):
                     late[event_id] = AMONG_OTHERS
         return late
@@ -104,15 +108,17 @@ class OrderForAll:
             would_have=self._would_have.get(group, ()),
         )
 
-    def _lacked(self, group: Group, lines: Mapping[UUID, Line]) -> dict[UUID, Line]:
+    def _lacked(
+        self, group: Group, positions: Mapping[UUID, EventPosition]
+    ) -> dict[UUID, EventPosition]:
         """Return the events that a group should receive and has not received."""
         service, name = group
         would_have = self._would_have.get(group, ())
         wanted = [
             event_id
-            for event_id, line in lines.items()
+            for event_id, position in positions.items()
             if event_id not in would_have
-            and self._receivers.takes(service, name, topic=line.topic, event_type=line.type)
+            and self._receivers.takes(service, name, topic=position.topic, event_type=position.type)
         ]
         has: set[UUID] = set()
         for part in slices(wanted, self._looked_up):
@@ -121,4 +127,4 @@ class OrderForAll:
                 for event_id in part
             ]
             has |= {event.event_id for event in self._stores[service].received(events)}
-        return {event_id: lines[event_id] for event_id in wanted if event_id not in has}
+        return {event_id: positions[event_id] for event_id in wanted if event_id not in has}

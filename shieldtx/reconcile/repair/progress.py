@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from uuid import UUID
 
-from shieldtx.ports.hand_over import Key, Line, Sibling
+from shieldtx.ports.hand_over import EventPosition, Key, Sibling
 from shieldtx.ports.repair import RowSeen
 from shieldtx.reconcile.repair.digest_set import DigestSet
 
@@ -47,20 +47,20 @@ class Progress:
         """Return whether any service would have written a rollback of an event."""
         return _named(event_id, source) in self._taken_back
 
-    def pretend_to_replay(self, source: str, lines: Mapping[UUID, Line]) -> None:
+    def pretend_to_replay(self, source: str, positions: Mapping[UUID, EventPosition]) -> None:
         """Note that events of a service would be queued again, as far as they have an order."""
-        for event_id, line in lines.items():
-            if key := line.ordered_by:
+        for event_id, position in positions.items():
+            if key := position.ordered_by:
                 sibling = Sibling(
-                    seq=line.seq,
-                    written_at=line.written_at,
-                    delayed_until=line.delayed_until,
+                    seq=position.seq,
+                    written_at=position.written_at,
+                    delayed_until=position.delayed_until,
                     event_id=event_id,
-                    type=line.type,
+                    type=position.type,
                     ordered_by=key,
                     is_sent=False,
                     settled_at=None,
-                    unconfirmed=line.unconfirmed,
+                    unconfirmed=position.unconfirmed,
                 )
                 self._replayed[source].setdefault(key, []).append(sibling)
 

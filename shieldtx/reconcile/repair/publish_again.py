@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Final
 from uuid import UUID
 
-from shieldtx.ports.hand_over import Line
+from shieldtx.ports.hand_over import EventPosition
 from shieldtx.ports.repair import RepairAction, Repaired, RepairedEvent, RowSeen
 from shieldtx.reconcile.repair.age import may_be_forgotten
 from shieldtx.reconcile.repair.context import RepairContext
@@ -76,22 +76,22 @@ class PublishAgain:
         verdict, kept = self._publication.verdict, []
         arrived = self._arrived(rows)
         revoked = self._revoked.among(rows)
-        lines = self._upstream.lines([row.event_id for row in rows])
-        lost = self._lost(rows, lines)
+        positions = self._upstream.positions([row.event_id for row in rows])
+        lost = self._lost(rows, positions)
         for row in rows:
-            line = lines.get(row.event_id)
+            position = positions.get(row.event_id)
             # One copy serves all groups that lack the event.
-            is_in_line = self._progress.has_published(row.source, row.event_id)
-            if is_in_line or row.event_id in arrived:
+            is_queued = self._progress.has_published(row.source, row.event_id)
+            if is_queued or row.event_id in arrived:
                 tally.add(verdict, _ACTION, Repaired(needless=1))
             elif reason := revoked.get(row.event_id):
                 tally.refuse(verdict, reason)
-            elif may_be_forgotten(row.settled_at, line, since=self._policy.young_for_all):
+            elif may_be_forgotten(row.settled_at, position, since=self._policy.young_for_all):
                 tally.refuse(verdict, TOO_OLD)
             elif row.event_id in lost:
                 tally.refuse(verdict, LOST)
             elif reason := self._policy.lost_rows.why_not(
-                row.settled_at, line, kind=line.kind if line else None
+                row.settled_at, position, kind=position.kind if position else None
             ):
                 tally.refuse(verdict, reason)
             elif row.event_id in late and not self._policy.out_of_order:
@@ -100,15 +100,15 @@ class PublishAgain:
                 kept.append(row)
         return kept
 
-    def _lost(self, rows: Sequence[RowSeen], lines: Mapping[UUID, Line]) -> set[UUID]:
+    def _lost(self, rows: Sequence[RowSeen], positions: Mapping[UUID, EventPosition]) -> set[UUID]:
         """Return the events that groups lack although an earlier run found that they had them."""
         known, lost = self._policy.in_order, set[UUID]()
         for inlet in known.inlets(self._publication.upstream):
             had = {
                 row.event_id
                 for row in rows
-                if (line := lines.get(row.event_id)) is not None
-                and (line.topic, line.type) == (inlet.topic, inlet.event_type)
+                if (position := positions.get(row.event_id)) is not None
+                and (position.topic, position.type) == (inlet.topic, inlet.event_type)
                 and known.had(inlet, row.settled_at)
             }
             events = [

@@ -8,7 +8,7 @@ from typing import Final
 from uuid import UUID
 
 from shieldtx.domain.states import OutboxStatus
-from shieldtx.ports.hand_over import Line
+from shieldtx.ports.hand_over import EventPosition
 from shieldtx.ports.repair import RepairAction, RowSeen
 from shieldtx.reconcile.repair.age import may_be_forgotten
 from shieldtx.reconcile.repair.context import RepairContext
@@ -76,21 +76,25 @@ class Releases:
 
     def _refused(self, rows: Sequence[RowSeen]) -> dict[UUID, str]:
         """Return the events that are not released, with reasons; missing rows have no reason."""
-        lines = self._outbox.lines([row.event_id for row in rows])
+        positions = self._outbox.positions([row.event_id for row in rows])
         known = {
-            event_id: reason for event_id, line in lines.items() if (reason := self._why_not(line))
+            event_id: reason
+            for event_id, position in positions.items()
+            if (reason := self._why_not(position))
         }
         return known | self._revoked.among(rows)
 
-    def _why_not(self, line: Line) -> str | None:
-        policy, sent_at = self._context.policy, _earliest_copy(line)
+    def _why_not(self, position: EventPosition) -> str | None:
+        policy, sent_at = self._context.policy, _earliest_copy(position)
         if may_be_forgotten(sent_at, since=policy.young_for_all):
             return TOO_OLD
-        return policy.lost_rows.why_not(sent_at, kind=line.kind)
+        return policy.lost_rows.why_not(sent_at, kind=position.kind)
 
 
-def _earliest_copy(line: Line) -> datetime:
+def _earliest_copy(position: EventPosition) -> datetime:
     """Return the time before which no copy of an event was sent."""
     # Only an attempt without an answer leaves an earlier copy, whose time the row does not have.
     # Otherwise the only copy is of the last attempt, which was made when the event was due.
-    return line.written_at if line.unconfirmed else max(line.due_at, line.written_at)
+    return (
+        position.written_at if position.unconfirmed else max(position.due_at, position.written_at)
+    )

@@ -9,7 +9,7 @@ from typing import Final
 from uuid import UUID
 
 from shieldtx.domain.states import OutboxStatus
-from shieldtx.ports.hand_over import Place
+from shieldtx.ports.hand_over import KeyPosition
 from shieldtx.ports.repair import RepairStore, RowSeen
 from shieldtx.reconcile.repair.digest_set import DigestSet
 
@@ -17,12 +17,12 @@ _ID: Final = 16
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _NONE: Final = -(2**63)
-_GONE: Final = Place(seq=-1, written_at=_EPOCH)
+_GONE: Final = KeyPosition(seq=-1, written_at=_EPOCH)
 """The position of an event whose row the outbox no longer has."""
 
 
 class RowsInOrder:
-    """Settled rows of one service's outbox, added in any order and read in the order of `Place`."""
+    """Settled rows of one service's outbox, added in any order and read in order of position."""
 
     def __init__(self, source: str, status: OutboxStatus = OutboxStatus.PROCESSED) -> None:
         """Create an empty collection for rows of one status."""
@@ -32,11 +32,11 @@ class RowsInOrder:
         self._due = array("q")
         self._is_delayed, self._ids = bytearray(), bytearray()
 
-    def add(self, place: Place, row: RowSeen) -> None:
+    def add(self, position: KeyPosition, row: RowSeen) -> None:
         """Add a row with its position."""
-        self._seqs.append(place.seq)
-        self._due.append(_microseconds(place.due_at))
-        self._is_delayed.append(place.delayed_until is not None)
+        self._seqs.append(position.seq)
+        self._due.append(_microseconds(position.due_at))
+        self._is_delayed.append(position.delayed_until is not None)
         settled = row.settled_at
         self._settled.append(_NONE if settled is None else _microseconds(settled))
         self._attempts.append(_NONE if row.attempts is None else row.attempts)
@@ -122,8 +122,8 @@ class NumberedRows:
         return self._rows
 
     def _number(self) -> None:
-        lines = self._outbox.lines([row.event_id for row in self._new])
+        positions = self._outbox.positions([row.event_id for row in self._new])
         for row in self._new:
-            line = lines.get(row.event_id)
-            self._rows.add(line or _GONE, row)
+            position = positions.get(row.event_id)
+            self._rows.add(position or _GONE, row)
         self._new.clear()

@@ -14,31 +14,31 @@ from itertools import chain
 from uuid import UUID
 
 from shieldtx.domain.states import OutboxStatus
-from shieldtx.ports.hand_over import Key, Line, Sibling
+from shieldtx.ports.hand_over import EventPosition, Key, Sibling
 from shieldtx.ports.repair import RepairedEvent, RowSeen
 from shieldtx.reconcile.repair.age import may_be_forgotten
 from shieldtx.reconcile.repair.context import RepairContext
-from shieldtx.reconcile.repair.places import Places
+from shieldtx.reconcile.repair.key_positions import KeyPositions
 from shieldtx.reconcile.repair.revoked import Revoked
 from shieldtx.reconcile.repair.slices import batches
 
 
-def _by_key() -> defaultdict[Key, Places]:
-    return defaultdict(Places)
+def _by_key() -> defaultdict[Key, KeyPositions]:
+    return defaultdict(KeyPositions)
 
 
 @dataclass(slots=True)
 class Found:
     """The positions of other events of some keys, by key."""
 
-    sent: defaultdict[Key, Places] = field(default_factory=_by_key)
+    sent: defaultdict[Key, KeyPositions] = field(default_factory=_by_key)
     """Events that were sent, or are to be sent."""
-    arrived: defaultdict[Key, Places] = field(default_factory=_by_key)
+    arrived: defaultdict[Key, KeyPositions] = field(default_factory=_by_key)
     """Events that the group has received, if they have a chosen delay; of other events, only those
     that a dry run would have handed over."""
-    lacked: defaultdict[Key, Places] = field(default_factory=_by_key)
+    lacked: defaultdict[Key, KeyPositions] = field(default_factory=_by_key)
     """Events that the group should have received and has not."""
-    in_line: defaultdict[Key, Places] = field(default_factory=_by_key)
+    queued: defaultdict[Key, KeyPositions] = field(default_factory=_by_key)
     """Events that the group will receive: a relay sends them, as after a replay."""
 
 
@@ -47,7 +47,7 @@ class _Asked:
     """The events whose siblings are looked up."""
 
     given: Container[UUID]
-    places: defaultdict[Key, Places] = field(default_factory=_by_key)
+    key_positions: defaultdict[Key, KeyPositions] = field(default_factory=_by_key)
     types: set[tuple[str, str]] = field(default_factory=set)
     """Topics and types of the events: the group should receive such events."""
 
@@ -79,7 +79,7 @@ class Siblings:
 
     def of(
         self,
-        lines: Iterable[Line],
+        positions: Iterable[EventPosition],
         *,
         given: Container[UUID] = (),
         since: datetime | None = None,
@@ -89,12 +89,12 @@ class Siblings:
         With `since`, only siblings count that are open or have settled since.
         """
         asked = _Asked(given=given)
-        for line in lines:
-            if key := line.ordered_by:
-                asked.places[key].add(line)
-                asked.types.add((line.topic, line.type))
+        for position in positions:
+            if key := position.ordered_by:
+                asked.key_positions[key].add(position)
+                asked.types.add((position.topic, position.type))
         found = Found()
-        keys = asked.places.keys()
+        keys = asked.key_positions.keys()
         siblings = chain(
             self._upstream.siblings(keys, since=since),
             self._progress.would_be_replayed(self._source, keys),
@@ -109,10 +109,10 @@ class Siblings:
         """Return whether the group may have received the sibling too early, or may lack it."""
         if sibling.event_id in self._would_have:
             return True
-        places = asked.places[sibling.ordered_by]
-        is_late = sibling.delayed_until is not None and places.any_before(sibling)
+        key_positions = asked.key_positions[sibling.ordered_by]
+        is_late = sibling.delayed_until is not None and key_positions.any_before(sibling)
         return (is_late and sibling.is_sent) or (
-            not self._is_given(sibling, asked) and places.any_behind(sibling)
+            not self._is_given(sibling, asked) and key_positions.any_after(sibling)
         )
 
     def _is_given(self, sibling: Sibling, asked: _Asked) -> bool:
@@ -135,8 +135,8 @@ class Siblings:
         revoked = self._revoked.among([self._row(each) for each in lacked]) if lacked else {}
         for sibling in lacked:
             if sibling.event_id not in revoked:
-                places = found.lacked if sibling.is_sent else found.in_line
-                places[sibling.ordered_by].add(sibling)
+                key_positions = found.lacked if sibling.is_sent else found.queued
+                key_positions[sibling.ordered_by].add(sibling)
 
     def _is_missing(self, sibling: Sibling, asked: _Asked) -> bool:
         topic, _ = sibling.ordered_by

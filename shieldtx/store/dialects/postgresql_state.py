@@ -59,7 +59,7 @@ class Transactions:
         options = {"stream_results": False}
         return bool(connection.scalar(select(_MADE_TEMPORARY), execution_options=options))
 
-    def tells_temporary(self, settled: Update) -> Update:
+    def returning_made_temporary(self, settled: Update) -> Update:
         return settled.returning(_MADE_TEMPORARY)
 
     def keeps_temporary(self, connection: Connection) -> bool:

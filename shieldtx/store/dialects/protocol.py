@@ -224,7 +224,7 @@ class Dialect(Protocol):
         False if temporary tables do not depend on the transaction.
         """
 
-    def tells_temporary(self, settled: Update) -> Update:
+    def returning_made_temporary(self, settled: Update) -> Update:
         """Make an UPDATE return, in each of its rows, the result of `has_made_temporary`.
 
         The UPDATE returns no rows if the result is always False.

@@ -231,7 +231,7 @@ class SqliteDialect(Dialect):
     def has_made_temporary(self, connection: Connection) -> bool:
         return False
 
-    def tells_temporary(self, settled: Update) -> Update:
+    def returning_made_temporary(self, settled: Update) -> Update:
         return settled
 
     def keeps_temporary(self, connection: Connection) -> bool:

@@ -31,7 +31,7 @@ def events(t: Tables, d: Dialect) -> Select[Any]:
     """
     o = t.outbox
     row = select(o.c.topic, o.c.tx_kind, o.c.status).where(o.c.settled_at.is_(None))
-    in_line = row.where(not_(o.c.waiting), not_(o.c.holds_key)).order_by(o.c.seq.desc())
+    in_main_queue = row.where(not_(o.c.waiting), not_(o.c.holds_key)).order_by(o.c.seq.desc())
     delayed = (
         row.add_columns(o.c.shard)
         .where(o.c.waiting, not_(o.c.holds_key), o.c.due_at <= d.now())
@@ -40,7 +40,7 @@ def events(t: Tables, d: Dialect) -> Select[Any]:
     shards = select(t.shard.c.shard).subquery("shards")
     joined, due = d.first_of_each(shards, delayed, "shard", _SCANNED)
     for_now = select(due.c.topic, due.c.tx_kind, due.c.status).select_from(joined)
-    parts = [part.limit(_SCANNED).subquery().select() for part in (in_line, for_now)]
+    parts = [part.limit(_SCANNED).subquery().select() for part in (in_main_queue, for_now)]
     rows = union_all(*parts, _holding(t, d)).subquery()
     found = (
         select(rows.c.topic)

@@ -34,7 +34,7 @@ from shieldtx.domain.states import OutboxStatus
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.built_once import built_once
 from shieldtx.store.statements.claim import RELAY, first_holder, leased_shards
-from shieldtx.store.tables import Tables, in_line
+from shieldtx.store.tables import Tables, in_main_queue
 
 _SHARD = bindparam("of_shard", type_=SmallInteger())
 _KEY = bindparam("after_key", type_=Text())
@@ -104,7 +104,7 @@ def in_part(t: Tables, d: Dialect, o: Any) -> ColumnElement[bool]:
     Run with `part`.
     """
     leased = select(leased_shards(t, d).c.shard)
-    return and_(in_line(o), o.c.seq > _SEQ, o.c.seq <= _UPTO, d.is_in_rows(o.c.shard, leased))
+    return and_(in_main_queue(o), o.c.seq > _SEQ, o.c.seq <= _UPTO, d.is_in_rows(o.c.shard, leased))
 
 
 def part(relay: str, after: int, upto: int) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from shieldtx.store.statements.envelope_columns import (
     envelope_columns,
     envelope_of,
 )
-from shieldtx.store.tables import Tables, in_line
+from shieldtx.store.tables import Tables, in_main_queue
 
 RELAY = bindparam("of_relay", type_=Text())
 """The relay whose shards a statement reads."""
@@ -75,8 +75,8 @@ def claim(t: Tables, d: Dialect, *, of_source: bool = False) -> ReturningUpdate[
     until = func.min(leased.c.lease_until)
     # Waiting rows first: they are older, and each that waits for its retry blocks its key.
     ready = union_all(
-        select(_due_in_waiting_line(t, d, leased, held, of_source=of_source).subquery()),
-        select(_next_in_line(t, d, leased, held, of_source=of_source).subquery()),
+        select(_due_waiting(t, d, leased, held, of_source=of_source).subquery()),
+        select(_next_in_main_queue(t, d, leased, held, of_source=of_source).subquery()),
     ).limit(_LIMIT)
     # Materialized: every plan chooses the rows once.
     sized = ready.cte("ready").prefix_with("MATERIALIZED")
@@ -195,7 +195,9 @@ def leased_shards(t: Tables, d: Dialect) -> CTE:
     )
 
 
-def _next_in_line(t: Tables, d: Dialect, leased: CTE, held: CTE, *, of_source: bool) -> Select[Any]:
+def _next_in_main_queue(
+    t: Tables, d: Dialect, leased: CTE, held: CTE, *, of_source: bool
+) -> Select[Any]:
     """Select the next rows of the main queue whose key is not held, in the order of writing.
 
     Rows that were written together, and are stored together, are so claimed together. Rows of held
@@ -209,7 +211,7 @@ def _next_in_line(t: Tables, d: Dialect, leased: CTE, held: CTE, *, of_source: b
         select(d.address(o).label("address"), _size(o, d))
         .select_from(rows)
         .where(*_is_of_source(o, of_source=of_source))
-        .where(in_line(o))
+        .where(in_main_queue(o))
         .where(o.c.seq >= _start(d, leased, held), d.is_in_rows(o.c.shard, select(leased.c.shard)))
         .where(_is_claimable(o, d), func.coalesce(earlier >= o.c.seq, true()))
         .order_by(o.c.seq)
@@ -230,9 +232,7 @@ def _has_a_key_on_hold(t: Tables, leased: CTE) -> ColumnElement[bool]:
     return exists().where(o.c.shard == leased.c.shard, o.c.settled_at.is_(None), o.c.holds_key)
 
 
-def _due_in_waiting_line(
-    t: Tables, d: Dialect, leased: CTE, held: CTE, *, of_source: bool
-) -> Select[Any]:
+def _due_waiting(t: Tables, d: Dialect, leased: CTE, held: CTE, *, of_source: bool) -> Select[Any]:
     """Select the due waiting rows of each shard: retries and chosen delays."""
     o = t.outbox.alias("aside")
     rows = (

@@ -54,7 +54,7 @@ def received_original(t: Tables, group: str, event_id: UUID, source: str) -> Sel
     )
 
 
-def received_by_anybody(t: Tables, event_id: UUID, source: str) -> Select[Any]:
+def received_by_any_group(t: Tables, event_id: UUID, source: str) -> Select[Any]:
     """Select an event or a rollback that any group of this service received."""
     i = t.inbox
     return (

@@ -28,7 +28,7 @@ from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.blocked import in_part, part
 from shieldtx.store.statements.built_once import built_once
 from shieldtx.store.statements.claim import first_holder, leased_shards
-from shieldtx.store.tables import Tables, in_line
+from shieldtx.store.tables import Tables, in_main_queue
 
 _SIZE = bindparam("at_most", type_=Integer())
 _SOURCE = bindparam("of_source", type_=Text())
@@ -42,7 +42,9 @@ def ahead(t: Tables, d: Dialect) -> Select[Any]:
     """
     leased = leased_shards(t, d)
     o = t.outbox
-    last = select(o.c.seq).where(in_line(o)).order_by(o.c.seq.desc()).limit(1).scalar_subquery()
+    last = (
+        select(o.c.seq).where(in_main_queue(o)).order_by(o.c.seq.desc()).limit(1).scalar_subquery()
+    )
     snapshot = d.claim_snapshot(leased, literal(value=True), leased)
     seen = case((exists(select(leased.c.shard)), snapshot))
     return select(seen, func.coalesce(last, 0))
@@ -96,7 +98,7 @@ def unfenced(t: Tables, d: Dialect, *, only_source: bool = False) -> Select[Any]
         select(row.c.event_id, row.c.seq, and_(is_new, is_held))
         .select_from(probed)
         .join(row, and_(row.c.seq == probed.c.seq, row.c.shard == probed.c.shard))
-        .where(in_line(row))
+        .where(in_main_queue(row))
         .where(func.coalesce(probed.c.blocked >= probed.c.seq, true()))
     )
 

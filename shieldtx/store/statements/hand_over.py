@@ -10,15 +10,15 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, and_, case, func, literal, not_, or_, select, tuple_
 
 from shieldtx.domain.states import OutboxStatus, TxKind
-from shieldtx.ports.hand_over import Behind
+from shieldtx.ports.hand_over import LaterPositions
 from shieldtx.store.dialects import Dialect
-from shieldtx.store.tables import Tables, in_line
+from shieldtx.store.tables import Tables, in_main_queue
 
 SENT: Final = (OutboxStatus.INIT, OutboxStatus.PROCESSING, OutboxStatus.PROCESSED)
 """The statuses of events that are, may be or will be in a topic."""
 
 
-def lines(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
+def positions(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
     """Select the positions and the sizes of events of the outbox."""
     o = t.outbox
     size = d.bytes_of(o.c.payload) + func.coalesce(d.bytes_of(o.c.headers), 0)
@@ -28,13 +28,13 @@ def lines(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Select[Any]:
         o.c.event_type,
         o.c.topic,
         o.c.key,
-        *_place(t, d),
+        *_position(t, d),
         o.c.unconfirmed,
         size.label("size"),
     ).where(d.is_in(o.c.event_id, ids, o.c.event_id.type))
 
 
-def _place(t: Tables, d: Dialect) -> list[ColumnElement[Any]]:
+def _position(t: Tables, d: Dialect) -> list[ColumnElement[Any]]:
     """Return the columns that determine when an event is sent among the events of its key.
 
     A settled row keeps how it waited: if it held its key, it waited for a retry.
@@ -59,14 +59,14 @@ def siblings(
     topics: Sequence[str],
     keys: Sequence[str],
     since: datetime | None,
-    behind: Behind | None,
+    later: LaterPositions | None,
 ) -> Select[Any]:
     """Select the events of these keys and one source that were sent, or are to be sent.
 
     Events of two sources have no common order: a relay sends only events of its own source.
     No index has settled rows by key, so this is one scan of the outbox, for all of `keys`.
     With `since`, select only rows that are open or settled since then: indexes find them.
-    With `behind`, select only rows that it includes; other rows are read, but not returned.
+    With `later`, select only rows that it includes; other rows are read, but not returned.
     """
     o = t.outbox
     statement = select(
@@ -77,7 +77,7 @@ def siblings(
         o.c.status,
         o.c.unconfirmed,
         d.inside_calendar(o.c.settled_at).label("settled_at"),
-        *_place(t, d),
+        *_position(t, d),
     ).where(
         o.c.source == source,
         o.c.tx_kind == TxKind.COMMIT.value,
@@ -85,15 +85,15 @@ def siblings(
         d.is_in(o.c.topic, topics, o.c.topic.type),
         d.is_in(o.c.key, keys, o.c.key.type),
     )
-    if behind is not None:
-        statement = statement.where(_is_behind(t, d, behind))
+    if later is not None:
+        statement = statement.where(_is_later(t, d, later))
     if since is None:
         return statement
     open_ = o.c.settled_at.is_(None)
     # The open rows, with the conditions of the three indexes that have them.
     return statement.where(
         or_(
-            in_line(o),
+            in_main_queue(o),
             and_(open_, o.c.waiting),
             and_(open_, o.c.holds_key),
             o.c.settled_at >= since,
@@ -101,15 +101,15 @@ def siblings(
     )
 
 
-def _is_behind(t: Tables, d: Dialect, behind: Behind) -> ColumnElement[bool]:
-    """Whether `behind` includes the position of a row (see `_place`)."""
+def _is_later(t: Tables, d: Dialect, later: LaterPositions) -> ColumnElement[bool]:
+    """Whether `later` includes the position of a row (see `_position`)."""
     o = t.outbox
-    late = [and_(_is_delayed(t), d.inside_calendar(o.c.due_at) >= behind.delayed_until)]
-    if behind.seq is not None:
-        late.append(and_(not_(_is_delayed(t)), o.c.seq > behind.seq))
-    if behind.due_at is not None:
+    late = [and_(_is_delayed(t), d.inside_calendar(o.c.due_at) >= later.delayed_until)]
+    if later.seq is not None:
+        late.append(and_(not_(_is_delayed(t)), o.c.seq > later.seq))
+    if later.due_at is not None:
         written_at = d.inside_calendar(o.c.created_at)
-        late.append(and_(not_(_is_delayed(t)), written_at > behind.due_at))
+        late.append(and_(not_(_is_delayed(t)), written_at > later.due_at))
     return or_(*late)
 
 

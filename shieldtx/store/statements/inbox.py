@@ -112,7 +112,7 @@ def _in_its_transaction(settled: Update, d: Dialect) -> Update:
     settled = settled.where(d.is_transaction(TRANSACTION)).values(
         settled_at=bindparam(LOCKED_AT, type_=Timestamp()), last_error=None
     )
-    return d.tells_temporary(settled)
+    return d.returning_made_temporary(settled)
 
 
 @built_once

@@ -152,7 +152,7 @@ def failed(t: Tables, d: Dialect, token: UUID, event_id: UUID, *, reason: str) -
         .where(d.is_transaction(TRANSACTION))
         .values(settled_at=bindparam(LOCKED_AT, type_=Timestamp()), last_error=storable(reason))
     )
-    return d.tells_temporary(settled)
+    return d.returning_made_temporary(settled)
 
 
 def replay(t: Tables, d: Dialect, event_id: UUID) -> Update:
@@ -161,12 +161,12 @@ def replay(t: Tables, d: Dialect, event_id: UUID) -> Update:
     return (
         update(o)
         .where(o.c.event_id == event_id, o.c.status == OutboxStatus.FAILED.value)
-        .values(in_line_again(d))
+        .values(requeued(d))
         .returning(o.c.event_id)
     )
 
 
-def in_line_again(d: Dialect) -> dict[str, Any]:
+def requeued(d: Dialect) -> dict[str, Any]:
     """Return the values that queue a settled row again, with all its attempts.
 
     The row blocks no other row: later events of its key may have been published.

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, OutboxStatus, TxKind
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.envelope_columns import envelope_columns
-from shieldtx.store.statements.outbox import in_line_again
+from shieldtx.store.statements.outbox import requeued
 from shieldtx.store.tables import Tables
 
 InboxKey = tuple[UUID, str, str]
@@ -111,9 +111,7 @@ def publish_again(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Update:
 
     Other groups may still have received them, so an operator decides about a local rollback.
     """
-    return _let_in_line(t, d, ids, OutboxStatus.PROCESSED).values(
-        in_line_again(d) | {"unconfirmed": True}
-    )
+    return _requeue(t, d, ids, OutboxStatus.PROCESSED).values(requeued(d) | {"unconfirmed": True})
 
 
 def release_events(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Update:
@@ -122,7 +120,7 @@ def release_events(t: Tables, d: Dialect, ids: Sequence[UUID]) -> Update:
     The events keep their positions, and the rows that they block keep waiting.
     """
     return (
-        _let_in_line(t, d, ids, OutboxStatus.PROCESSING)
+        _requeue(t, d, ids, OutboxStatus.PROCESSING)
         .where(_lease_ran_out(t.outbox, d))
         .values(
             status=OutboxStatus.INIT.value, unconfirmed=True, lease_token=None, lease_until=None
@@ -142,7 +140,7 @@ def release_attempts(t: Tables, d: Dialect, keys: Sequence[InboxKey]) -> Update:
     )
 
 
-def _let_in_line(t: Tables, d: Dialect, ids: Sequence[UUID], source: OutboxStatus) -> Update:
+def _requeue(t: Tables, d: Dialect, ids: Sequence[UUID], source: OutboxStatus) -> Update:
     o = t.outbox
     sources = OUTBOX.sources_of(OutboxStatus.INIT, among=(source,))
     return update(o).where(

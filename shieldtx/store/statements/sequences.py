@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 
 from shieldtx.store.statements.locks import qualified
-from shieldtx.store.tables import in_line
+from shieldtx.store.tables import in_main_queue
 
 _LATEST = 1000
 """The number of latest rows that are read, settled rows included."""
@@ -38,7 +38,7 @@ def open_parts(table: Table) -> list[ColumnElement[bool]]:
     open_ = c.settled_at.is_(None)
     if "holds_key" not in c:
         return [open_]
-    return [in_line(table), and_(open_, c.waiting), and_(open_, c.holds_key)]
+    return [in_main_queue(table), and_(open_, c.waiting), and_(open_, c.holds_key)]
 
 
 def sequence_of(table: Table) -> TextClause:

@@ -23,9 +23,9 @@ from sqlalchemy import (
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.store.columns import Timestamp
 from shieldtx.store.dialects import Dialect
-from shieldtx.store.tables import Tables, in_line, needs_operator
+from shieldtx.store.tables import Tables, in_main_queue, needs_operator
 
-IN_LINE = "in line"
+MAIN_QUEUE = "main queue"
 BLOCKED = "blocked"
 RETRYING = "retrying"
 DELAYED = "delayed"
@@ -42,7 +42,7 @@ def open_events(t: Tables, d: Dialect, limit: int) -> Select[Any]:
     o = t.outbox
     open_ = o.c.settled_at.is_(None)
     # Four parts, each with the condition and the order of one partial index.
-    line = _events(t, IN_LINE, o.c.created_at).where(in_line(o))
+    line = _events(t, MAIN_QUEUE, o.c.created_at).where(in_main_queue(o))
     # The later rows of the key of a retry are blocked.
     place = case((o.c.waiting, literal(RETRYING)), else_=literal(BLOCKED))
     holding = _events(t, place, o.c.created_at).where(open_, o.c.holds_key)
@@ -69,8 +69,8 @@ def oldest_events(t: Tables, d: Dialect, each: int) -> Select[Any]:
     The rows are in its main queue, or hold their keys. A backlog of one shard hides no other.
     """
     o = t.outbox
-    rows = _events(t, IN_LINE, o.c.created_at).add_columns(o.c.shard)
-    line = rows.where(in_line(o)).order_by(o.c.seq)
+    rows = _events(t, MAIN_QUEUE, o.c.created_at).add_columns(o.c.shard)
+    line = rows.where(in_main_queue(o)).order_by(o.c.seq)
     holding = rows.where(o.c.settled_at.is_(None), o.c.holds_key).order_by(o.c.key, o.c.seq)
     shards = select(t.shard.c.shard).subquery("shards")
     parts = []
@@ -106,7 +106,7 @@ def open_arrivals(t: Tables, d: Dialect, limit: int) -> Select[Any]:
         select(
             i.c.consumer_group,
             i.c.status,
-            case((waits, literal(RETRYING)), else_=literal(IN_LINE)).label("place"),
+            case((waits, literal(RETRYING)), else_=literal(MAIN_QUEUE)).label("place"),
             i.c.received_at.label("since"),
         )
         .where(i.c.settled_at.is_(None))

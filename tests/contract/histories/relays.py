@@ -96,7 +96,7 @@ class RelayPool:
     def renew(self, relay: Relay) -> None:
         holding = self.stores.leases.renew(relay=relay.name, lease=LEASE)
         if holding.surplus and not relay.batches:
-            self.stores.leases.give_back(relay=relay.name, shards=holding.surplus)
+            self.stores.leases.release(relay=relay.name, shards=holding.surplus)
 
     def make_a_pass(self) -> None:
         """Claim, or settle the oldest claim; the next claim may come before that."""

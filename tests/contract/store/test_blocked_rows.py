@@ -69,7 +69,7 @@ def count(stores: Stores, *, waiting: bool, holds_key: bool) -> int:
         return connection.scalar(select(func.count()).select_from(o).where(is_so))
 
 
-def in_line(stores: Stores) -> int:
+def in_main_queue(stores: Stores) -> int:
     return count(stores, waiting=False, holds_key=False)
 
 
@@ -95,7 +95,7 @@ def with_a_held_key(stores: Stores, clock: Clock, *, behind: int) -> tuple[UUID,
 
 def test_rows_after_a_blocked_key_leave_the_main_queue(stores: Stores, clock: Clock) -> None:
     with_a_held_key(stores, clock, behind=5)
-    assert in_line(stores) == 0
+    assert in_main_queue(stores) == 0
     assert count(stores, waiting=False, holds_key=True) == 5
     [other] = write(stores, envelope("another"))
     assert ids(claim(stores)) == [other]
@@ -147,7 +147,7 @@ def test_nothing_is_blocked_in_another_relays_shards(stores: Stores, clock: Cloc
     write(stores, *(envelope("k") for _ in range(3)))
     clock.now += 100
     assert stores.outbox.claim(relay="another", limit=10).events == []
-    assert in_line(stores) == 3
+    assert in_main_queue(stores) == 3
 
 
 def test_blocked_key_blocks_its_rows_with_a_single_owned_shard(

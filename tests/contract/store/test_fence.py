@@ -47,7 +47,7 @@ def migrated_url(undisturbed_url: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _rows_stay_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def _rows_stay_in_main_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Block only the first row of each key, as in the first minutes with many rows."""
     monkeypatch.setattr(BlockedRows, "_block", lambda *_: None)
 
@@ -70,7 +70,7 @@ def let_the_fence_follow(stores: Stores, clock: Clock) -> int:
     return stores.outbox._blocked.fence.seq
 
 
-def last_in_line(stores: Stores) -> int:
+def last_in_main_queue(stores: Stores) -> int:
     with stores.engine.connect() as connection:
         return int(connection.scalar(select(func.max(stores.tables.outbox.c.seq))))
 
@@ -112,7 +112,7 @@ def test_claim_reads_no_row_after_a_blocked_key(
 ) -> None:
     monkeypatch.setattr(fence, "WINDOW", window)
     pile_up(stores)
-    assert let_the_fence_follow(stores, clock) == last_in_line(stores)
+    assert let_the_fence_follow(stores, clock) == last_in_main_queue(stores)
     assert blocked_rows(stores) == KEYS
     with claims_noted(stores) as run:
         assert ids(claim(stores)) == []
@@ -138,7 +138,7 @@ def test_scans_pause_only_after_a_fence_exists(
     assert pauses.count(False) > 2
     assert pauses == sorted(pauses)
     assert pauses[-1]
-    assert stores.outbox._blocked.fence.seq == last_in_line(stores)
+    assert stores.outbox._blocked.fence.seq == last_in_main_queue(stores)
 
 
 def test_row_of_a_key_freed_elsewhere_is_not_overtaken(stores: Stores, clock: Clock) -> None:
@@ -221,7 +221,7 @@ def test_fence_waits_for_a_transaction_that_may_write_below_it(
         for _ in range(3):
             clock.now += 2
             assert ids(claim(stores)) == []
-        assert stores.outbox._blocked.fence.seq < last_in_line(stores) - 1
+        assert stores.outbox._blocked.fence.seq < last_in_main_queue(stores) - 1
     assert len(ids(claim(stores))) == 1
 
 
@@ -276,7 +276,7 @@ def test_a_relay_of_one_source_has_a_fence_for_its_rows(stores: Stores, clock: C
     write(stores, envelope("k0", source="another"))
     pile_up(stores)
     others = write(stores, envelope("k1", source="another"), envelope("free", source="another"))
-    assert let_the_fence_follow(stores, clock) == last_in_line(stores)
+    assert let_the_fence_follow(stores, clock) == last_in_main_queue(stores)
     assert not any(column(stores, "holds_key", event_id) for event_id in others)
     [free] = write(stores, envelope("free"))
     assert ids(claim(stores)) == [free]

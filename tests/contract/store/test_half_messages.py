@@ -272,7 +272,7 @@ def test_answer_of_an_overtaken_check_changes_nothing(
     quick = claim_checks(stores, event_id)
     before = row(stores, event_id)
     assert answer(stores, slow, outcome) == []
-    stores.half.give_back(slow.token, slow.checks)
+    stores.half.release(slow.token, slow.checks)
     assert row(stores, event_id) == before
     assert answer(stores, quick, outcome) == [event_id]
 
@@ -363,7 +363,7 @@ def test_unknown_leaves_the_message_half_with_the_reason(stores: Stores) -> None
 def test_a_check_that_was_not_made_is_released_uncounted(stores: Stores) -> None:
     made, unmade = prepare(stores, envelope(), envelope())
     claim = claim_checks(stores, made, unmade)
-    stores.half.give_back(claim.token, claim.checks[1:])
+    stores.half.release(claim.token, claim.checks[1:])
     again = claim_checks(stores)
     assert [(c.envelope.id, c.number) for c in again.checks] == [(unmade, 1)]
 
@@ -384,7 +384,7 @@ def test_answered_or_released_checks_are_batched_again(stores: Stores) -> None:
     written = prepare(stores, envelope(), envelope(), envelope())
     claim = claim_checks(stores, *written[:2])
     stores.half.answer(claim.token, [CheckResult(claim.checks[0], UNKNOWN, "nobody home")])
-    stores.half.give_back(claim.token, claim.checks[1:])
+    stores.half.release(claim.token, claim.checks[1:])
     assert sorted(named(claim_checks(stores, *written))) == sorted(written)
 
 
@@ -587,8 +587,8 @@ def test_a_local_transaction_that_committed_is_found(stores: Stores) -> None:
     event_id = new_event_id()
     with stores.engine.begin() as connection:
         stores.barrier.enter(connection, [event_id])
-    assert stores.barrier.ask(event_id) is COMMIT
-    assert stores.barrier.ask(event_id) is COMMIT
+    assert stores.barrier.outcome_of(event_id) is COMMIT
+    assert stores.barrier.outcome_of(event_id) is COMMIT
 
 
 def test_query_of_a_committed_barrier_writes_nothing(stores: Stores) -> None:
@@ -601,7 +601,7 @@ def test_query_of_a_committed_barrier_writes_nothing(stores: Stores) -> None:
         written.extend(verb for verb in ("INSERT", "SET") if verb in arguments[2].upper())
 
     listen(stores.engine, "before_cursor_execute", note)
-    assert stores.barrier.ask(event_id) is COMMIT
+    assert stores.barrier.outcome_of(event_id) is COMMIT
     assert written == []
 
 
@@ -610,20 +610,20 @@ def test_rolled_back_local_transaction_is_shut_out(stores: Stores) -> None:
     with stores.engine.connect() as connection:
         stores.barrier.enter(connection, [event_id])
         connection.rollback()
-    assert stores.barrier.ask(event_id) is ROLLBACK
-    assert stores.barrier.ask(event_id) is ROLLBACK
+    assert stores.barrier.outcome_of(event_id) is ROLLBACK
+    assert stores.barrier.outcome_of(event_id) is ROLLBACK
 
 
 @pytest.mark.begun_by_hand
 def test_a_late_local_transaction_cannot_commit(stores: Stores) -> None:
     event_id = new_event_id()
-    assert stores.barrier.ask(event_id) is ROLLBACK
+    assert stores.barrier.outcome_of(event_id) is ROLLBACK
     with (
         pytest.raises(LateTransaction, match="resolved already"),
         stores.engine.begin() as connection,
     ):
         stores.barrier.enter(connection, [event_id])
-    assert stores.barrier.ask(event_id) is ROLLBACK
+    assert stores.barrier.outcome_of(event_id) is ROLLBACK
 
 
 def test_barrier_has_entered_until_a_part_of_it_is_undone(stores: Stores) -> None:
@@ -643,7 +643,7 @@ def test_barrier_has_entered_until_a_part_of_it_is_undone(stores: Stores) -> Non
 def test_message_shut_out_by_a_check_has_not_entered(stores: Stores) -> None:
     """The row of the check exists for each transaction that queries it."""
     [event_id] = prepare(stores)
-    assert stores.barrier.ask(event_id) is ROLLBACK
+    assert stores.barrier.outcome_of(event_id) is ROLLBACK
     with stores.engine.connect() as connection:
         assert not stores.barrier.has_entered(connection, [event_id])
 
@@ -652,16 +652,16 @@ def test_outcome_of_a_transaction_in_flight_too_long_is_unknown(stores: Stores) 
     event_id = new_event_id()
     with stores.engine.connect() as connection:
         stores.barrier.enter(connection, [event_id])
-        assert stores.barrier.ask(event_id) is UNKNOWN
+        assert stores.barrier.outcome_of(event_id) is UNKNOWN
         connection.commit()
-    assert stores.barrier.ask(event_id) is COMMIT
+    assert stores.barrier.outcome_of(event_id) is COMMIT
 
 
 def test_error_other_than_a_lock_timeout_is_not_an_outcome(stores: Stores) -> None:
     with stores.engine.begin() as connection:
         stores.tables.barrier.drop(connection)
     with pytest.raises(DBAPIError, match="shield_barrier"):
-        stores.barrier.ask(new_event_id())
+        stores.barrier.outcome_of(new_event_id())
 
 
 @pytest.mark.begun_by_hand
@@ -678,7 +678,7 @@ def test_a_barrier_is_entered_over_any_engine_of_its_database(stores: Stores) ->
     with same.begin() as connection:
         stores.barrier.enter(connection, [event_id])
     same.dispose()
-    assert stores.barrier.ask(event_id) is COMMIT
+    assert stores.barrier.outcome_of(event_id) is COMMIT
 
 
 def test_a_barrier_is_not_entered_in_another_database(stores: Stores, tmp_path: Path) -> None:

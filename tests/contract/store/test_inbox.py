@@ -426,8 +426,8 @@ def test_the_cause_of_an_event_is_known_by_its_id_and_source(stores: Stores) -> 
             found = stores.inbox.cause(session, written)
             assert found is not None
             assert (found.source, found.key) == (named.source, named.key)
-        stranger = envelope(causation_id=cause.id, causation_source="nowhere")
-        for written in (stranger, envelope()):
+        foreign = envelope(causation_id=cause.id, causation_source="nowhere")
+        for written in (foreign, envelope()):
             assert stores.inbox.cause(session, written) is None
 
 

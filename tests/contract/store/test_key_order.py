@@ -14,9 +14,9 @@ from sqlalchemy import insert, select
 
 from shieldtx import InboxStatus, OutboxStatus, TxKind, new_event_id
 from shieldtx.domain.events import Envelope, shard_of
-from shieldtx.ports.hand_over import Behind, Line
+from shieldtx.ports.hand_over import EventPosition, LaterPositions
 from shieldtx.ports.repair import Note
-from shieldtx.reconcile.repair.places import Places
+from shieldtx.reconcile.repair.key_positions import KeyPositions
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.statements.envelope_columns import values_of
 from tests.contract.conftest import SHARDS, Stores
@@ -85,26 +85,26 @@ def test_all_later_events_are_selected(stores: Stores, seed: int, delayed: float
     put(stores, stores.tables.outbox, rows)
     store = repair_store(stores)
     ids = [row["event_id"] for row in rows]
-    lines: dict[UUID, Line] = dict(store.lines(ids))
-    asked = {event_id: lines[event_id] for event_id in random.sample(ids, 5)}
+    positions: dict[UUID, EventPosition] = dict(store.positions(ids))
+    asked = {event_id: positions[event_id] for event_id in random.sample(ids, 5)}
 
-    behind = Behind.any_of(asked.values())
-    found = {each.event_id: each for each in store.siblings([KEY], behind=behind)}
-    all_, selected = Places(), Places()
+    later = LaterPositions.any_of(asked.values())
+    found = {each.event_id: each for each in store.siblings([KEY], later=later)}
+    all_, selected = KeyPositions(), KeyPositions()
     for each in store.siblings([KEY]):
         all_.add(each)
     for each in found.values():
         selected.add(each)
 
-    assert behind is not None
-    for line in asked.values():
-        assert selected.any_behind(line) == all_.any_behind(line)
-    for event_id, line in lines.items():
-        alone = Places()
-        alone.add(line)
-        if any(alone.any_behind(each) for each in asked.values()):
+    assert later is not None
+    for position in asked.values():
+        assert selected.any_after(position) == all_.any_after(position)
+    for event_id, position in positions.items():
+        alone = KeyPositions()
+        alone.add(position)
+        if any(alone.any_after(each) for each in asked.values()):
             assert event_id in found
-    assert Behind.any_of([]) is None
+    assert LaterPositions.any_of([]) is None
 
 
 @pytest.mark.parametrize("since", [None, NOW - MINUTE])
@@ -126,8 +126,8 @@ def test_earlier_events_are_not_selected(stores: Stores):
     ids = [row["event_id"] for row in rows]
 
     for since in (None, NOW - MINUTE):
-        behind = Behind.any_of(store.lines(ids[2:3]).values())
-        found = list(store.siblings([KEY], since=since, behind=behind))
+        later = LaterPositions.any_of(store.positions(ids[2:3]).values())
+        found = list(store.siblings([KEY], since=since, later=later))
         assert [each.event_id for each in found] == ids[3:]
 
 
@@ -179,11 +179,11 @@ def test_events_after_an_unstored_event_are_not_stored(
         dry_run=dry_run,
     )
 
-    behind = {each.id for each in later}
+    later = {each.id for each in later}
     assert handed.conflicting == {conflicting.id}
-    assert handed.behind == (behind if in_order else set())
-    assert handed.done == {first.id, other.id} | (set() if in_order else behind)
+    assert handed.later == (later if in_order else set())
+    assert handed.done == {first.id, other.id} | (set() if in_order else later)
     with stores.engine.connect() as connection:
         stored = set(connection.scalars(select(stores.tables.inbox.c.event_id)))
     assert handed.done <= stored if not dry_run else len(stored) == 1
-    assert not stored & (handed.behind | handed.conflicting)
+    assert not stored & (handed.later | handed.conflicting)

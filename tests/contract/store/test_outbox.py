@@ -303,7 +303,7 @@ def test_relays_share_the_shards_evenly_and_take_free_ones(stores: Stores) -> No
     assert (joined.shards, joined.relays) == (frozenset(), 2)
     crowded = stores.leases.renew(relay="one", lease=LEASE)
     assert len(crowded.surplus) == SHARDS // 2
-    stores.leases.give_back(relay="one", shards=crowded.surplus)
+    stores.leases.release(relay="one", shards=crowded.surplus)
     assert stores.leases.renew(relay="two", lease=LEASE).shards == crowded.surplus
     stores.leases.leave(relay="one")
     assert len(stores.leases.renew(relay="two", lease=LEASE).shards) == SHARDS
@@ -342,7 +342,7 @@ def test_shards_that_a_relay_left_are_not_counted_as_owned(stores: Stores) -> No
 
     stores.leases.renew(relay="one", lease=LEASE)
     assert held() == SHARDS
-    stores.leases.give_back(relay="one", shards=frozenset({0}))
+    stores.leases.release(relay="one", shards=frozenset({0}))
     assert held() == SHARDS - 1
     stores.leases.leave(relay="one")
     assert held() == 0

@@ -176,10 +176,10 @@ def test_events_of_a_handler_are_found_among_concurrent_events(
     attempt = stores.inbox.start_attempt(GROUP, came, lease=MINUTE, max_attempts=3)
     assert attempt is not None
     caused = envelope(id=new_event_id(), causation_id=came.id, causation_source="orders")
-    stranger = envelope(id=new_event_id())
+    foreign = envelope(id=new_event_id())
     with stores.inbox.effect(attempt) as session:
         stores.writer.insert(
-            session.connection(), [Posting(envelope=caused), Posting(envelope=stranger)]
+            session.connection(), [Posting(envelope=caused), Posting(envelope=foreign)]
         )
     assert traces.facts(came.id).caused == [caused.id]
     assert caused.kind is TxKind.COMMIT

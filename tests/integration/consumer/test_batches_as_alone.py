@@ -14,7 +14,7 @@ from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, RetryPolicy
-from shieldtx.store.left_behind import LeftBehind, left_behind_by
+from shieldtx.store.residual_state import ResidualState, residual_state_of
 from tests.integration.consumer.test_consumer import Make, World
 from tests.support.service import Service, Wire, drain, effect, make_topics
 
@@ -290,7 +290,7 @@ def take_effects(service: Service) -> list[tuple[Any, ...]]:
 
 
 def test_query_for_left_state_counts_as_leaving_nothing() -> None:
-    assert left_behind_by(str(FOUND), {}) is LeftBehind.NOTHING
+    assert residual_state_of(str(FOUND), {}) is ResidualState.NOTHING
 
 
 @pytest.mark.parametrize("habit", HABITS.values(), ids=HABITS)

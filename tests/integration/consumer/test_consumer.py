@@ -124,7 +124,7 @@ def test_an_attempt_is_counted_before_the_handler_runs(world: World) -> None:
     seen: list[tuple[Any, ...]] = []
 
     @world.downstream.app.consumer("stock").handles("orders.placed")
-    def look(session: Session, event: Event) -> None:
+    def check(session: Session, event: Event) -> None:
         seen.extend(world.downstream.rows("SELECT status, attempts FROM shield_inbox"))
 
     world.write("a")
@@ -488,11 +488,11 @@ def test_full_batches_do_not_delay_due_rows(world: World) -> None:
     consumer.run_once()
     assert "a" in world.downstream.effects()
     looks: list[float] = []
-    look = consumer._store.due
+    check = consumer._store.due
 
     def note(*args: Any, **more: Any) -> Any:
         looks.append(now[0])
-        return look(*args, **more)
+        return check(*args, **more)
 
     consumer._store.due = note  # type: ignore[method-assign]
     for seconds in (0.0, 0.1, 0.1, 0.1):

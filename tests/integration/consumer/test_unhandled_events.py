@@ -10,7 +10,7 @@ import pytest
 
 from shieldtx import Event, RetryPolicy
 from shieldtx.consumer.consumer import Consumer
-from shieldtx.consumer.unhandled import LOOK_EVERY, UnhandledEvents
+from shieldtx.consumer.unhandled import SAMPLE_EVERY, UnhandledEvents
 from tests.support.log_records import logged
 from tests.support.service import Service, drain, effect, make_topics
 
@@ -78,17 +78,17 @@ def test_unhandled_events_are_logged_once_a_minute(
     make_service: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Store:
-        looks = 0
+        samples = 0
 
         def unhandled(self, *_: object, **__: object) -> dict[tuple[str, str], int]:
-            self.looks += 1
+            self.samples += 1
             return {("old", "COMMIT"): 3}
 
     service, store, now = make_service("orders"), Store(), [0.0]
     group = service.app.consumer("stock")
     events = UnhandledEvents(group=group, store=store, clock=lambda: now[0])
-    for moment in (0.0, 0.1, LOOK_EVERY - 1, LOOK_EVERY, LOOK_EVERY + 1):
+    for moment in (0.0, 0.1, SAMPLE_EVERY - 1, SAMPLE_EVERY, SAMPLE_EVERY + 1):
         now[0] = moment
-        events.look()
-    assert store.looks == 2
+        events.sample()
+    assert store.samples == 2
     assert len(logged(caplog.records, "events_unhandled")) == 2

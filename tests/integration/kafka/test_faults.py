@@ -350,11 +350,11 @@ def test_unreadable_record_blocks_only_its_partition(
     topic = make_topic(connection, partitions=2)
     # Compressed by a library that this process does not have.
     monkeypatch.setattr(kafka.codec, "has_lz4", lambda: False)
-    stranger = Producer(
+    foreign = Producer(
         {"bootstrap.servers": connection.bootstrap_servers, "compression.type": "lz4"}
     )
-    stranger.produce(topic, b"x" * 1000, key=b"odd", partition=partition_of(b"odd", 2))
-    assert stranger.flush(20) == 0
+    foreign.produce(topic, b"x" * 1000, key=b"odd", partition=partition_of(b"odd", 2))
+    assert foreign.flush(20) == 0
     keys = [str(n).encode() for n in range(20)]
     beside = [key for key in keys if partition_of(key, 2) != partition_of(b"odd", 2)]
     good = [Record(topic=topic, key=key, value=key) for key in beside]

@@ -11,7 +11,7 @@ import pytest
 
 from shieldtx import Event
 from shieldtx.consumer.consumer import Consumer
-from shieldtx.consumer.unhandled import LOOK_EVERY, UnhandledEvents
+from shieldtx.consumer.unhandled import SAMPLE_EVERY, UnhandledEvents
 from shieldtx.ports.hand_over import Sent
 from shieldtx.ports.repair import RepairAction, Repaired
 from shieldtx.reconcile.repair.decisions import Policy
@@ -114,13 +114,13 @@ def test_a_type_without_a_handler_waits_and_is_never_given_up(
 
     for _ in range(5):
         drain(worker)
-    look = UnhandledEvents(
+    unhandled = UnhandledEvents(
         group=pair.stock.app.groups["stock"],
         store=pair.stock.app.stores.inbox(),
-        clock=lambda: next(minutes) * LOOK_EVERY,
+        clock=lambda: next(minutes) * SAMPLE_EVERY,
     )
     with caplog.at_level(logging.WARNING):
-        look.look()
+        unhandled.sample()
 
     *_, waiting = logged(caplog.records, "events_unhandled")
     assert (waiting["event_type"], waiting["kind"]) == ("orders.placed", "COMMIT")

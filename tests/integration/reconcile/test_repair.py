@@ -16,7 +16,7 @@ from shieldtx.ports.repair import RepairAction, Repaired, RepairedEvent
 from shieldtx.reconcile.repair.decisions import Policy
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairStore
-from shieldtx.store.row_repair import owed_rollback_id
+from shieldtx.store.row_repair import pending_rollback_id
 from shieldtx.store.tables import tables
 from tests.support.repair_scenarios import BOTH, Pair, audited, listed, owed, repair, rows
 from tests.support.service import Service
@@ -213,10 +213,10 @@ def test_id_of_a_missing_rollback_has_the_time_of_its_event(pair: Pair):
     pair.write(1)
     (sent,) = pair.sent()
 
-    one = owed_rollback_id(sent["event_id"], "orders", "stock")
-    other = owed_rollback_id(sent["event_id"], "orders", "mail")
+    one = pending_rollback_id(sent["event_id"], "orders", "stock")
+    other = pending_rollback_id(sent["event_id"], "orders", "mail")
 
-    assert one == owed_rollback_id(sent["event_id"], "orders", "stock") != other
+    assert one == pending_rollback_id(sent["event_id"], "orders", "stock") != other
     assert (one.version, one.variant) == (7, "specified in RFC 4122")
     assert one.int >> 80 == sent["event_id"].int >> 80
 

@@ -264,7 +264,7 @@ def test_later_events_wait_for_events_the_group_cannot_receive(
     assert len(pair.received("stock")) == 4 + done
 
 
-def in_line_again(pair: Pair, *numbers: int) -> None:
+def requeued(pair: Pair, *numbers: int) -> None:
     anyhow = replace(ABSENT_ALONE, out_of_order=True)
     report = pair.repair(absent(pair, *numbers), policy=anyhow)
     assert report.repaired[PUBLISHED].done == len(numbers)
@@ -278,7 +278,7 @@ def test_event_waits_for_an_earlier_event_that_is_queued_again(
 ):
     lose_of(four, 0, 1, 3)
     listed_ = missing(four, 3, 1, 0) if is_listed else missing(four, 3, 1)
-    in_line_again(four, 0)
+    requeued(four, 0)
 
     report = four.repair(listed_, policy=PLAIN, dry_run=dry_run, **sizes)
     assert report.refused == {(MISSING, WAITS_FOR_EARLIER): 1}
@@ -296,7 +296,7 @@ def sent_again(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 500])
-@pytest.mark.parametrize("moves", [lambda pair: in_line_again(pair, 0), sent_again])
+@pytest.mark.parametrize("moves", [lambda pair: requeued(pair, 0), sent_again])
 def test_an_event_waits_for_an_earlier_one_that_moves_meanwhile(
     four: Pair, moves: Callable[[Pair], None], batch: int
 ):
@@ -331,7 +331,7 @@ def test_event_that_failed_since_the_run_blocks_no_other(four: Pair):
 @pytest.mark.parametrize("is_earlier", [True, False])
 def test_copy_waits_for_an_earlier_event_that_is_queued(four: Pair, is_earlier: bool):
     lose_of(four, 0, 3)
-    in_line_again(four, 0 if is_earlier else 3)
+    requeued(four, 0 if is_earlier else 3)
 
     report = four.repair(absent(four, 3 if is_earlier else 0), policy=ABSENT_ALONE)
 

@@ -75,14 +75,14 @@ def test_pass_that_sent_all_asks_for_another_only_after_a_retry(
     wire.fate = lambda _: answer(DeliveryOutcome.REFUSED)
     done = relay.run_once()
     assert (done.retried, done.backlog) == (1, False)
-    held_back = write(service, 2)
+    blocked_keys = write(service, 2)
     wire.fate = lambda _: None
     done = pass_that_publishes(relay, eventually, "the retry is due")
     assert sent(wire)[-1:] == first
     assert done.backlog
     done = relay.run_once()
     assert (done.published, done.backlog) == (2, False)
-    assert sent(wire) == first + held_back
+    assert sent(wire) == first + blocked_keys
 
 
 def test_pass_that_reaches_the_broker_again_asks_for_another(

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqlalchemy.orm import Session
 
-from shieldtx.store.guarded_session import commits_refused, end_turn, guarded_session
+from shieldtx.store.guarded_session import commits_refused, end_event, guarded_session
 from tests.support.lost_connections import cut
 
 
@@ -24,7 +24,7 @@ def act(engine: Engine, work: Callable[[Session], object]) -> None:
     """Act as a handler, and prepare the session for the next handler."""
     with guarded_session(engine, "handler") as (session, _), commits_refused(session):
         work(session)
-        end_turn(session)
+        end_event(session)
 
 
 def test_connection_cut_after_a_setting_raises_the_loss(engine: Engine) -> None:
@@ -54,7 +54,7 @@ def test_savepoints_that_are_left_open_are_released(engine: Engine, has_begun: b
         session.begin_nested()
         if has_begun:
             session.execute(text("SELECT 1"))
-        end_turn(session)
+        end_event(session)
         assert not session.in_nested_transaction()
         assert not connection.in_nested_transaction()
 

@@ -158,7 +158,7 @@ def rows_of(
         answers = (rollbacks(spark), compensations(spark))
     memories = {} if memory is None else {stream.downstream: Memory(period=memory, since=NOON)}
     return transforms.judged(
-        transforms.with_answers(pairs, *answers), windows_frame(spark, {stream: window}, memories)
+        transforms.with_rollbacks(pairs, *answers), windows_frame(spark, {stream: window}, memories)
     )
 
 

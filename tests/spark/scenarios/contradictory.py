@@ -12,7 +12,7 @@ def changed_payload(w: World) -> None:
     type_, group = some(w)
     event = w.event(type_, age=w.random.choice((1, HOUR)))
     w.got(event, group, payload=event.payload.replace("n", "m", 1))
-    w.say(event, group, V.PAYLOAD_DIFFERS)
+    w.report(event, group, V.PAYLOAD_DIFFERS)
     w.rest(event, group)
 
 
@@ -21,7 +21,7 @@ def delivered_all_the_same(w: World) -> None:
     status = w.random.choice((*UNSENT_FOR_EVER, O.HALF))
     event = w.event(type_, status)
     w.got(event, group, w.random.choice((I.PROCESSED, I.PROCESSING, I.MAX_RECONSUMED)))
-    w.say(event, group, V.STATUS_DISAGREES)
+    w.report(event, group, V.STATUS_DISAGREES)
     w.rest(event, group, verdict=UNSENT_FOR_EVER.get(status, V.STUCK))
 
 
@@ -30,7 +30,7 @@ def changed_envelope(w: World) -> None:
     event = w.event(type_, age=w.random.choice((1, HOUR)))
     name = w.random.choice(("key", "biz_key", "operation"))
     w.got(event, group, **{name: "DELETE" if name == "operation" else w.new_key()})
-    w.say(event, group, V.ENVELOPE_DIFFERS)
+    w.report(event, group, V.ENVELOPE_DIFFERS)
     w.rest(event, group)
 
 
@@ -38,7 +38,7 @@ def tombstone_without_a_rollback(w: World) -> None:
     type_, group = some(w)
     event = w.event(type_)
     w.got(event, group, I.FENCED, payload="null")
-    w.say(event, group, V.STATUS_DISAGREES)
+    w.report(event, group, V.STATUS_DISAGREES)
     w.rest(event, group)
 
 
@@ -46,7 +46,7 @@ def dead_event(w: World) -> None:
     type_, group = some(w)
     event = w.event(type_)
     w.got(event, group, I.DEAD)
-    w.say(event, group, V.STATUS_DISAGREES)
+    w.report(event, group, V.STATUS_DISAGREES)
     w.rest(event, group)
 
 

@@ -22,7 +22,7 @@ def refused(
     type_, group = of or some(w)
     event = w.event(type_)
     w.got(event, group, I.MAX_RECONSUMED, **attempt)
-    w.say(event, group, verdict)
+    w.report(event, group, verdict)
     w.rest(event, group)
     return event, group
 
@@ -39,7 +39,7 @@ def refused_by_all_groups_of_a_service(w: World) -> None:
     w.rest(event, *both)
     for number, group in enumerate(both):
         w.got(event, group, I.MAX_RECONSUMED)
-        w.say(event, group, V.REFUSED)
+        w.report(event, group, V.REFUSED)
         w.returned(w.rollback(event, "stock"), compensated=number == 0)
 
 
@@ -50,7 +50,7 @@ def chain_that_goes_back(w: World) -> None:
     second = w.event("stock.reserved", age=first.written_age, because=first)
     group = w.random.choice(second.groups)
     w.got(second, group, I.MAX_RECONSUMED)
-    w.say(second, group, V.REFUSED)
+    w.report(second, group, V.REFUSED)
     w.rest(second, group)
     w.returned(w.rollback(second, "mail"))
     w.returned(w.rollback(first, "stock"))
@@ -61,10 +61,10 @@ def overtaken_by_its_rollback(w: World) -> None:
     event = w.event("orders.placed")
     reserve, _, notify = event.groups
     w.got(event, reserve, I.MAX_RECONSUMED)
-    w.say(event, reserve, V.REFUSED)
+    w.report(event, reserve, V.REFUSED)
     rollback = w.rollback(event, "stock")
     w.got(event, notify, I.FENCED, payload="null", causation_id=rollback.id)
-    w.say(event, notify, V.REFUSED)
+    w.report(event, notify, V.REFUSED)
     w.returned(rollback)
     w.rest(event, reserve, notify)
 
@@ -77,7 +77,7 @@ def attempts_beyond_the_limit(w: World) -> None:
     type_, group = some(w)
     event = w.event(type_)
     w.got(event, group, I.MAX_RECONSUMED, attempts=group.limit + w.random.randint(1, 4))
-    w.say(event, group, V.ATTEMPTS_DIFFER)
+    w.report(event, group, V.ATTEMPTS_DIFFER)
     w.rest(event, group)
     w.returned(w.rollback(event, group.service))
 
@@ -95,7 +95,7 @@ def uncalled_rollback(w: World) -> None:
     for each in at_fault:
         w.got(event, each)
         # A group that compensates the event has no effect left.
-        w.say(event, each, V.MATCHED if each in event.undoers else V.EFFECT_DESPITE_ROLLBACK)
+        w.report(event, each, V.MATCHED if each in event.undoers else V.EFFECT_DESPITE_ROLLBACK)
     w.rest(event, *at_fault)
     w.returned(w.rollback(event, group.service))
 
@@ -117,7 +117,7 @@ def lost_rollback_elsewhere(w: World) -> None:
     event, rollback = _refused_beside_an_undoer(w)
     w.returned(rollback, elsewhere=False)
     for undoer in event.undoers:
-        w.say(rollback, undoer, V.MISSING_DOWNSTREAM)
+        w.report(rollback, undoer, V.MISSING_DOWNSTREAM)
 
 
 def effect_that_stays_elsewhere(w: World) -> None:

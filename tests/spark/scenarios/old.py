@@ -16,7 +16,7 @@ def perhaps_purged(w: World) -> None:
         kept = min(RETENTION[s] for s in (type_.partition(".")[0], group.service) if s in RETENTION)
         age = kept / timedelta(minutes=1) - MARGIN / timedelta(minutes=1) + difference
         absent = w.event(type_, age=age)
-        w.say(absent, group, V.TOO_OLD if is_old else V.MISSING_DOWNSTREAM)
+        w.report(absent, group, V.TOO_OLD if is_old else V.MISSING_DOWNSTREAM)
         w.rest(absent, group)
         verdict = V.TOO_OLD if is_old else V.UNKNOWN_UPSTREAM
         ghost_of(w, type_, group, verdict, I.PROCESSED, age)
@@ -26,11 +26,11 @@ def perhaps_purged(w: World) -> None:
             w.rest(event, group)
             if is_answered:
                 verdict = V.TOO_OLD if is_old else V.ROLLBACK_NOT_COMPENSATED
-                w.say(event, group, V.REFUSED)
+                w.report(event, group, V.REFUSED)
                 w.returned(w.rollback(event, group.service, verdict=verdict), compensated=False)
             else:
                 verdict = V.TOO_OLD if is_old else V.NEITHER_EFFECT_NOR_COMPENSATION
-                w.say(event, group, verdict)
+                w.report(event, group, verdict)
 
 
 def old_and_whole(w: World) -> None:
@@ -41,11 +41,11 @@ def old_and_sent_late(w: World) -> None:
     """Written before all retentions, sent much later on purpose: no purge explains the gap."""
     type_, group = some(w)
     event = w.event(type_, age=40 * DAY, settled_age=HOUR)
-    w.say(event, group, V.MISSING_DOWNSTREAM)
+    w.report(event, group, V.MISSING_DOWNSTREAM)
     for other in event.groups:
         if other is not group:
             w.got(event, other, age=HOUR)
-            w.say(event, other, V.MATCHED)
+            w.report(event, other, V.MATCHED)
 
 
 def second_week(w: World) -> None:
@@ -67,7 +67,7 @@ def second_week_and_still_open(w: World) -> None:
         written_age=40 * DAY,
     )
     w.got(ghost, group, age=40 * DAY, settled_age=0)
-    w.say(ghost, group, V.IN_FLIGHT)
+    w.report(ghost, group, V.IN_FLIGHT)
 
 
 def old_and_changed(w: World) -> None:
@@ -79,7 +79,7 @@ def old_and_changed(w: World) -> None:
     ):
         event = w.event(type_, age=40 * DAY)
         w.got(event, group, **change)
-        w.say(event, group, verdict)
+        w.report(event, group, verdict)
         w.rest(event, group)
 
 
@@ -89,7 +89,7 @@ def old_and_parked(w: World) -> None:
     w.rest(w.event(type_, O.FAILED, age=50 * DAY), verdict=V.PARKED)
     arrived = w.event(type_, O.FAILED, age=50 * DAY)
     w.got(arrived, group)
-    w.say(arrived, group, V.STATUS_DISAGREES)
+    w.report(arrived, group, V.STATUS_DISAGREES)
     w.rest(arrived, group, verdict=V.PARKED)
 
 

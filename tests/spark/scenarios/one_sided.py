@@ -11,7 +11,7 @@ from tests.spark.world import Group, Planted, World
 def lost(w: World) -> None:
     type_, group = some(w)
     event = w.event(type_)
-    w.say(event, group, V.MISSING_DOWNSTREAM)
+    w.report(event, group, V.MISSING_DOWNSTREAM)
     w.rest(event, group)
 
 
@@ -39,7 +39,7 @@ def invented_rollback(w: World) -> None:
         cause=(event.id, event.upstream),
     )
     w.returned(ghost, elsewhere=False)
-    w.say(ghost, w.compensator(ghost), V.UNKNOWN_UPSTREAM)
+    w.report(ghost, w.compensator(ghost), V.UNKNOWN_UPSTREAM)
 
 
 def ghost_of_some(w: World, verdict: Verdict, status: InboxStatus, age: float = HOUR) -> None:
@@ -59,7 +59,7 @@ def ghost_of(
         written_age=age,
     )
     w.got(ghost, group, status)
-    w.say(ghost, group, verdict)
+    w.report(ghost, group, verdict)
 
 
 SCENARIOS: tuple[Scenario, ...] = (

@@ -16,7 +16,7 @@ def twins(w: World) -> None:
     ):
         notify = next(group for group in event.groups if group.name == "notify")
         w.got(event, notify, I.MAX_RECONSUMED)
-        w.say(event, notify, verdict)
+        w.report(event, notify, verdict)
         w.rest(event, notify)
     w.returned(w.rollback(second, "mail"))
 
@@ -45,7 +45,7 @@ def received_unasked(w: World) -> None:
         w.rest(event)
         unasked = next(group for group in GROUPS if group.name == "notify")
         w.got(event, unasked)
-        w.say(event, unasked, V.MATCHED)
+        w.report(event, unasked, V.MATCHED)
 
 
 SCENARIOS: tuple[Scenario, ...] = (

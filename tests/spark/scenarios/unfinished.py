@@ -31,7 +31,7 @@ def stuck_downstream(w: World) -> None:
     status = w.random.choice((I.PROCESSING, I.INIT))
     leased = {"lease_until": ago(w.now, 12)} if status is I.PROCESSING else {}
     w.got(event, group, status, **leased)
-    w.say(event, group, V.STUCK)
+    w.report(event, group, V.STUCK)
     w.rest(event, group)
 
 
@@ -57,7 +57,7 @@ def _held_back(w: World, *, due_age: float, verdict: Verdict) -> None:
         event = w.event(type_, key=key)
         status = I.INIT if number else I.PROCESSING
         w.got(event, group, status, key=key, **({} if number else {"due_age": due_age}))
-        w.say(event, group, verdict)
+        w.report(event, group, verdict)
         w.rest(event, group)
 
 

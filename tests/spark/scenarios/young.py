@@ -34,7 +34,7 @@ def in_flight_downstream(w: World) -> None:
         {"status": I.MAX_RECONSUMED, "settled_age": 4},
     )
     w.got(event, group, **w.random.choice(young))
-    w.say(event, group, V.IN_FLIGHT)
+    w.report(event, group, V.IN_FLIGHT)
     w.rest(event, group)
 
 
@@ -52,14 +52,14 @@ def on_the_watermarks_edge(w: World) -> None:
         type_, group = some(w)
         edge = w.watermark(type_.partition(".")[0], group.service) - _MICROSECOND * before
         event = w.event(type_, age=2 * HOUR, settled_at=edge)
-        w.say(event, group, verdict)
+        w.report(event, group, verdict)
         w.rest(event, group)
     for before, verdict in ((False, V.IN_FLIGHT), (True, V.STUCK)):
         type_, group = some(w)
         edge = w.watermark(type_.partition(".")[0], group.service) - _MICROSECOND * before
         event = w.event(type_, age=2 * HOUR)
         w.got(event, group, I.PROCESSING, lease_until=edge)
-        w.say(event, group, verdict)
+        w.report(event, group, verdict)
         w.rest(event, group)
 
 

@@ -61,7 +61,7 @@ class FakeStore:
         self.written.append(len(answers))
         return {a.check.envelope.id for a in answers} - self.gone
 
-    def give_back(self, token: UUID, checks: Sequence[DueCheck]) -> None:
+    def release(self, token: UUID, checks: Sequence[DueCheck]) -> None:
         assert token == self.token
         self.back += checks
 

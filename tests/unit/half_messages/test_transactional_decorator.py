@@ -93,7 +93,7 @@ def test_blocks_work_on_sqlite_too(shield: ShieldTx, shop: Shop) -> None:
     with shield.half("orders.placed") as tx, shop.session() as session, session.begin():
         tx.guard(session)
     with shield.half("orders.placed") as other:
-        other.say(LocalOutcome.ROLLBACK)
+        other.set_outcome(LocalOutcome.ROLLBACK)
     assert {row.event_id: row.status for row in rows(shop)} == {
         tx.id: "INIT",
         other.id: "DISCARDED",

@@ -6,7 +6,7 @@ import pytest
 
 from shieldtx.domain.states import TxKind
 from shieldtx.reconcile.expectations import (
-    NOBODY,
+    NO_GROUP,
     ExpectedGroup,
     FormerGroup,
     Member,
@@ -291,7 +291,7 @@ def test_declared_foreign_compensation_expects_each_rollback():
     back = [taken_back(by, "orders", "placed") for by in ("stock", "mail")]
     assert routes([ORDERS, STOCK, mail], back, [REFUND]) == {
         REFUNDED,
-        (ROLLBACK, "mail", "orders", NOBODY, "placed"),
+        (ROLLBACK, "mail", "orders", NO_GROUP, "placed"),
         (ROLLBACK, "stock", "mail", "notify", "placed"),
         (ROLLBACK, "mail", "mail", "notify", "placed"),
     }
@@ -326,7 +326,7 @@ def test_earlier_foreign_compensation_expects_each_rollback():
     back = [taken_back("stock", "orders", "placed"), taken_back("stock", "orders", "paid")]
     expected = {
         REFUNDED,
-        (ROLLBACK, "stock", "orders", NOBODY, "paid"),
+        (ROLLBACK, "stock", "orders", NO_GROUP, "paid"),
         (ROLLBACK, "stock", "mail", "notify", "placed"),
         (COMMIT, "orders", "mail", "notify", "placed"),
     }
@@ -363,7 +363,7 @@ def test_rollbacks_of_two_writers_of_a_type_are_two_routes():
     assert {(*named(route), route.causation_source) for route in found} == {
         (*REFUNDED, "orders"),
         (ROLLBACK, "stock", "shop", "notify", "placed", "orders"),
-        (ROLLBACK, "stock", "shop", NOBODY, "placed", "shop"),
+        (ROLLBACK, "stock", "shop", NO_GROUP, "placed", "shop"),
     }
 
 
@@ -385,7 +385,7 @@ def test_new_rollback_is_expected_by_no_group():
     )
     assert found == {
         (ROLLBACK, "stock", "orders", "refund", "placed"),
-        (ROLLBACK, "stock", "orders", NOBODY, "paid"),
+        (ROLLBACK, "stock", "orders", NO_GROUP, "paid"),
     }
 
 
@@ -394,7 +394,7 @@ def test_rollback_without_a_declared_group_is_for_no_group():
     back = [taken_back("stock", "orders", "placed"), taken_back("stock", "orders", "paid")]
     assert routes([orders, STOCK], back) == {
         (ROLLBACK, "stock", "orders", "refund", "placed"),
-        (ROLLBACK, "stock", "orders", NOBODY, "paid"),
+        (ROLLBACK, "stock", "orders", NO_GROUP, "paid"),
     }
 
 

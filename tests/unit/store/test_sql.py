@@ -29,7 +29,7 @@ from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.ports.delayed_events import BizKey
 from shieldtx.ports.half_messages import CheckSchedule
-from shieldtx.ports.hand_over import Behind
+from shieldtx.ports.hand_over import LaterPositions
 from shieldtx.store import statements
 from shieldtx.store.dialects import dialect_named
 from shieldtx.store.statements import retention
@@ -74,7 +74,7 @@ OF_MODULES: Mapping[str, Mapping[str, Any]] = {
         "after": datetime(2026, 3, 1, tzinfo=UTC),
         "since": datetime(2026, 3, 1, tzinfo=UTC),
         "of": [("t", "4711")],
-        "behind": Behind(
+        "later": LaterPositions(
             seq=7,
             due_at=datetime(2026, 3, 1, tzinfo=UTC),
             delayed_until=datetime(2026, 3, 1, tzinfo=UTC),
@@ -202,7 +202,7 @@ def literal_of(value: Any) -> str | None:
 
 def laid_out(text: str) -> str:
     """Begin a line with each clause, indented by the brackets around it."""
-    lines, depth = [], 0
+    positions, depth = [], 0
     clauses = re.compile(
         r"\s*\n\s*| (?=WHERE |ORDER BY |GROUP BY |FOR UPDATE|FOR SHARE|RETURNING |SET |UNION ALL "
         r"|VALUES |ON CONFLICT )"
@@ -210,7 +210,7 @@ def laid_out(text: str) -> str:
     for clause in clauses.split(text.strip()):
         indent = "  " * depth
         depth += clause.count("(") - clause.count(")")
-        lines += textwrap.wrap(
+        positions += textwrap.wrap(
             clause,
             WIDTH,
             initial_indent=indent,
@@ -218,4 +218,4 @@ def laid_out(text: str) -> str:
             break_long_words=False,
             break_on_hyphens=False,
         )
-    return "\n".join(lines)
+    return "\n".join(positions)

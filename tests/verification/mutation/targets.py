@@ -28,7 +28,7 @@ PROTOCOL: Final = (
     "store.outbox_writer",
     "store.transaction_marks",
     "store.as_found",
-    "store.left_behind",
+    "store.residual_state",
     "store.half_messages",
     "relay.relay",
     "relay.in_flight",

@@ -9,6 +9,7 @@ from typing import Final
 from tests.verification.oracle.ahead import AHEAD
 from tests.verification.oracle.broken import BROKEN
 from tests.verification.oracle.damaged import DAMAGED
+from tests.verification.oracle.foreign_sources import OF_FOREIGN_SOURCES
 from tests.verification.oracle.healthy import HEALTHY, happens_at_once, refused
 from tests.verification.oracle.history import History
 from tests.verification.oracle.key_stories import OF_KEYS
@@ -16,7 +17,6 @@ from tests.verification.oracle.odd_names import ODD_AND_BROKEN, ODD_NAMES
 from tests.verification.oracle.own_groups import OWN_DAMAGED, OWN_IN_ORDER
 from tests.verification.oracle.restores import QUICK, carry_out, database_is_restored
 from tests.verification.oracle.setting import a_setting
-from tests.verification.oracle.strangers import OF_STRANGERS
 from tests.verification.oracle.timeline import Life
 from tests.verification.oracle.topic_layout import laid_out
 from tests.verification.oracle.topic_stories import (
@@ -30,7 +30,7 @@ from tests.verification.oracle.unhandled import UNHANDLED
 Story = Callable[[History], None]
 IN_ORDER: Final[Sequence[Story]] = (*HEALTHY, *OWN_IN_ORDER, *HEALTHY_ON_TOPICS, *ODD_NAMES)
 STORIES: Final[Sequence[Story]] = (
-    *(*IN_ORDER, *UNHANDLED, *AHEAD, *OF_STRANGERS, *BROKEN, *OF_KEYS, *ODD_AND_BROKEN),
+    *(*IN_ORDER, *UNHANDLED, *AHEAD, *OF_FOREIGN_SOURCES, *BROKEN, *OF_KEYS, *ODD_AND_BROKEN),
     *(*DAMAGED, *OWN_DAMAGED, *DAMAGED_ON_TOPICS, database_is_restored),
 )
 PART_SEEN_ONCE: Final = 0.7

@@ -262,8 +262,8 @@ class History:
         if event.status is not O.PROCESSING:
             # An event with a chosen delay keeps its mark.
             is_delayed = self._is_delayed(event, at)
-            in_line = {} if is_delayed else {"waiting": False, "holds_key": False}
-            event.becomes(O.PROCESSING, at, attempts=1, lease_until=at + 1, **in_line)
+            in_main_queue = {} if is_delayed else {"waiting": False, "holds_key": False}
+            event.becomes(O.PROCESSING, at, attempts=1, lease_until=at + 1, **in_main_queue)
         event.becomes(O.PROCESSED, at)
 
     def _is_delayed(self, event: Life, at: float) -> bool:

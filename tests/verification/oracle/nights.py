@@ -17,11 +17,11 @@ from shieldtx.reconcile.request import BrokerAccess, ReconcileRequest, ServiceDa
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle import (
     ahead,
+    foreign_sources,
     former_groups,
     old_copies,
     renames,
     restores,
-    strangers,
     topic_truth,
     unhandled,
 )
@@ -241,13 +241,13 @@ def truth_of(
 
 def must_tell(history: History, night: Judged) -> bool:
     """Return whether a run has to report that it cannot judge something."""
-    others = (ahead, old_copies, renames, strangers, topic_truth, unhandled)
+    others = (ahead, old_copies, renames, foreign_sources, topic_truth, unhandled)
     return history.must_tell(night) or any(each.must_tell(history, night) for each in others)
 
 
 def may_tell(history: History, night: Judged) -> bool:
     """Return whether a run may report that it cannot judge something, where all is in order."""
-    others = (ahead, old_copies, strangers, topic_truth, unhandled)
+    others = (ahead, old_copies, foreign_sources, topic_truth, unhandled)
     return (
         history.may_tell(night)
         or former_groups.are_there(history, night)

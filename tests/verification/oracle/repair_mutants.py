@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Select
 
-from shieldtx.ports.hand_over import Arrival, Line
+from shieldtx.ports.hand_over import Arrival, EventPosition
 from shieldtx.ports.repair import RowSeen
 from shieldtx.reconcile.repair import decisions, key_order, order_for_all, releases, repair
 from shieldtx.reconcile.repair.context import RepairContext
@@ -98,16 +98,16 @@ def _any_group_discards_for_all() -> Iterator[None]:
 class _ByTimes(key_order._OfOneKey):
     """Takes the number of each arrival for one that the outbox has purged."""
 
-    def add(self, arrival: Arrival, line: Line | None) -> None:
+    def add(self, arrival: Arrival, position: EventPosition | None) -> None:
         super().add(arrival, None)
-        del line
+        del position
 
 
 class _ByAnyArrival(key_order._OfOneKey):
     """Takes each arrival for a later one."""
 
-    def add(self, arrival: Arrival, line: Line | None) -> None:
-        super().add(arrival, line and replace(line, seq=sys.maxsize))
+    def add(self, arrival: Arrival, position: EventPosition | None) -> None:
+        super().add(arrival, position and replace(position, seq=sys.maxsize))
 
 
 _siblings = hand_over.siblings

@@ -19,9 +19,9 @@ from spark.sources import for_others, other_sources, outbox_inbox, row_filters, 
 from spark.sources.server_checks import Servers
 from tests.verification.oracle import broken, damaged, healthy, odd_names, restores, topic_stories
 from tests.verification.oracle.ahead import AHEAD
+from tests.verification.oracle.foreign_sources import OF_FOREIGN_SOURCES
 from tests.verification.oracle.mutants import Mutant, instead
 from tests.verification.oracle.restores import database_is_restored
-from tests.verification.oracle.strangers import OF_STRANGERS
 from tests.verification.oracle.unhandled import UNHANDLED
 
 
@@ -95,7 +95,7 @@ ON_SPARK: Final = (
     Mutant(
         name="what a service that takes no part has sent waits unnoticed",
         applied=instead(obstacles, "waiting_from_others", lambda *_: ()),
-        stories=OF_STRANGERS,
+        stories=OF_FOREIGN_SOURCES,
     ),
     Mutant(
         name="N3 a later rollback brings no event into a further run",

@@ -14,7 +14,7 @@ from tests.verification.faults.journal import Journal, Operations
 from tests.verification.faults.topics import Read
 
 A, B, C = (UUID(int=n) for n in (1, 2, 3))
-STRANGER = UUID(int=99)
+FOREIGN = UUID(int=99)
 
 
 def record(transfer: UUID, seq: int, *, kind: str = "COMMIT", offset: int = 0) -> Read:
@@ -83,7 +83,7 @@ def test_what_a_repair_has_handed_over_needs_no_record(sound):
     ("planted", "broken"),
     [
         ({"records": [record(A, 1), record(C, 3)]}, {"lost"}),
-        ({"operations": Operations(answers={STRANGER: "ok"})}, {"lost"}),
+        ({"operations": Operations(answers={FOREIGN: "ok"})}, {"lost"}),
         ({"operations": Operations(answers={A: "fail"})}, {"ghost"}),
         ({"rollbacks": {}}, {"ghost"}),
         ({"illegal": [Step(place="shield_inbox", before=None, after="DEAD", rows=2)]}, {"illegal"}),
@@ -99,7 +99,7 @@ def test_a_violation_is_counted_under_its_name(sound, planted, broken):
 
 
 def test_a_record_without_a_transaction_is_a_ghost(sound):
-    counts = count(replace(sound, records=[*sound.records, record(STRANGER, 4)]))
+    counts = count(replace(sound, records=[*sound.records, record(FOREIGN, 4)]))
     assert only(counts) == {"ghost"}
 
 

@@ -130,7 +130,7 @@ class HalfMachine(RuleBasedStateMachine):
         self.published: list[UUID] = []
 
     def checker(self) -> Callable[[UUID], LocalOutcome]:
-        return self.world.barrier.ask
+        return self.world.barrier.outcome_of
 
     # --- the application --------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class HalfMachine(RuleBasedStateMachine):
             self.world.store.resolve([message], COMMIT)
         elif ending is Ending.ROLLS_BACK:
             self.world.store.resolve([message], ROLLBACK)
-            self.world.barrier.ask(message)
+            self.world.barrier.outcome_of(message)
 
     def tell_committed(self, message: UUID) -> None:
         with suppress(TransactionRefused, IllegalTransition):
@@ -200,10 +200,10 @@ class HalfMachine(RuleBasedStateMachine):
             self._check(dies)
 
     def _check(self, dies: str = "") -> None:
-        ask = self.checker()
+        outcome_of = self.checker()
 
         def checker(envelope: Envelope) -> LocalOutcome:
-            return ask(envelope.id)
+            return outcome_of(envelope.id)
 
         store = _Dying(self.world.store, dies) if dies else self.world.store
         check_back = CheckBack(
@@ -244,7 +244,7 @@ class HalfMachine(RuleBasedStateMachine):
         found = self.admin.find(message)
         assert found is not None
         if found.status is OutboxStatus.UNRESOLVED:
-            truth = self.world.barrier.ask(message)
+            truth = self.world.barrier.outcome_of(message)
             if truth is not UNKNOWN:
                 self.admin.decide([found], truth, who="ann")
 

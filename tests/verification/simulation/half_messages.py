@@ -131,7 +131,7 @@ class MemoryHalfMessageStore:
                 row.last_error, row.token = answer.reason, None
         return {row.envelope.id for row, _ in held}
 
-    def give_back(self, token: UUID, checks: Sequence[DueCheck]) -> None:
+    def release(self, token: UUID, checks: Sequence[DueCheck]) -> None:
         """Make checks that did not run due at once, uncounted."""
         for check in checks:
             row = self._held(token, check)
@@ -189,7 +189,7 @@ class MemoryBarrier:
         local.lock((_BARRIER, event_id))
         local.write(lambda: entered.update({event_id: True}))
 
-    def ask(self, event_id: UUID) -> LocalOutcome:
+    def outcome_of(self, event_id: UUID) -> LocalOutcome:
         """Return the outcome of the local transaction; a missing one is excluded from now on."""
         db = self._database
         try:
@@ -207,7 +207,7 @@ def checking(world: World) -> list[Process[CheckBack] | Process[Parking]]:
     def checker(envelope: Envelope) -> LocalOutcome:
         if not world.is_calm and world.schedule.chance(UNREACHABLE):
             raise DatabaseError("the ledger cannot be reached")
-        outcome = barrier.ask(envelope.id)
+        outcome = barrier.outcome_of(envelope.id)
         if not world.is_calm and world.schedule.chance(UNREACHABLE / 4):
             raise DatabaseError("the ledger has answered, and the answer is lost")
         return outcome
@@ -269,7 +269,7 @@ def decide(world: World) -> None:
     store = MemoryHalfMessageStore(world.a, by="an operator")
     for row in world.a.outbox.values():
         if row.status is _UNRESOLVED:
-            outcome = MemoryBarrier(world.a).ask(row.envelope.id)
+            outcome = MemoryBarrier(world.a).outcome_of(row.envelope.id)
             if outcome is not LocalOutcome.UNKNOWN:
                 world.say("an operator decides {} about {}", outcome, row.envelope.id)
                 store.end(row, outcome)

@@ -30,10 +30,10 @@ class MemoryReceiver:
         # Chosen before the rows are inserted, which may wait.
         leases, token = self._leases(group, arrivals), db.next_token()
         with db.transaction() as transaction:
-            new, known, strangers = self._insert(transaction, group, arrivals, leases, token)
-            if known or strangers:
+            new, known, foreign_records = self._insert(transaction, group, arrivals, leases, token)
+            if known or foreign_records:
                 self._release_held_back(new.values())
-            for p in (*parked, *strangers):
+            for p in (*parked, *foreign_records):
                 self._park(transaction, group, p)
         return Receipt(
             fresh=[row.envelope for row in new.values()],
@@ -43,7 +43,7 @@ class MemoryReceiver:
                 if row.together
             ],
             duplicates=known,
-            parked=len(parked) + len(strangers),
+            parked=len(parked) + len(foreign_records),
         )
 
     def new_row(
@@ -104,7 +104,7 @@ class MemoryReceiver:
         """Insert what no unique key has; return it, the number of known events, and the rest."""
         db = self._database
         new: dict[Hashable, InboxRow] = {}
-        known, strangers = 0, []
+        known, foreign_records = 0, []
         for arrival in arrivals:
             envelope = arrival.envelope
             key, business_key = key_of(group, envelope), business_key_of(group, envelope)
@@ -116,7 +116,7 @@ class MemoryReceiver:
                 business_key_of(row.group, row.envelope) == business_key
                 for row in (*db.inbox.values(), *new.values())
             ):
-                strangers.append(Parked(record=arrival.record, reason="business key"))
+                foreign_records.append(Parked(record=arrival.record, reason="business key"))
             else:
                 row = new[key] = self.new_row(group, envelope, InboxStatus.INIT, leases.get(key))
                 row.token = token if row.together else None
@@ -124,7 +124,7 @@ class MemoryReceiver:
                 if business_key is not None:
                     transaction.lock(business_key, writes=True)
                 transaction.write(partial(self.commit, row))
-        return new, known, strangers
+        return new, known, foreign_records
 
     def _release_held_back(self, new: Collection[InboxRow]) -> None:
         """Withdraw the start of rows that follow a row for which this transaction has waited."""

@@ -90,11 +90,11 @@ def commits_what_nobody_knows(_: Any) -> Callable[..., None]:
 
 
 def only_looks(_: Any) -> Callable[..., LocalOutcome]:
-    def ask(self: MemoryBarrier, event_id: UUID) -> LocalOutcome:
+    def outcome_of(self: MemoryBarrier, event_id: UUID) -> LocalOutcome:
         committed = self._database.barrier.get(event_id)
         return LocalOutcome.COMMIT if committed else LocalOutcome.ROLLBACK
 
-    return ask
+    return outcome_of
 
 
 def shows_what_is_not_committed(sound: Callable[..., None]) -> Callable[..., None]:

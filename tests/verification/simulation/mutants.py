@@ -263,7 +263,7 @@ MUTANTS = {
             "_park",
             mutant_code.commits_what_nobody_knows,
         ),
-        ("check-only-looks", "I2", MemoryBarrier, "ask", mutant_code.only_looks),
+        ("check-only-looks", "I2", MemoryBarrier, "outcome_of", mutant_code.only_looks),
         # Releases, sizes, and internal errors.
         (
             "undecoded-batch-is-forgotten",

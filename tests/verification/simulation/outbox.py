@@ -287,7 +287,7 @@ class MemoryLeaseStore:
             surplus=frozenset(numbers[fair_share:]),
         )
 
-    def give_back(self, *, relay: str, shards: frozenset[int]) -> None:
+    def release(self, *, relay: str, shards: frozenset[int]) -> None:
         """Release these shards for the other relays."""
         for shard in self._database.shards:
             if shard.owner == relay and shard.number in shards:
@@ -295,7 +295,7 @@ class MemoryLeaseStore:
 
     def leave(self, *, relay: str) -> None:
         """Release every shard of the relay and forget it."""
-        self.give_back(relay=relay, shards=frozenset(s.number for s in self._database.shards))
+        self.release(relay=relay, shards=frozenset(s.number for s in self._database.shards))
         self._database.relays.pop(relay, None)
 
 

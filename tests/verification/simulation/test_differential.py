@@ -127,7 +127,7 @@ class Calls:
         relay, lease = self.relay(), timedelta(seconds=self.seconds())
         holding = self.pair.same(lambda side: side.leases.renew(relay=relay, lease=lease))
         if holding.surplus:
-            self.pair.both(lambda side: side.leases.give_back(relay=relay, shards=holding.surplus))
+            self.pair.both(lambda side: side.leases.release(relay=relay, shards=holding.surplus))
 
     def leave(self) -> None:
         relay = self.relay()

@@ -59,10 +59,10 @@ class Calls:
             self.resolve: 2,
             self.claim_checks: 6,
             self.answer: 8,
-            self.give_back: 1,
+            self.release: 1,
             self.park: 3,
             self.run_local: 4,
-            self.ask: 4,
+            self.outcome_of: 4,
         }
         self.prepare()
         for call in self.draw.choices(list(weights), weights=list(weights.values()), k=calls):
@@ -112,10 +112,10 @@ class Calls:
                 )
             )
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         for tokens, check in self.some():
             self.pair.same(
-                lambda side, tokens=tokens, check=check: side.half_messages.give_back(
+                lambda side, tokens=tokens, check=check: side.half_messages.release(
                     tokens[id(side)], [check]
                 )
             )
@@ -128,9 +128,9 @@ class Calls:
         event_id, commits = self.draw.choice(self.ids), self.draw.random() < 0.7
         self.pair.same(lambda side: side.run_local(event_id, commits=commits))
 
-    def ask(self) -> None:
+    def outcome_of(self) -> None:
         event_id = self.draw.choice(self.ids)
-        self.pair.same(lambda side: side.barrier.ask(event_id))
+        self.pair.same(lambda side: side.barrier.outcome_of(event_id))
 
     def some(self) -> list[tuple[dict[int, UUID], DueCheck]]:
         """Choose a check, most often a recent one; sometimes it has already been made."""

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from shieldtx.domain.states import TxKind
-from shieldtx.ports.hand_over import Arrival, Key, Line
+from shieldtx.ports.hand_over import Arrival, EventPosition, Key
 from shieldtx.reconcile.repair.key_order import CLOCK_STEP, KeyOrder
 
 NOW = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
@@ -18,7 +18,7 @@ SECOND = timedelta(seconds=1)
 MISSING = UUID(int=1)
 
 
-def line(seq: int, seconds: float = 0, **more: Any) -> Line:
+def position(seq: int, seconds: float = 0, **more: Any) -> EventPosition:
     values = {
         "kind": TxKind.COMMIT,
         "type": "t",
@@ -28,18 +28,20 @@ def line(seq: int, seconds: float = 0, **more: Any) -> Line:
         "unconfirmed": False,
         "size": 1,
     }
-    return Line(seq=seq, **(values | more))
+    return EventPosition(seq=seq, **(values | more))
 
 
 class Databases:
     """An outbox, and an inbox with the events of `received`."""
 
-    def __init__(self, received: Mapping[UUID, Line], *, forgotten: Collection[UUID] = ()) -> None:
+    def __init__(
+        self, received: Mapping[UUID, EventPosition], *, forgotten: Collection[UUID] = ()
+    ) -> None:
         self.received = received
         self.forgotten = forgotten
         self.read = 0
 
-    def lines(self, ids: Sequence[UUID]) -> Mapping[UUID, Line]:
+    def positions(self, ids: Sequence[UUID]) -> Mapping[UUID, EventPosition]:
         return {i: self.received[i] for i in ids if i not in self.forgotten}
 
     def latest_received(
@@ -62,7 +64,9 @@ class Databases:
                 yield Arrival(event_id=event_id, ordered_by=key, written_at=each.written_at)
 
 
-def overtaken(missing: Line, *received: Line, forgotten: Collection[int] = ()) -> bool:
+def overtaken(
+    missing: EventPosition, *received: EventPosition, forgotten: Collection[int] = ()
+) -> bool:
     inbox = {UUID(int=100 + number): each for number, each in enumerate(received)}
     databases = Databases(inbox, forgotten={UUID(int=100 + number) for number in forgotten})
     order = KeyOrder(upstream=databases, downstream=databases, source="orders", group="stock")
@@ -87,58 +91,64 @@ STEP = CLOCK_STEP / SECOND
     ],
 )
 def test_number_decides_unless_the_time_is_much_earlier(seconds: float, seq: int, late: bool):
-    assert overtaken(line(5), line(seq, seconds)) is late
+    assert overtaken(position(5), position(seq, seconds)) is late
 
 
 def test_one_later_event_among_earlier_ones_is_enough():
-    earlier = [line(seq, seconds) for seq, seconds in ((1, 8), (2, 3), (3, -4), (4, 9.5))]
+    earlier = [position(seq, seconds) for seq, seconds in ((1, 8), (2, 3), (3, -4), (4, 9.5))]
 
-    assert not overtaken(line(5), *earlier)
-    assert overtaken(line(5), *earlier, line(6, -7))
-    assert overtaken(line(5), line(6, -7), *earlier)
+    assert not overtaken(position(5), *earlier)
+    assert overtaken(position(5), *earlier, position(6, -7))
+    assert overtaken(position(5), position(6, -7), *earlier)
 
 
 def test_later_event_is_found_after_a_clock_was_set_back():
-    set_back = [line(seq, 3600 + seq) for seq in range(1, 5)]
+    set_back = [position(seq, 3600 + seq) for seq in range(1, 5)]
 
-    assert not overtaken(line(5), *set_back)
-    assert overtaken(line(5), *set_back, line(6, 1))
-    assert overtaken(line(5), line(6, -7), *set_back)
-    assert not overtaken(line(5), line(6, -STEP - 1), *set_back)
+    assert not overtaken(position(5), *set_back)
+    assert overtaken(position(5), *set_back, position(6, 1))
+    assert overtaken(position(5), position(6, -7), *set_back)
+    assert not overtaken(position(5), position(6, -STEP - 1), *set_back)
 
 
 def test_each_of_many_events_of_a_key_is_compared_by_itself():
-    received = {UUID(int=100): line(4, 60), UUID(int=101): line(8, 30), UUID(int=102): line(9, -60)}
+    received = {
+        UUID(int=100): position(4, 60),
+        UUID(int=101): position(8, 30),
+        UUID(int=102): position(9, -60),
+    }
     databases = Databases(received)
     order = KeyOrder(upstream=databases, downstream=databases, source="orders", group="stock")
     missing = {
         UUID(int=n): each
-        for n, each in enumerate([line(3, 65), line(5, 70), line(7, 40), line(8, 20), line(10, 0)])
+        for n, each in enumerate(
+            [position(3, 65), position(5, 70), position(7, 40), position(8, 20), position(10, 0)]
+        )
     }
 
     assert order.overtaken(missing) == {UUID(int=0), UUID(int=2)}
 
 
 def test_hot_key_reads_only_its_latest_arrivals():
-    databases = Databases({UUID(int=n): line(n, n) for n in range(100, 5_000)})
+    databases = Databases({UUID(int=n): position(n, n) for n in range(100, 5_000)})
     order = KeyOrder(upstream=databases, downstream=databases, source="orders", group="stock")
 
-    assert order.overtaken({MISSING: line(5)}) == {MISSING}
+    assert order.overtaken({MISSING: position(5)}) == {MISSING}
     assert databases.read <= 2 * STEP + 1
 
 
 @pytest.mark.parametrize(("seconds", "late"), [(-1, False), (0, True), (1, True)])
 def test_time_decides_for_events_purged_from_the_outbox(seconds: float, late: bool):
-    received = line(4, seconds), line(3, 2)
+    received = position(4, seconds), position(3, 2)
 
-    assert overtaken(line(5), *received, forgotten=[0]) is late
+    assert overtaken(position(5), *received, forgotten=[0]) is late
 
 
 @pytest.mark.parametrize("other", [{"key": "l"}, {"topic": "paid"}, {"kind": TxKind.ROLLBACK}])
 def test_other_keys_topics_and_kinds_overtake_nothing(other: dict[str, Any]):
-    assert not overtaken(line(5), line(6, 1, **other))
+    assert not overtaken(position(5), position(6, 1, **other))
 
 
 def test_event_without_order_is_never_overtaken():
-    assert not overtaken(line(5, key=None), line(6, 60))
-    assert not overtaken(line(5, kind=TxKind.ROLLBACK), line(6, 60))
+    assert not overtaken(position(5, key=None), position(6, 60))
+    assert not overtaken(position(5, kind=TxKind.ROLLBACK), position(6, 60))

@@ -10,15 +10,15 @@ from uuid import UUID
 import pytest
 
 from shieldtx.domain.states import TxKind
-from shieldtx.ports.hand_over import Arrival, Key, Line
+from shieldtx.ports.hand_over import Arrival, EventPosition, Key
 from shieldtx.reconcile.repair.key_order import KeyOrder
 from shieldtx.reconcile.repair.newcomers import Newcomers
 
 NOW = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
 
 
-def line(seq: int, key: str = "k", seconds: float = 0) -> Line:
-    return Line(
+def position(seq: int, key: str = "k", seconds: float = 0) -> EventPosition:
+    return EventPosition(
         seq=seq,
         kind=TxKind.COMMIT,
         type="t",
@@ -31,14 +31,14 @@ def line(seq: int, key: str = "k", seconds: float = 0) -> Line:
 
 
 class Databases:
-    """An outbox with the events of `lines`, and an inbox with some of them."""
+    """An outbox with the events of `positions`, and an inbox with some of them."""
 
-    def __init__(self, lines: Mapping[UUID, Line]) -> None:
-        self.all = dict(lines)
+    def __init__(self, positions: Mapping[UUID, EventPosition]) -> None:
+        self.all = dict(positions)
         self.inbox: list[UUID] = []
         self.read = 0
 
-    def lines(self, ids: Sequence[UUID]) -> Mapping[UUID, Line]:
+    def positions(self, ids: Sequence[UUID]) -> Mapping[UUID, EventPosition]:
         return {i: self.all[i] for i in ids if i in self.all}
 
     def received_after(
@@ -61,8 +61,8 @@ class Databases:
 class HandingOver:
     """A repair that hands over events of an outbox, by their numbers."""
 
-    def __init__(self, lines: Iterable[Line], *, late: Collection[int] = ()) -> None:
-        self.databases = Databases({UUID(int=each.seq): each for each in lines})
+    def __init__(self, positions: Iterable[EventPosition], *, late: Collection[int] = ()) -> None:
+        self.databases = Databases({UUID(int=each.seq): each for each in positions})
         self.done: set[UUID] = set()
         in_order = {i: each for i, each in self.databases.all.items() if each.seq not in late}
         order = KeyOrder(
@@ -79,7 +79,7 @@ class HandingOver:
         self.done.update(ids)
         self.newcomers.hand_over(self.databases.all[i] for i in ids)
 
-    def receive(self, each: Line) -> None:
+    def receive(self, each: EventPosition) -> None:
         event_id = UUID(int=each.seq)
         self.databases.all[event_id] = each
         self.databases.inbox.append(event_id)
@@ -87,7 +87,7 @@ class HandingOver:
 
 @pytest.mark.parametrize("late", [(), range(1, 1_000, 2)])
 def test_own_events_of_the_repair_are_never_read(late: Collection[int]):
-    repair = HandingOver((line(n, f"k{n % 3}") for n in range(1_000)), late=late)
+    repair = HandingOver((position(n, f"k{n % 3}") for n in range(1_000)), late=late)
 
     for start in range(0, 1_000, 10):
         numbers = range(start, start + 10)
@@ -98,13 +98,13 @@ def test_own_events_of_the_repair_are_never_read(late: Collection[int]):
 
 
 def test_arrival_between_two_batches_overtakes_later_ones():
-    repair = HandingOver(line(n) for n in range(6))
+    repair = HandingOver(position(n) for n in range(6))
     for number in (0, 1, 2):
         assert repair.overtaken(number) == set()
         repair.hand_over(number)
 
     # A clock is slow: neither the time nor the number is that of the last event.
-    repair.receive(line(40, seconds=-5))
+    repair.receive(position(40, seconds=-5))
     assert repair.overtaken(3) == {3}
     read = repair.databases.read
     assert repair.overtaken(4, 5) == {4, 5}
@@ -112,41 +112,41 @@ def test_arrival_between_two_batches_overtakes_later_ones():
 
 
 def test_arrival_of_an_earlier_event_is_read_once():
-    repair = HandingOver(line(n) for n in range(1, 60))
+    repair = HandingOver(position(n) for n in range(1, 60))
     repair.overtaken(1)
-    repair.receive(line(0))
+    repair.receive(position(0))
 
     for number in range(1, 60):
         assert repair.overtaken(number) == set()
         repair.hand_over(number)
     assert repair.databases.read == 1
-    repair.receive(line(99))
+    repair.receive(position(99))
     assert repair.overtaken(58, 59) == {58, 59}
 
 
 def test_arrivals_are_found_if_as_many_were_handed_over():
-    repair = HandingOver(line(n) for n in range(4))
+    repair = HandingOver(position(n) for n in range(4))
     repair.overtaken(0, 1)
     repair.hand_over(0, 1)
-    repair.receive(line(98))
-    repair.receive(line(99))
+    repair.receive(position(98))
+    repair.receive(position(99))
 
     assert repair.overtaken(2, 3) == {2, 3}
 
 
 def test_arrival_purged_from_the_outbox_overtakes_too():
-    repair = HandingOver(line(n) for n in range(2))
+    repair = HandingOver(position(n) for n in range(2))
     repair.overtaken(0)
-    repair.receive(line(99, seconds=1))
-    repair.databases.lines = lambda ids: {}
+    repair.receive(position(99, seconds=1))
+    repair.databases.positions = lambda ids: {}
 
     assert repair.overtaken(1) == {1}
 
 
 def test_other_keys_are_not_read():
-    repair = HandingOver([line(0, "a"), line(1, "b"), line(2, "a")])
+    repair = HandingOver([position(0, "a"), position(1, "b"), position(2, "a")])
     assert repair.overtaken(0, 1) == set()
-    repair.receive(line(9, "b"))
+    repair.receive(position(9, "b"))
 
     assert repair.overtaken(2) == set()
     assert repair.overtaken(1) == {1}

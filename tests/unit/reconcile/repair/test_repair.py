@@ -14,9 +14,18 @@ import pytest
 
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.ports.hand_over import Arrival, Behind, HandedOver, Key, Line, Place, Sent, Sibling
+from shieldtx.ports.hand_over import (
+    Arrival,
+    EventPosition,
+    HandedOver,
+    Key,
+    KeyPosition,
+    LaterPositions,
+    Sent,
+    Sibling,
+)
 from shieldtx.ports.repair import Note, RepairAction, Repaired, RepairedEvent, RowSeen
-from shieldtx.reconcile.expectations import NOBODY, Others
+from shieldtx.reconcile.expectations import NO_GROUP, Others
 from shieldtx.reconcile.findings import TOPICS
 from shieldtx.reconcile.repair.decisions import (
     NAMED,
@@ -136,7 +145,7 @@ def test_inbox_row_is_expected_as_the_run_saw_it():
         (row(V.STUCK, O.HALF), "half message"),
         (row(V.STUCK, O.INIT), "no process holds a lease on it"),
         (row(V.STUCK, O.PROCESSED, I.INIT), "no process holds a lease on it"),
-        (row(V.MISSING_DOWNSTREAM, group=NOBODY), "no group receives it"),
+        (row(V.MISSING_DOWNSTREAM, group=NO_GROUP), "no group receives it"),
         (row(V.MISSING_DOWNSTREAM, downstream="mail"), "service 'mail' is not in this conf"),
         (row(V.MISSING_DOWNSTREAM, upstream="web"), "service 'web' is not in this conf"),
         (row(V.PARKED, O.FAILED), "--verdict PARKED"),
@@ -305,13 +314,13 @@ class Databases:
         *,
         arrived: set[RepairedEvent] = frozenset(),
         gone: set[UUID] = frozenset(),
-        behind: set[UUID] = frozenset(),
+        later: set[UUID] = frozenset(),
         sizes: Mapping[UUID, int] = MappingProxyType({}),
         discards: set[UUID] = frozenset(),
     ) -> None:
         self.arrived = arrived
         self.gone = gone
-        self.behind = behind
+        self.later = later
         self.sizes = sizes
         self.discards = discards
         self.batches: list[tuple[RepairAction, int, Note]] = []
@@ -331,9 +340,9 @@ class Databases:
         assert group in {"stock", None}
         return {event for event in events if event[0] in self.discards}
 
-    def lines(self, ids: Sequence[UUID]) -> dict[UUID, Line]:
+    def positions(self, ids: Sequence[UUID]) -> dict[UUID, EventPosition]:
         return {
-            each: Line(
+            each: EventPosition(
                 seq=each.int >> 80,
                 kind=TxKind.COMMIT,
                 type="orders.placed",
@@ -358,9 +367,9 @@ class Databases:
         keys: Collection[Key],
         *,
         since: datetime | None = None,
-        behind: Behind | None = None,
+        later: LaterPositions | None = None,
     ) -> Iterator[Sibling]:
-        del keys, since, behind
+        del keys, since, later
         return iter(())
 
     def count_received(
@@ -375,7 +384,7 @@ class Databases:
     ) -> dict[Key, datetime]:
         assert (group, source) == ("stock", "orders")
         self.compared.append((len(keys), None))
-        later = {("orders.placed", str(event_id)): NOW + HOUR for event_id in self.behind}
+        later = {("orders.placed", str(event_id)): NOW + HOUR for event_id in self.later}
         return {key: later[key] for key in keys if key in later}
 
     def received_after(
@@ -385,7 +394,7 @@ class Databases:
         if since is not None:
             self.compared.append((len(after), since))
         for topic, key in after:
-            if UUID(key) in self.behind:
+            if UUID(key) in self.later:
                 yield Arrival(
                     event_id=self.later_of(UUID(key)),
                     ordered_by=(topic, key),
@@ -503,7 +512,7 @@ def test_taken_back_or_overtaken_events_are_not_handed_over(dry_run: bool):
     """They are counted by their reasons."""
     missing = [row(V.MISSING_DOWNSTREAM) for _ in range(6)]
     ids = [each.event_id for each in missing]
-    databases = Databases(gone={ids[0]}, behind={ids[0], ids[1]})
+    databases = Databases(gone={ids[0]}, later={ids[0], ids[1]})
 
     report = repair(databases, dry_run=dry_run, batch=2, looked_up=4).run(missing)
 
@@ -549,8 +558,8 @@ def test_rollback_between_two_batches_prevents_the_hand_over():
 
 def test_operator_may_allow_events_out_of_order():
     missing = [row(V.MISSING_DOWNSTREAM) for _ in range(3)]
-    gone, behind = (each.event_id for each in missing[:2])
-    databases = Databases(gone={gone}, behind={behind})
+    gone, later = (each.event_id for each in missing[:2])
+    databases = Databases(gone={gone}, later={later})
 
     named = replace(POLICY, named=frozenset({V.MISSING_DOWNSTREAM}))
     assert repair(databases, named).run(missing).refused[V.MISSING_DOWNSTREAM, OVERTAKEN] == 1
@@ -595,7 +604,7 @@ def test_many_missing_events_take_little_memory():
             settled_at=NOW + n * timedelta(microseconds=1),
             attempts=1,
         )
-        rows.add(place(100_000 - n), seen)
+        rows.add(position(100_000 - n), seen)
     parts = rows.parts(5_000)
     first = next(parts)
     _, peak = tracemalloc.get_traced_memory()
@@ -629,9 +638,9 @@ def test_ids_with_the_same_lower_half_are_distinguished():
     assert [event_id in known for event_id in ids] == [True] * 100 + [False] * 100
 
 
-def place(seq: int, *, at: float = 0, due: float | None = None) -> Place:
+def position(seq: int, *, at: float = 0, due: float | None = None) -> KeyPosition:
     """Return the place of an event that was written, and was due, some hours from now."""
-    return Place(
+    return KeyPosition(
         seq=seq,
         written_at=NOW + at * HOUR,
         delayed_until=None if due is None else NOW + due * HOUR,
@@ -642,12 +651,12 @@ def place(seq: int, *, at: float = 0, due: float | None = None) -> Place:
 def test_delayed_rows_come_at_their_due_times(size: int):
     rows = RowsInOrder("orders")
     in_order = [
-        place(2, at=0.5),
-        place(1, at=0, due=1),  # written first, sent after rows written meanwhile
-        place(3, at=0.6, due=1),
-        place(4, at=2),
-        place(5, at=1.9),  # a clock was set back
-        place(6, at=2, due=5),
+        position(2, at=0.5),
+        position(1, at=0, due=1),  # written first, sent after rows written meanwhile
+        position(3, at=0.6, due=1),
+        position(4, at=2),
+        position(5, at=1.9),  # a clock was set back
+        position(6, at=2, due=5),
     ]
     ids = {each: new_event_id() for each in in_order}
     for each in (in_order[n] for n in (4, 1, 5, 0, 3, 2)):
@@ -678,6 +687,6 @@ def test_row_is_read_back_as_it_was_added():
         )
     ]
     for each in seen:
-        rows.add(place(-1), each)
+        rows.add(position(-1), each)
 
     assert list(rows.parts(2)) == [seen[:2], seen[2:]]

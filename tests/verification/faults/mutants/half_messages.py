@@ -35,7 +35,7 @@ def _a_check_that_only_looks(breaker: Breaker) -> None:
             committed = connection.scalar(barrier_sql.found(self._tables, event_id))
         return LocalOutcome.COMMIT if committed else LocalOutcome.ROLLBACK
 
-    SqlBarrier.ask = mutant
+    SqlBarrier.outcome_of = mutant
 
 
 def _nobody_is_immune(breaker: Breaker) -> None:
@@ -54,7 +54,7 @@ def _every_commit_is_believed(breaker: Breaker) -> None:
     def mutant(self: HalfMessageBlock, outcome: LocalOutcome) -> dict[UUID, Any]:
         return {}
 
-    HalfMessageBlock._asked_about = mutant
+    HalfMessageBlock._barriers_to_query = mutant
 
 
 OF_HALF_MESSAGES = named(

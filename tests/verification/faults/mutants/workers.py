@@ -28,7 +28,7 @@ def _parked_records_are_known_by_their_place(breaker: Breaker) -> None:
     inbox_receiver._digest = lambda record, headers: ""
 
 
-def _rows_after_held_keys_stay_in_line(breaker: Breaker) -> None:
+def _rows_after_blocked_keys_stay(breaker: Breaker) -> None:
     BlockedRows._block = lambda self, relay, ends: None
 
 
@@ -59,7 +59,7 @@ OF_WORKERS = named(
         "parked records are identified by position alone",
         _parked_records_are_known_by_their_place,
     ),
-    ("M58", "rows after blocked keys stay in the main queue", _rows_after_held_keys_stay_in_line),
+    ("M58", "rows after blocked keys stay in the main queue", _rows_after_blocked_keys_stay),
     ("M59", "clients that failed to connect are not closed", _failed_clients_stay_open),
     ("M60", "SIGHUP ends a process at once", _hangups_end_a_process_at_once),
     ("M61", "rollbacks of purged events count as early", _late_rollbacks_count_as_early),

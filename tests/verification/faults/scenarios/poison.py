@@ -26,7 +26,7 @@ NEARLY_A_MB = 900_000
 LARGE_EVENTS = 240
 MOST_MEMORY = 400_000_000
 """Bytes of a relay, or of a consumer."""
-STRANGER = "stranger"
+FOREIGN = "stranger"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +82,7 @@ def poison_among_good_ones(banks: Banks) -> None:
     planned = list(poisons(good))
     unasked = [
         good.headed(ce_type=b"bank.unheard-of"),
-        good.headed(ce_source=STRANGER.encode()).evolve(value=b'{"account": 5}'),
+        good.headed(ce_source=FOREIGN.encode()).evolve(value=b'{"account": 5}'),
     ]
     put = foreign_client.put(
         *(p.record.evolve(partition=next(partitions)) for p in planned),
@@ -136,7 +136,7 @@ def _expect_parked(banks: Banks, planned: list[Poison], put: list[RawRecord]) ->
 def _expect_refused(banks: Banks) -> None:
     """The handler refuses an event of another shape; its source gets a rollback."""
     status = banks.downstream.rows(
-        "SELECT status FROM shield_inbox WHERE source = :stranger", stranger=STRANGER
+        "SELECT status FROM shield_inbox WHERE source = :stranger", foreign=FOREIGN
     )
     banks.expect([tuple(s) for s in status] == [("MAX_RECONSUMED",)], f"refused: {status}")
     unheard = banks.downstream.rows(
@@ -157,7 +157,7 @@ def large_among_small_ones(banks: Banks) -> None:
     model = foreign_client.read(topic)[0]
     value = json.dumps("x" * (SIXTEEN_MB - 2)).encode()
     # From a foreign source: neither an event of the banks nor a transfer.
-    model = model.headed(ce_id=str(new_event_id()).encode(), ce_source=STRANGER.encode())
+    model = model.headed(ce_id=str(new_event_id()).encode(), ce_source=FOREIGN.encode())
     large = model.evolve(value=value)
     partitions = range(foreign_client.partitions(topic))
     put = foreign_client.put(*(large.evolve(partition=partition) for partition in partitions))

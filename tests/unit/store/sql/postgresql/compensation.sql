@@ -23,7 +23,7 @@ WHERE shield_inbox.event_id = :event_id_1::UUID AND shield_inbox.consumer_group 
     shield_inbox.source = 'sample' AND shield_inbox.tx_kind = 'COMMIT'
 FOR UPDATE;
 
--- received_by_anybody
+-- received_by_any_group
 SELECT shield_inbox.event_id, shield_inbox.event_type, shield_inbox.source, shield_inbox.topic,
     shield_inbox.payload, shield_inbox.event_time AS event_time, shield_inbox.tx_kind, shield_inbox.operation,
     shield_inbox.key, shield_inbox.biz_key, shield_inbox.headers, shield_inbox.causation_id,

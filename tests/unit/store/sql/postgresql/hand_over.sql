@@ -1,4 +1,4 @@
--- lines
+-- positions
 SELECT shield_outbox.event_id, shield_outbox.tx_kind, shield_outbox.event_type, shield_outbox.topic,
     shield_outbox.key, shield_outbox.seq, timezone('UTC', CASE WHEN (shield_outbox.created_at < timestamptz
     '0001-01-02 00:00:00+00') THEN timestamptz '0001-01-02 00:00:00+00' WHEN (shield_outbox.created_at >

@@ -7,7 +7,7 @@ SELECT anon_1.topic, anon_1.tx_kind, anon_1.status, anon_1.place, count(*) AS ro
 FROM (SELECT anon_2.topic AS topic, anon_2.tx_kind AS tx_kind, anon_2.status AS status, anon_2.place AS place,
     anon_2.since AS since
   FROM (SELECT shield_outbox.topic AS topic, shield_outbox.tx_kind AS tx_kind, shield_outbox.status AS status,
-      'in line' AS place, shield_outbox.created_at AS since
+      'main queue' AS place, shield_outbox.created_at AS since
     FROM shield_outbox
     WHERE shield_outbox.settled_at IS NULL AND NOT shield_outbox.waiting AND NOT shield_outbox.holds_key
     ORDER BY shield_outbox.shard, shield_outbox.seq
@@ -46,7 +46,7 @@ SELECT anon_1.topic, anon_1.tx_kind, timezone('UTC', min(anon_1.since)) AS since
 FROM (SELECT anon_2.topic AS topic, anon_2.tx_kind AS tx_kind, anon_2.since AS since
   FROM (SELECT shield_shard.shard AS shard
     FROM shield_shard) AS shards JOIN LATERAL (SELECT shield_outbox.topic AS topic, shield_outbox.tx_kind AS
-        tx_kind, shield_outbox.status AS status, 'in line' AS place, shield_outbox.created_at AS since,
+        tx_kind, shield_outbox.status AS status, 'main queue' AS place, shield_outbox.created_at AS since,
         shield_outbox.shard AS shard
     FROM shield_outbox
     WHERE shield_outbox.settled_at IS NULL AND NOT shield_outbox.waiting AND NOT shield_outbox.holds_key AND
@@ -56,7 +56,7 @@ FROM (SELECT anon_2.topic AS topic, anon_2.tx_kind AS tx_kind, anon_2.since AS s
   UNION ALL SELECT anon_3.topic AS topic, anon_3.tx_kind AS tx_kind, anon_3.since AS since
   FROM (SELECT shield_shard.shard AS shard
     FROM shield_shard) AS shards JOIN LATERAL (SELECT shield_outbox.topic AS topic, shield_outbox.tx_kind AS
-        tx_kind, shield_outbox.status AS status, 'in line' AS place, shield_outbox.created_at AS since,
+        tx_kind, shield_outbox.status AS status, 'main queue' AS place, shield_outbox.created_at AS since,
         shield_outbox.shard AS shard
     FROM shield_outbox
     WHERE shield_outbox.settled_at IS NULL AND shield_outbox.holds_key AND shield_outbox.shard = shards.shard
@@ -99,7 +99,7 @@ FROM (SELECT anon_2.consumer_group AS consumer_group, anon_2.status AS status, a
     WHERE found.consumer_group IS NOT NULL) AS anon_3 JOIN LATERAL (SELECT shield_inbox.consumer_group AS
         consumer_group, shield_inbox.status AS status, CASE WHEN (shield_inbox.attempts > 0 AND
         (shield_inbox.lease_until IS NULL OR shield_inbox.lease_until <= statement_timestamp())) THEN
-        'retrying' ELSE 'in line' END AS place, shield_inbox.received_at AS since
+        'retrying' ELSE 'main queue' END AS place, shield_inbox.received_at AS since
     FROM shield_inbox
     WHERE shield_inbox.settled_at IS NULL AND shield_inbox.consumer_group = anon_3.consumer_group
     ORDER BY shield_inbox.seq

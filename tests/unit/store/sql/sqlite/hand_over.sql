@@ -1,4 +1,4 @@
--- lines
+-- positions
 SELECT shield_outbox.event_id, shield_outbox.tx_kind, shield_outbox.event_type, shield_outbox.topic,
     shield_outbox."key", shield_outbox.seq, shield_outbox.created_at AS created_at, CASE WHEN
     (shield_outbox.waiting = 1 AND shield_outbox.holds_key = 0) THEN shield_outbox.due_at END AS

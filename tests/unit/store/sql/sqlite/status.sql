@@ -6,7 +6,7 @@ SELECT anon_1.topic, anon_1.tx_kind, anon_1.status, anon_1.place, count(*) AS ro
 FROM (SELECT anon_2.topic AS topic, anon_2.tx_kind AS tx_kind, anon_2.status AS status, anon_2.place AS place,
     anon_2.since AS since
   FROM (SELECT shield_outbox.topic AS topic, shield_outbox.tx_kind AS tx_kind, shield_outbox.status AS status,
-      'in line' AS place, shield_outbox.created_at AS since
+      'main queue' AS place, shield_outbox.created_at AS since
     FROM shield_outbox
     WHERE shield_outbox.settled_at IS NULL AND shield_outbox.waiting = 0 AND shield_outbox.holds_key = 0
     ORDER BY shield_outbox.shard, shield_outbox.seq
@@ -45,7 +45,7 @@ SELECT anon_1.topic, anon_1.tx_kind, min(anon_1.since) AS since
 FROM (SELECT anon_2.topic AS topic, anon_2.tx_kind AS tx_kind, anon_2.since AS since
   FROM (SELECT shield_shard.shard AS shard
     FROM shield_shard) AS shards JOIN (SELECT shield_outbox.topic AS topic, shield_outbox.tx_kind AS tx_kind,
-        shield_outbox.status AS status, 'in line' AS place, shield_outbox.created_at AS since,
+        shield_outbox.status AS status, 'main queue' AS place, shield_outbox.created_at AS since,
         shield_outbox.shard AS shard
     FROM shield_outbox
     WHERE shield_outbox.settled_at IS NULL AND shield_outbox.waiting = 0 AND shield_outbox.holds_key = 0
@@ -53,7 +53,7 @@ FROM (SELECT anon_2.topic AS topic, anon_2.tx_kind AS tx_kind, anon_2.since AS s
   UNION ALL SELECT anon_3.topic AS topic, anon_3.tx_kind AS tx_kind, anon_3.since AS since
   FROM (SELECT shield_shard.shard AS shard
     FROM shield_shard) AS shards JOIN (SELECT shield_outbox.topic AS topic, shield_outbox.tx_kind AS tx_kind,
-        shield_outbox.status AS status, 'in line' AS place, shield_outbox.created_at AS since,
+        shield_outbox.status AS status, 'main queue' AS place, shield_outbox.created_at AS since,
         shield_outbox.shard AS shard
     FROM shield_outbox
     WHERE shield_outbox.settled_at IS NULL AND shield_outbox.holds_key = 1
@@ -94,7 +94,7 @@ FROM (SELECT anon_2.consumer_group AS consumer_group, anon_2.status AS status, a
     WHERE found.consumer_group IS NOT NULL) AS anon_3 JOIN (SELECT shield_inbox.consumer_group AS
         consumer_group, shield_inbox.status AS status, CASE WHEN (shield_inbox.attempts > 0 AND
         (shield_inbox.lease_until IS NULL OR shield_inbox.lease_until <= strftime('%Y-%m-%d %H:%M:%f000',
-        'now'))) THEN 'retrying' ELSE 'in line' END AS place, shield_inbox.received_at AS since
+        'now'))) THEN 'retrying' ELSE 'main queue' END AS place, shield_inbox.received_at AS since
     FROM shield_inbox
     WHERE shield_inbox.settled_at IS NULL
     ORDER BY shield_inbox.seq) AS anon_2 ON anon_2.consumer_group = anon_3.consumer_group) AS anon_1

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from shieldtx.store.left_behind import LeftBehind, left_behind_by
+from shieldtx.store.residual_state import ResidualState, residual_state_of
 
-NOTHING, IN_TRANSACTION, IN_SESSION = LeftBehind
+NOTHING, IN_TRANSACTION, IN_SESSION = ResidualState
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,10 @@ NOTHING, IN_TRANSACTION, IN_SESSION = LeftBehind
         ("SELECT $A$ $a$ $A$; SET search_path = a", IN_SESSION),
     ],
 )
-def test_statement_is_recognized_by_its_text(statement: str, left: LeftBehind) -> None:
-    assert left_behind_by(statement, {}) is left
+def test_statement_is_recognized_by_its_text(statement: str, left: ResidualState) -> None:
+    assert residual_state_of(statement, {}) is left
     longer = f"{statement}{' ' * 3000}"
-    assert left_behind_by(longer, {}) is left
+    assert residual_state_of(longer, {}) is left
 
 
 @pytest.mark.parametrize(
@@ -65,5 +65,5 @@ def test_statement_is_recognized_by_its_text(statement: str, left: LeftBehind) -
         ((1,), IN_SESSION),
     ],
 )
-def test_setting_is_local_by_its_parameters(parameters: Any, left: LeftBehind) -> None:
-    assert left_behind_by("SELECT set_config(%s, %s, %s)", parameters) is left
+def test_setting_is_local_by_its_parameters(parameters: Any, left: ResidualState) -> None:
+    assert residual_state_of("SELECT set_config(%s, %s, %s)", parameters) is left

@@ -17,17 +17,17 @@ from tests.verification.oracle.timeline import Life
 
 O, I = OutboxStatus, InboxStatus  # noqa: E741  short, for what happens in stories
 
-STRANGER = "crm"
+FOREIGN = "crm"
 
 
-def is_received_from_a_stranger(h: History) -> None:
+def is_received_from_a_foreign_source(h: History) -> None:
     """A group applies an event of another service, or no consumer takes it."""
     arrival = _received(h)
     if h.random.random() < 0.5:
         h.applied(arrival, arrival.born_at + 1)
 
 
-def strangers_event_is_taken_back(h: History) -> None:
+def foreign_event_is_taken_back(h: History) -> None:
     """A group gives such an event up; a service that did not write it may receive the rollback."""
     arrival = _received(h)
     at = int(arrival.born_at) + 1
@@ -57,7 +57,7 @@ def _received(h: History) -> Life:
     at = some_time(h)
     event = h.written(event_type, at)
     h.lives.remove(event)
-    event.source = STRANGER
+    event.source = FOREIGN
     return h.received(event, h.random.choice(groups), at, status=I.INIT)
 
 
@@ -96,4 +96,4 @@ def _waits(row: dict[str, Any], night: Judged) -> bool:
     return row["key"] is None and moved < night.watermark
 
 
-OF_STRANGERS = (is_received_from_a_stranger, strangers_event_is_taken_back)
+OF_FOREIGN_SOURCES = (is_received_from_a_foreign_source, foreign_event_is_taken_back)

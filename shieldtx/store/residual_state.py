@@ -14,7 +14,7 @@ from typing import Any, Final
 from shieldtx.domain.sql import statements_in
 
 
-class LeftBehind(IntEnum):
+class ResidualState(IntEnum):
     """How long the state of a statement lasts; the greater value prevails."""
 
     NOTHING = 0
@@ -23,7 +23,7 @@ class LeftBehind(IntEnum):
     """Until the connection is closed: a pool would pass the state to the next transaction."""
 
 
-_FIRST_WORD: Final = re.compile(
+_FIRST_KEYWORD: Final = re.compile(
     r"[\s(]*(set|reset|discard|declare|prepare|listen|load|do|savepoint)\b\s*(\w*)"
 )
 _OF_TRANSACTION: Final = {
@@ -43,41 +43,41 @@ _DROPPED_AT_COMMIT: Final = re.compile(r"\bon\s+commit\s+drop\b")
 _SET_LOCALLY: Final = re.compile(r"\bset_config\s*\([^()]*,\s*true\s*\)")
 
 
-def left_behind_by(statement: str, parameters: Any) -> LeftBehind:
+def residual_state_of(statement: str, parameters: Any) -> ResidualState:
     """Return for how long a statement leaves state on its connection."""
-    left = max(map(_by_statement, statements_in(statement)), default=LeftBehind.NOTHING)
-    if left is LeftBehind.IN_SESSION and _sets_locally(statement, parameters):
-        return LeftBehind.IN_TRANSACTION
+    left = max(map(_by_statement, statements_in(statement)), default=ResidualState.NOTHING)
+    if left is ResidualState.IN_SESSION and _sets_locally(statement, parameters):
+        return ResidualState.IN_TRANSACTION
     return left
 
 
-def _by_statement(statement: str) -> LeftBehind:
+def _by_statement(statement: str) -> ResidualState:
     text = statement.lower()
-    return max(_by_words(text), _by_first_word(text))
+    return max(_by_content(text), _by_first_keyword(text))
 
 
-def _by_first_word(text: str) -> LeftBehind:
-    found = _FIRST_WORD.match(text)
+def _by_first_keyword(text: str) -> ResidualState:
+    found = _FIRST_KEYWORD.match(text)
     if found is None:
-        return LeftBehind.NOTHING
+        return ResidualState.NOTHING
     first, second = found.groups()
     if first == "savepoint":
         of_handler = not second.startswith(_OF_SQLALCHEMY)
-        return LeftBehind.IN_TRANSACTION if of_handler else LeftBehind.NOTHING
+        return ResidualState.IN_TRANSACTION if of_handler else ResidualState.NOTHING
     if first == "declare" and "with hold" not in text:
-        return LeftBehind.IN_TRANSACTION
+        return ResidualState.IN_TRANSACTION
     is_local = (first, second) in _OF_TRANSACTION
-    return LeftBehind.IN_TRANSACTION if is_local else LeftBehind.IN_SESSION
+    return ResidualState.IN_TRANSACTION if is_local else ResidualState.IN_SESSION
 
 
-def _by_words(text: str) -> LeftBehind:
+def _by_content(text: str) -> ResidualState:
     if "set_config" in text or "advisory_lock" in text:
         # The function pg_advisory_xact_lock takes locks of a transaction.
-        return LeftBehind.IN_SESSION
+        return ResidualState.IN_SESSION
     if _TEMPORARY.search(text) is None:
-        return LeftBehind.NOTHING
+        return ResidualState.NOTHING
     is_dropped = _DROPPED_AT_COMMIT.search(text) is not None
-    return LeftBehind.IN_TRANSACTION if is_dropped else LeftBehind.IN_SESSION
+    return ResidualState.IN_TRANSACTION if is_dropped else ResidualState.IN_SESSION
 
 
 def _sets_locally(statement: str, parameters: Any) -> bool:
@@ -85,7 +85,7 @@ def _sets_locally(statement: str, parameters: Any) -> bool:
     text = statement.lower()
     calls = text.count("set_config")
     others = map(_by_statement, statements_in(text.replace("set_config", "")))
-    if not calls or LeftBehind.IN_SESSION in others:
+    if not calls or ResidualState.IN_SESSION in others:
         return False
     if len(_SET_LOCALLY.findall(text)) == calls:
         return True
