@@ -26,7 +26,7 @@ NEARLY_A_MB = 900_000
 LARGE_EVENTS = 240
 MOST_MEMORY = 400_000_000
 """Bytes of a relay, or of a consumer."""
-FOREIGN = "stranger"
+FOREIGN = "foreign"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +136,7 @@ def _expect_parked(banks: Banks, planned: list[Poison], put: list[RawRecord]) ->
 def _expect_refused(banks: Banks) -> None:
     """The handler refuses an event of another shape; its source gets a rollback."""
     status = banks.downstream.rows(
-        "SELECT status FROM shield_inbox WHERE source = :stranger", foreign=FOREIGN
+        "SELECT status FROM shield_inbox WHERE source = :foreign", foreign=FOREIGN
     )
     banks.expect([tuple(s) for s in status] == [("MAX_RECONSUMED",)], f"refused: {status}")
     unheard = banks.downstream.rows(
