@@ -38,7 +38,7 @@ class InboxReceiver:
         self._dialect = dialect
         self._open_keys = sql.open_keys(tables, dialect)
         self._receive = sql.receive(tables, dialect)
-        self._release_held_back = sql.release_held_back(tables, dialect)
+        self._release_blocked = sql.release_blocked(tables, dialect)
 
     def receive(
         self,
@@ -160,7 +160,7 @@ class InboxReceiver:
             return set()
         ids = [arrival.envelope.id for arrival in started.values()]
         given = batch_parameters(group, ids, token)
-        return _identities(connection.execute(self._release_held_back, given))
+        return _identities(connection.execute(self._release_blocked, given))
 
     def _business_key_conflicts(
         self, connection: Connection, group: str, old: Sequence[IncomingEvent]

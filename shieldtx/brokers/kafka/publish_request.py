@@ -88,14 +88,14 @@ class PublishRequest:
 
     def still_open(self, indexes: Iterable[int]) -> list[int]:
         """Return the records of `indexes` that may be sent."""
-        waiting = [i for i in indexes if i not in self._ended and not self._is_held_back(i)]
+        waiting = [i for i in indexes if i not in self._ended and not self._is_blocked(i)]
         if self._deferred:
             waiting = [i for i in waiting if i in self.handed_over]
         if waiting and self.left() <= 0:
             self.stop(self._too_late)
         return [] if self.stopped else waiting
 
-    def _is_held_back(self, index: int) -> bool:
+    def _is_blocked(self, index: int) -> bool:
         if not self._rejected_keys:
             return False
         record = self.records[index]
@@ -132,7 +132,7 @@ class PublishRequest:
         )
 
     def _without_end(self, index: int) -> Delivery:
-        if self._is_held_back(index):
+        if self._is_blocked(index):
             reason = "deferred: an earlier record of its key was rejected"
             return Delivery(outcome=DeliveryOutcome.DEFERRED, reason=reason)
         if self._deferred and not self.stopped:

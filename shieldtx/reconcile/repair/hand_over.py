@@ -195,7 +195,7 @@ class HandOver:
         self._count(tally, Repaired(needless=sent.needless, changed=sent.changed))
         handed = self._downstream.hand_over(
             self._missing.group,
-            self._not_held_back(sent, found, rows, tally),
+            self._not_blocked(sent, found, rows, tally),
             note=self._note,
             in_order=not self._out_of_order,
             dry_run=self._dry_run,
@@ -210,7 +210,7 @@ class HandOver:
         tally.refuse(self._missing.verdict, NOT_STORED, len(handed.refused))
         tally.refuse(self._missing.verdict, WAITS_FOR_EARLIER, len(handed.later))
 
-    def _not_held_back(
+    def _not_blocked(
         self, sent: Sent, found: _Found, rows: Sequence[RowSeen], tally: Tally
     ) -> list[Envelope]:
         """Leave out events that follow one which should have been handed over and was not."""

@@ -239,7 +239,7 @@ def _due_waiting(t: Tables, d: Dialect, leased: CTE, held: CTE, *, of_source: bo
         select(d.address(o).label("address"), _size(o, d), o.c.shard)
         .where(*_is_of_source(o, of_source=of_source))
         .where(o.c.settled_at.is_(None), o.c.waiting, o.c.due_at <= d.now())
-        .where(_is_claimable(o, d), not_(_is_held_back(t, o, held)))
+        .where(_is_claimable(o, d), not_(_is_blocked(t, o, held)))
         .order_by(o.c.due_at)
         .with_for_update(skip_locked=True)
     )
@@ -260,7 +260,7 @@ def _is_claimable(o: Any, d: Dialect) -> ColumnElement[bool]:
     return or_(o.c.status == OutboxStatus.INIT.value, lease_ran_out)
 
 
-def _is_held_back(t: Tables, o: Any, held: CTE) -> ColumnElement[bool]:
+def _is_blocked(t: Tables, o: Any, held: CTE) -> ColumnElement[bool]:
     """Whether an earlier row of the source holds the key: it waits for its retry, or is blocked.
 
     Every plan does one index probe per row, whatever the statistics of rows that hold their keys.

@@ -55,7 +55,7 @@ def start_attempt(t: Tables, d: Dialect) -> ReturningUpdate[Any]:
         .where(
             w.c.settled_at.is_(None),
             inbox_order.is_free(w, d),
-            not_(inbox_order.is_held_back(t, w)),
+            not_(inbox_order.is_blocked(t, w)),
         )
         .with_for_update(skip_locked=True)
     )

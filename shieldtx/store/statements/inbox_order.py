@@ -16,7 +16,7 @@ def is_free(i: Any, d: Dialect) -> ColumnElement[bool]:
     return and_(i.c.due_at <= d.now(), or_(i.c.lease_until.is_(None), i.c.lease_until <= d.now()))
 
 
-def is_held_back(t: Tables, i: Any) -> ColumnElement[bool]:
+def is_blocked(t: Tables, i: Any) -> ColumnElement[bool]:
     """Whether an earlier row of the key, or the event that this row takes back, is unfinished.
 
     A rollback that waits for its event blocks no row: the two could wait for each other.

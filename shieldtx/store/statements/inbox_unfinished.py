@@ -44,7 +44,7 @@ def due(t: Tables, d: Dialect) -> Select[Any]:
     line = (
         select(*columns, i.c.seq, d.bytes_of(i.c.payload).label("size"))
         .where(i.c.consumer_group == _GROUP, i.c.settled_at.is_(None), _is_handled(i, d))
-        .where(inbox_order.is_free(i, d), not_(inbox_order.is_held_back(t, i)))
+        .where(inbox_order.is_free(i, d), not_(inbox_order.is_blocked(t, i)))
         .order_by(i.c.seq)
         .limit(_MOST)
         .subquery("line")

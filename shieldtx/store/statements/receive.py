@@ -82,7 +82,7 @@ def known(t: Tables, d: Dialect, group: str, ids: Sequence[UUID]) -> Select[Any]
 
 
 @built_once
-def release_held_back(t: Tables, d: Dialect) -> ReturningUpdate[Any]:
+def release_blocked(t: Tables, d: Dialect) -> ReturningUpdate[Any]:
     """Undo the start of rows of a batch whose key has an earlier open row of another batch.
 
     A separate statement sees the rows that the INSERT may have waited for. Run with

@@ -36,14 +36,14 @@ def stuck_downstream(w: World) -> None:
 
 
 def stuck_behind_a_held_key(w: World) -> None:
-    _held_back(w, due_age=20, verdict=V.STUCK)
+    _blocked(w, due_age=20, verdict=V.STUCK)
 
 
 def waiting_behind_a_held_key(w: World) -> None:
-    _held_back(w, due_age=-30, verdict=V.IN_FLIGHT)
+    _blocked(w, due_age=-30, verdict=V.IN_FLIGHT)
 
 
-def _held_back(w: World, *, due_age: float, verdict: Verdict) -> None:
+def _blocked(w: World, *, due_age: float, verdict: Verdict) -> None:
     """Plant two rows of a key: the first waits for its retry, and the second for the first."""
     type_ = w.random.choice(TYPES)
     key = w.new_key()

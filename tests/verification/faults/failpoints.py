@@ -30,14 +30,14 @@ STEPS = {
     "commit": "the COMMIT of the business transaction",
     "prepare": "the half message is stored",
     "local": "the COMMIT of a local transaction that has a half message",
-    "word": "the outcome of the local transaction is reported: commit or rollback call",
+    "outcome": "the outcome of the local transaction is reported: commit or rollback call",
     "renew": "the relay's shard leases are renewed",
     "claim": "rows are claimed",
     "publish": "records are sent and acknowledged",
     "settle": "the outcomes of a batch are written",
     "fail": "a row becomes FAILED and its local rollback runs",
-    "look": "half messages are claimed and their checks counted; then the checks run",
-    "answer": "the result of a check is written",
+    "claim-checks": "half messages are claimed and their checks counted; then the checks run",
+    "store-results": "the result of a check is written",
     "poll": "records are read",
     "decode": "a record is decoded",
     "receive": "records are inserted into the inbox",
@@ -179,7 +179,7 @@ class Breakable:
         self._breaker.reach(step, "before")
         result = method(*args, **named)
         # A query with an empty result is not a step of an event.
-        if step not in LOOKS or getattr(result, "events", result):
+        if step not in POLLS or getattr(result, "events", result):
             self._breaker.reach(step, "after")
         return result
 
@@ -242,13 +242,13 @@ class BreakableInboxStore(Breakable):
             )
 
 
-LOOKS = {"claim", "poll", "look"}
+POLLS = {"claim", "poll", "claim-checks"}
 RELAY_STEPS = {"claim": "claim", "settle": "settle", "fail": "fail"}
 HALF_STEPS = {
     "prepare": "prepare",
-    "resolve": "word",
-    "claim_checks": "look",
-    "answer": "answer",
+    "resolve": "outcome",
+    "claim_checks": "claim-checks",
+    "answer": "store-results",
 }
 LEASE_STEPS = {"renew": "renew"}
 SUBSCRIBER_STEPS = {"poll": "poll", "commit": "offsets"}

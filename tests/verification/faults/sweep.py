@@ -24,7 +24,7 @@ REFUSED = 0.4
 INSIDE = {"handler"}
 """Steps without an end of their own."""
 
-HALF_MESSAGE_STEPS = {"prepare", "local", "word", "look", "answer"}
+HALF_MESSAGE_STEPS = {"prepare", "local", "outcome", "claim-checks", "store-results"}
 """Steps of a half message."""
 
 _ACTIONS = {"before": ("exit", "raise", "freeze"), "after": ("exit", "freeze", "drop")}
@@ -130,7 +130,7 @@ def in_a_check(banks: Banks, point: Failpoint) -> None:
     """Every commit and rollback call fails, so that each half message is checked."""
     up = banks.upstream
     banks.open(but="upstream relay")
-    unreported = Failpoint(step="word", when="before", action="raise", nth=0)
+    unreported = Failpoint(step="outcome", when="before", action="raise", nth=0)
     _begin_clients(HalfMessageClients(banks), "unreported", dies_at=unreported).end()
     up.mark.unlink()
     zombie = up.launch("relay", **up.broken_at(point))
@@ -159,9 +159,9 @@ _SCENARIOS: dict[str, Callable[..., None]] = {
     "commit": in_the_clients,
     "prepare": in_half_message_clients,
     "local": in_half_message_clients,
-    "word": in_half_message_clients,
-    "look": in_a_check,
-    "answer": in_a_check,
+    "outcome": in_half_message_clients,
+    "claim-checks": in_a_check,
+    "store-results": in_a_check,
     "renew": in_a_relay,
     "claim": in_a_relay,
     "publish": in_a_relay,

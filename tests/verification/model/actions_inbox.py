@@ -99,7 +99,7 @@ def _starts(state: State, bounds: Bounds, g: int, w: int, name: str) -> Iterator
     """Count an attempt at an unblocked row, before its handler runs."""
     group = state.groups[g]
     for place, row in enumerate(group.inbox):
-        if row.is_settled or row.leased or _is_held_back(group, place, bounds):
+        if row.is_settled or row.leased or _is_blocked(group, place, bounds):
             continue
         if any(other.phase is Phase.LOOKED and other.event == row.event for other in group.workers):
             continue  # locked
@@ -118,7 +118,7 @@ def _starts(state: State, bounds: Bounds, g: int, w: int, name: str) -> Iterator
         yield f"{name} starts attempt {attempt} at {row.event}", state.with_group(g, after)
 
 
-def _is_held_back(group: Group, place: int, bounds: Bounds) -> bool:
+def _is_blocked(group: Group, place: int, bounds: Bounds) -> bool:
     """Return whether an earlier row of the key, or the event of a rollback, is unfinished.
 
     A rollback that waits for its event blocks no row: the two would wait for each other.

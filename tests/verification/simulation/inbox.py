@@ -71,7 +71,7 @@ class MemoryInboxStore:
             for row in open_rows(self._database, group)
             if self._is_free(row) and _of(row) in handled
         ]
-        return [row.envelope for row in rows if not self._is_held_back(row)][:limit]
+        return [row.envelope for row in rows if not self._is_blocked(row)][:limit]
 
     def pending(self, group: str, *, handled: Handled) -> Mapping[Origin, int]:  # noqa: ARG002  as the port
         """Count nothing: the worlds are far below every limit."""
@@ -97,7 +97,7 @@ class MemoryInboxStore:
             or key in db.locks
             or row.status not in _MAY_START
             or not self._is_free(row)
-            or self._is_held_back(row)
+            or self._is_blocked(row)
         ):
             return None
         db.move_inbox(row, InboxStatus.PROCESSING, self._by)
@@ -330,7 +330,7 @@ class MemoryInboxStore:
         now = self._database.now
         return row.due_at <= now and (row.lease_until is None or row.lease_until <= now)
 
-    def _is_held_back(self, row: InboxRow) -> bool:
+    def _is_blocked(self, row: InboxRow) -> bool:
         """Return whether an earlier row of its key, or the event of a rollback, is unfinished."""
         if self._waits_for_its_event(row):
             return True

@@ -32,7 +32,7 @@ class MemoryReceiver:
         with db.transaction() as transaction:
             new, known, foreign_records = self._insert(transaction, group, arrivals, leases, token)
             if known or foreign_records:
-                self._release_held_back(new.values())
+                self._release_blocked(new.values())
             for p in (*parked, *foreign_records):
                 self._park(transaction, group, p)
         return Receipt(
@@ -126,7 +126,7 @@ class MemoryReceiver:
                 transaction.write(partial(self.commit, row))
         return new, known, foreign_records
 
-    def _release_held_back(self, new: Collection[InboxRow]) -> None:
+    def _release_blocked(self, new: Collection[InboxRow]) -> None:
         """Withdraw the start of rows that follow a row for which this transaction has waited."""
         for row in new:
             if row.together and any(

@@ -296,13 +296,13 @@ def waits_for_its_own_event_only(_: Any) -> Callable[..., bool]:
 
 
 def waits_in_a_circle(_: Any) -> Callable[..., bool]:
-    def is_held_back(self: MemoryInboxStore, row: InboxRow) -> bool:
+    def is_blocked(self: MemoryInboxStore, row: InboxRow) -> bool:
         return self._waits_for_its_event(row) or any(
             earlier.seq < row.seq and earlier.envelope.key == row.envelope.key is not None
             for earlier in open_rows(self._database, row.group)
         )
 
-    return is_held_back
+    return is_blocked
 
 
 def notes_no_compensation(_: Any) -> Callable[..., None]:
@@ -382,7 +382,7 @@ def fails_every_source(sound: Callable[..., None]) -> Callable[..., None]:
 def counts_what_it_cannot_handle(_: Any) -> Callable[..., list[Envelope]]:
     def due(self: MemoryInboxStore, group: str, *, handled: Handled, limit: int) -> list[Envelope]:
         rows = [row for row in open_rows(self._database, group) if self._is_free(row)]
-        return [row.envelope for row in rows if not self._is_held_back(row)][:limit]
+        return [row.envelope for row in rows if not self._is_blocked(row)][:limit]
 
     return due
 

@@ -194,14 +194,14 @@ MUTANTS = {
             "key-holds-nothing-back",
             "I4",
             MemoryInboxStore,
-            "_is_held_back",
+            "_is_blocked",
             mutant_code.waits_for_its_own_event_only,
         ),
         (
             "waits-in-a-circle",
             "I8",
             MemoryInboxStore,
-            "_is_held_back",
+            "_is_blocked",
             mutant_code.waits_in_a_circle,
         ),
         (

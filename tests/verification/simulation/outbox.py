@@ -152,7 +152,7 @@ class MemoryOutboxStore:
         if not rows:
             return []
         rows.sort(key=lambda row: row.seq)
-        held = self._held_back(rows)
+        held = self._blocked(rows)
         ready = [row for row in rows if self._is_claimable(row) and row.envelope.id not in held]
         aside = sorted(
             (
@@ -183,7 +183,7 @@ class MemoryOutboxStore:
             size += len(row.envelope.payload)
         return taken, size >= self._batch_bytes
 
-    def _held_back(self, rows: Sequence[OutboxRow]) -> Collection[UUID]:
+    def _blocked(self, rows: Sequence[OutboxRow]) -> Collection[UUID]:
         """Find the rows whose key waits for a retry; `rows` are in the order of writing."""
         held: set[UUID] = set()
         keys: set[tuple[str, str]] = set()

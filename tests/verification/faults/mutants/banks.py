@@ -238,7 +238,7 @@ def _an_attempt_that_counts_when_it_ends(breaker: Breaker) -> None:
 
 
 def _a_retry_that_holds_nothing_back(breaker: Breaker) -> None:
-    inbox_order.is_held_back = lambda t, i: false()
+    inbox_order.is_blocked = lambda t, i: false()
     receive_sql.open_keys = lambda t, d: select(t.inbox.c.topic, t.inbox.c.key).where(false())
     BatchExecutor._free = lambda self, attempts, run: attempts
 

@@ -21,7 +21,7 @@ SELECT shield_inbox.event_id, shield_inbox.source
 FROM shield_inbox
 WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.event_id IN (:event_id_1);
 
--- release_held_back
+-- release_blocked
 UPDATE shield_inbox
 SET status='PROCESSING', attempts=(shield_inbox.attempts - 1), lease_token=NULL, lease_until=NULL, together=0
 WHERE shield_inbox.event_id IN (:of_events) AND shield_inbox.consumer_group = :of_group AND
