@@ -159,6 +159,12 @@ def test_levels_have_jitter_and_errors_to_give_up_on():
     assert policy.delay_after(1, ValueError()) is not None
 
 
+def test_default_policy_waits_seven_to_nine_minutes_in_all():
+    longest = sum(waits_of(RetryPolicy(jitter=0)), timedelta(0))
+    assert longest == timedelta(seconds=511)
+    assert longest * (1 - RetryPolicy().jitter) == timedelta(seconds=408.8)
+
+
 def test_types_to_give_up_on_are_added_to_refused():
     assert RetryPolicy().give_up_on == (Refused,)
     assert RetryPolicy(give_up_on=(KeyError,)).give_up_on == (Refused, KeyError)
