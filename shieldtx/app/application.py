@@ -120,10 +120,10 @@ class ShieldTx:
         """Declare an event type that is written with `outbox.add`, and return it.
 
         `payload` is the type of the payload (default: any JSON value), `topic` its logical topic
-        (default: the type's name), and `retry` limits the attempts to publish it. `backlog_limit`
-        is how many events of the topic may wait to be sent; `on_backlog` is "refuse", "warn" or
-        "ignore". Raises ConfigurationError for a name or a type that cannot be used, and for a
-        second declaration.
+        (default: the type's name), and `retry` limits the attempts to publish it. Give types one
+        topic if the order between them matters. `backlog_limit` is how many events of the topic may
+        wait to be sent; `on_backlog` is "refuse", "warn" or "ignore". Raises ConfigurationError for
+        a name or a type that cannot be used, and for a second declaration.
         """
         return self.event_types.declare(
             event_type,

@@ -89,7 +89,8 @@ class ConsumerGroup:
 
         shieldtx calls the function as `function(session, event)`, and commits its writes on
         `session` together with the event's status. An exception ends the attempt. After the last
-        attempt (or at once for shieldtx.Refused), a ROLLBACK event goes back to the event's source.
+        attempt, a ROLLBACK event goes back to the event's source: at once for shieldtx.Refused, and
+        for a payload that does not fit `payload`.
         `payload` is the type of `event.payload`; `lease` is the maximum duration of one attempt.
         Topic and payload default to those of the event type where this service declares it. Raises
         ConfigurationError for a bad argument, HandlerConflict for a second handler.

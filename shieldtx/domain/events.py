@@ -42,9 +42,11 @@ def age_of(event_id: UUID, now: float) -> timedelta | None:
 class Event:
     """Something that happened in a service, as its code writes it and as handlers receive it.
 
-    `key` keeps order: events of one key are published and handled in the order in which they were
-    committed. `biz_key` names the business object of an event type that happens once per object;
-    the outbox refuses a second event. The outbox fills in `source` and `time`.
+    `key` keeps order: events of one key and one topic are published and handled in the order in
+    which they were committed. Each event type has a topic of its own by default. `biz_key` names
+    the business object of an event type that happens once per object: while the row of an event is
+    kept, the commit of a second event with its type and business key is refused. The outbox fills
+    in `source` and `time`.
     """
 
     type: str

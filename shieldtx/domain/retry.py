@@ -18,7 +18,7 @@ class RetryPolicy:
 
     The wait grows by `factor` (2: it doubles) from `first` up to `longest`. A random share of up to
     `jitter` (0 to 1) is subtracted, so that rows that failed together do not return together.
-    Errors of the types in `give_up_on` end the attempts at once.
+    Errors of the types in `give_up_on` end the attempts at once, as `Refused` always does.
     """
 
     max_attempts: int = 10
@@ -61,7 +61,7 @@ class RetryPolicy:
         )
 
     def __post_init__(self) -> None:
-        """Refuse a policy that could never try or never wait."""
+        """Refuse a policy that could never try or never wait; add Refused to `give_up_on`."""
         problems = {
             "max_attempts must be at least 1": self.max_attempts < 1,
             "first must not be negative": self.first < timedelta(0),
@@ -69,10 +69,13 @@ class RetryPolicy:
             "factor must be finite and at least 1": not 1 <= self.factor < math.inf,
             "jitter must be between 0 and 1": not 0 <= self.jitter <= 1,
             "ladder must not hold a negative wait": any(w < timedelta(0) for w in self.ladder),
+            "give_up_on must be a tuple of exception types": not isinstance(self.give_up_on, tuple),
         }
         for problem, holds in problems.items():
             if holds:
                 raise ConfigurationError(f"retry policy: {problem}, in {self}")
+        if Refused not in self.give_up_on:
+            object.__setattr__(self, "give_up_on", (Refused, *self.give_up_on))
 
     def delay_after(self, attempts: int, error: BaseException | None = None) -> timedelta | None:
         """Return the wait after the `attempts`-th attempt failed with `error`; None: give up."""

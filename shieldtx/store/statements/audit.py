@@ -11,10 +11,9 @@ from shieldtx.store.tables import Tables
 
 
 def record(t: Tables, d: Dialect, *, who: str, action: str, subject: str, detail: str) -> Insert:
-    """Record an operator's action."""
-    return t.audit.insert().values(
-        at=d.now(), who=who, action=action, subject=subject, detail=detail
-    )
+    """Record an operator's action. The role needs INSERT only: the id is not returned."""
+    values = {"at": d.now(), "who": who, "action": action, "subject": subject, "detail": detail}
+    return t.audit.insert().values(values).inline()
 
 
 def purge(t: Tables, d: Dialect, *, older_than: timedelta, limit: int) -> Delete:

@@ -47,6 +47,31 @@ def test_a_role_that_may_only_insert_can_write_events(
         service.execute("DROP ROLE shop")
 
 
+def test_a_role_with_documented_grants_changes_delayed_events(
+    make_service: Callable[..., Service],
+) -> None:
+    service = make_service("orders")
+    service.app.declare("orders.placed")
+    service.execute("DROP ROLE IF EXISTS shop")
+    service.execute("CREATE ROLE shop LOGIN PASSWORD 'shop'")
+    service.execute("GRANT SELECT, INSERT, UPDATE ON shield_outbox TO shop")
+    service.execute("GRANT INSERT ON shield_audit TO shop")
+    try:
+        with as_role(service, "shop") as engine, Session(engine) as session, session.begin():
+            event = Event(type="orders.placed", biz_key="7")
+            event_id = service.app.outbox.add(session, event, delay=timedelta(hours=1))
+            assert service.app.delayed.reschedule(session, event_id, delay=timedelta(hours=2))
+            assert service.app.delayed.cancel(session, event_id)
+        assert service.outbox() == {"DISCARDED": 1}
+        assert service.rows("SELECT action FROM shield_audit ORDER BY id") == [
+            ("reschedule",),
+            ("cancel",),
+        ]
+    finally:
+        service.execute("DROP OWNED BY shop")
+        service.execute("DROP ROLE shop")
+
+
 @pytest.fixture
 def service(make_service: Callable[..., Service]) -> Iterator[Service]:
     """A service whose tables are granted as the how-to page does."""

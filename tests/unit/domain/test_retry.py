@@ -87,7 +87,9 @@ def test_jitter_spreads_the_delays_of_rows_that_failed_together():
         ((Refused,), Refused("no stock"), True),
         ((Refused,), ValueError("a bug"), False),
         ((LookupError,), KeyError("a subclass"), True),
-        ((), Refused("nothing ends these attempts early"), False),
+        ((KeyError,), Refused("no stock"), True),
+        ((KeyError,), ValueError("a bug"), False),
+        ((), Refused("no stock"), True),
         ((Refused,), None, False),
     ],
 )
@@ -108,6 +110,7 @@ def test_errors_to_give_up_on_end_the_attempts_at_once(given_up_on, error, ends)
         ({"jitter": 1.5}, "jitter must be between 0 and 1"),
         ({"jitter": float("nan")}, "jitter must be between 0 and 1"),
         ({"ladder": (timedelta(seconds=-1),)}, "ladder must not hold a negative wait"),
+        ({"give_up_on": KeyError}, "give_up_on must be a tuple of exception types"),
     ],
 )
 def test_impossible_policy_is_refused_with_its_problem(settings, problem):
@@ -152,7 +155,20 @@ def test_levels_have_jitter_and_errors_to_give_up_on():
     assert LEVELS[2] / 2 <= policy.delay_after(1) <= LEVELS[2]
     assert len({policy.delay_after(1) for _ in range(50)}) > 40
     assert policy.delay_after(1, KeyError()) is None
-    assert policy.delay_after(1, Refused()) is not None
+    assert policy.delay_after(1, Refused()) is None
+    assert policy.delay_after(1, ValueError()) is not None
+
+
+def test_default_policy_waits_seven_to_nine_minutes_in_all():
+    longest = sum(waits_of(RetryPolicy(jitter=0)), timedelta(0))
+    assert longest == timedelta(seconds=511)
+    assert longest * (1 - RetryPolicy().jitter) == timedelta(seconds=408.8)
+
+
+def test_types_to_give_up_on_are_added_to_refused():
+    assert RetryPolicy().give_up_on == (Refused,)
+    assert RetryPolicy(give_up_on=(KeyError,)).give_up_on == (Refused, KeyError)
+    assert RetryPolicy(give_up_on=(Refused,)) == RetryPolicy()
 
 
 @pytest.mark.parametrize("asked", [{"start": 0}, {"start": 19}, {"attempts": -1}])

@@ -197,7 +197,7 @@ DEFECTS = (
     ),
     Defect(
         id="S1",
-        what="a refused topic stops all other topics",
+        what="a refused topic stops all other keys",
         caught=_faults("M58"),
     ),
     Defect(

@@ -1,7 +1,6 @@
 -- record
 INSERT INTO shield_audit (at, who, action, subject, detail)
-VALUES (statement_timestamp(), 'sample', 'sample', 'sample', 'sample')
-RETURNING shield_audit.id;
+VALUES (statement_timestamp(), 'sample', 'sample', 'sample', 'sample');
 
 -- purge
 DELETE FROM shield_audit
