@@ -12,7 +12,7 @@ from sqlalchemy import URL, Engine, create_engine, text
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session
 
-from shieldtx import Event, Refused, ShieldTx
+from shieldtx import Event, LocalOutcome, Refused, ShieldTx
 from shieldtx.ports.repair import RepairAction
 from shieldtx.reconcile.repair.listed_rows import ListedRow
 from shieldtx.reconcile.verdicts import Verdict
@@ -149,6 +149,26 @@ def test_granted_roles_write_publish_handle_compensate_and_purge(service: Servic
     assert sorted(service.effects("compensated")) == ["failing", "refused"]
     assert service.outbox() == {}
     assert service.rows("SELECT count(*) FROM shield_purged") != [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"), [(LocalOutcome.COMMIT, "INIT"), (LocalOutcome.ROLLBACK, "DISCARDED")]
+)
+def test_a_granted_writer_prepares_and_ends_half_messages(
+    service: Service, outcome: LocalOutcome, status: str
+) -> None:
+    with (
+        application(service, "shop_web") as app,
+        app.half("orders.placed", "good", key="a") as half,
+        Session(app.engine) as session,
+    ):
+        half.guard(session)
+        if outcome is LocalOutcome.COMMIT:
+            session.commit()
+        else:
+            session.rollback()
+            half.rollback()
+    assert service.outbox() == {status: 1}
 
 
 def test_a_granted_reader_reads_and_changes_nothing(service: Service) -> None:
