@@ -1,5 +1,6 @@
 """Settings of the documentation: `make docs` builds it, and a warning is an error."""
 
+import logging
 from importlib.metadata import version as version_of
 
 project = "shieldtx"
@@ -19,6 +20,8 @@ autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
+# Alembic announces each of its plugins when the API reference imports it.
+logging.getLogger("alembic").setLevel(logging.WARNING)
 
 # Everything that a page loads is in its own folder: no fonts or scripts from other hosts.
 html_theme = "furo"

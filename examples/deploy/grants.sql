@@ -1,5 +1,6 @@
--- Three roles besides the owner of the tables, which runs `shieldtx db upgrade`. Run it as the owner, and the last line as
--- a superuser. For tables in a schema of their own: SET search_path to it first, and GRANT USAGE ON SCHEMA to each role.
+-- Four roles besides the owner of the tables, which runs `shieldtx db upgrade`. Run this file as the owner, and the line
+-- `GRANT pg_read_all_stats` as a superuser. For tables in a schema of their own: SET search_path to it first, and GRANT
+-- USAGE ON SCHEMA to each role.
 
 -- shop_web writes events.
 GRANT INSERT ON shield_outbox TO shop_web;
@@ -19,5 +20,18 @@ GRANT SELECT ON
     TO shop_reader;
 GRANT pg_read_all_stats TO shop_reader;
 
+-- shop_repair runs `shieldtx reconcile repair`.
+GRANT SELECT ON
+    shield_version, shield_outbox, shield_inbox, shield_parked, shield_relay, shield_shard, shield_barrier, shield_purged,
+    shield_audit, shield_trace, shield_reconcile_run
+    TO shop_repair;
+GRANT INSERT, UPDATE ON shield_outbox, shield_inbox TO shop_repair;
+GRANT INSERT ON shield_audit TO shop_repair;
+
 -- The reconciliation stores its runs in the database of the first service of reconcile.toml. There:
 GRANT INSERT, UPDATE, DELETE ON shield_reconcile_run TO shop_reader;
+
+-- Only with half messages: shop_web also prepares and resolves them. The grant on shield_barrier is for the database of the local
+-- transactions.
+GRANT SELECT, UPDATE ON shield_outbox TO shop_web;
+GRANT SELECT, INSERT ON shield_barrier TO shop_web;

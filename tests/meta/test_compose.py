@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import subprocess
 import sys
@@ -16,6 +14,7 @@ from ruamel.yaml import YAML
 from shieldtx import Settings
 from shieldtx.cli.program import program
 from shieldtx.reconcile.config import read_configuration
+from tests.support.deployment import groups_of, understood
 from tests.support.project import ROOT
 
 COMPOSE = ROOT / "docker-compose.yml"
@@ -36,26 +35,6 @@ def filled(text: str) -> str:
 
 def environment(service: str) -> dict[str, str]:
     return {name: filled(value) for name, value in SERVICES[service]["environment"].items()}
-
-
-def understood(arguments: list[str]) -> str:
-    """Parse a command line as shieldtx does, and return the command that would run.
-
-    The command may be a group, which runs itself when none of its commands is named.
-    """
-    command: Any = typer.main.get_command(program)
-    context: Any = None
-    path = []
-    rest = arguments
-    while hasattr(command, "resolve_command"):
-        context = command.make_context("shieldtx", rest, parent=context)
-        words = [*context._protected_args, *context.args]
-        if not words and command.invoke_without_command:
-            return " ".join(path)
-        name, command, rest = command.resolve_command(context, words)
-        path.append(name)
-    command.make_context(path[-1], rest, parent=context)
-    return " ".join(path)
 
 
 def parameters(command: Any) -> list[Any]:
@@ -134,22 +113,7 @@ def test_settings_load_an_application_with_the_consumed_groups(
 ) -> None:
     mine = [n for n in WORKERS if SERVICES[n]["environment"]["SHIELDTX_APP"] == application]
     consumed = {SERVICES[n]["command"][1] for n in mine if SERVICES[n]["command"][0] == "consume"}
-    # The check runs in a process of its own: a module of the example reads its settings at import.
-    loading = (
-        "import json; from shieldtx.cli.app_loading import load; "
-        f"print(json.dumps(sorted(load({application!r}).groups)))"
-    )
-    loaded = subprocess.run(
-        [sys.executable, "-c", loading],
-        cwd=ROOT,
-        env=os.environ | environment(mine[0]),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert loaded.returncode == 0, loaded.stderr
-    assert consumed == set(json.loads(loaded.stdout))
+    assert consumed == groups_of(application, environment(mine[0]))
 
 
 def test_file_has_no_password_and_example_names_all_variables() -> None:

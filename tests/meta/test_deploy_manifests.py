@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 from ruamel.yaml import YAML
 
 from shieldtx import Settings
-from shieldtx.cli.program import program
 from shieldtx.settings.environment import unknown
 from tests.docs.pages import DOCS
+from tests.support.deployment import groups_of, understood
 from tests.support.project import ROOT
 
 DEPLOY = ROOT / "examples" / "deploy"
@@ -68,23 +63,6 @@ def commands() -> list[list[str]]:
     return given + [shlex.split(line.replace("%i", "orders"))[1:] for line in started]
 
 
-def understood(arguments: list[str]) -> str:
-    """Parse arguments as shieldtx does, and return the command that would run."""
-    command: Any = typer.main.get_command(program)
-    context: Any = None
-    path: list[str] = []
-    rest = arguments
-    while hasattr(command, "resolve_command"):
-        context = command.make_context("shieldtx", list(rest), parent=context)
-        words = [*context._protected_args, *context.args]
-        if not words and command.invoke_without_command:
-            return " ".join(path)
-        name, command, rest = command.resolve_command(context, words)
-        path.append(name)
-    command.make_context(path[-1], list(rest), parent=context)
-    return " ".join(path)
-
-
 def test_every_command_is_one_of_the_command_line() -> None:
     known = {"db upgrade", "topics create", "relay", "consume", "reconcile"}
     assert {understood(command) for command in commands()} == known
@@ -123,23 +101,8 @@ def test_workers_have_more_time_to_stop_than_the_stop_timeout() -> None:
 def test_settings_of_manifests_load_application_with_its_group() -> None:
     [settings] = documents(DEPLOY / "kubernetes" / "settings.yaml")
     [consumer] = containers(DEPLOY / "kubernetes" / "consumer.yaml")
-    application = settings["data"]["SHIELDTX_APP"]
-    loading = (
-        "import json; from shieldtx.cli.app_loading import load; "
-        f"print(json.dumps(sorted(load({application!r}).groups)))"
-    )
-    # In a process of its own: a module of the example reads its settings when it is imported.
-    loaded = subprocess.run(
-        [sys.executable, "-c", loading],
-        cwd=ROOT,
-        env=os.environ | settings["data"] | {"SHIELDTX_DATABASE_URL": "sqlite://"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert loaded.returncode == 0, loaded.stderr
-    assert consumer["args"][1] in json.loads(loaded.stdout)
+    environment = settings["data"] | {"SHIELDTX_DATABASE_URL": "sqlite://"}
+    assert consumer["args"][1] in groups_of(environment["SHIELDTX_APP"], environment)
 
 
 def test_every_file_is_linked_from_the_page() -> None:

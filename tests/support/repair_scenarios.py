@@ -201,6 +201,15 @@ def audited(service: Service) -> list[str]:
     return [e for detail in details for ids in detail["events"].values() for e in ids]
 
 
+def strand(pair: Pair, table: str, lease_until: str) -> None:
+    """Leave rows as a process does that died while it processed them."""
+    service = pair.orders if table == "shield_outbox" else pair.stock
+    service.execute(
+        f"UPDATE {table} SET status = 'PROCESSING', settled_at = NULL, attempts = 1, "
+        f"lease_token = gen_random_uuid(), lease_until = {lease_until}"
+    )
+
+
 def write_parquet(folder: Path, listed_: Sequence[ListedRow], *, run_id: str = "") -> None:
     """Write rows into a folder as Spark does."""
     times = pa.timestamp("us", tz="UTC")

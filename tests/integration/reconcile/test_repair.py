@@ -18,7 +18,16 @@ from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.row_repair import pending_rollback_id
 from shieldtx.store.tables import tables
-from tests.support.repair_scenarios import BOTH, Pair, audited, listed, owed, repair, rows
+from tests.support.repair_scenarios import (
+    BOTH,
+    Pair,
+    audited,
+    listed,
+    owed,
+    repair,
+    rows,
+    strand,
+)
 from tests.support.service import Service
 
 ABSENT = (Verdict.ABSENT_FROM_TOPIC, RepairAction.PUBLISH_AGAIN)
@@ -222,15 +231,6 @@ def test_id_of_a_missing_rollback_has_the_time_of_its_event(pair: Pair):
 
 
 # --- released -------------------------------------------------------------------------------------
-
-
-def strand(pair: Pair, table: str, lease_until: str) -> None:
-    """Leave rows as a process does that died while it processed them."""
-    service = pair.orders if table == "shield_outbox" else pair.stock
-    service.execute(
-        f"UPDATE {table} SET status = 'PROCESSING', settled_at = NULL, attempts = 1, "
-        f"lease_token = gen_random_uuid(), lease_until = {lease_until}"
-    )
 
 
 @pytest.mark.parametrize("lease_until", ["now() - interval '1 hour'", "NULL"])

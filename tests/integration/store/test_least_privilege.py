@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import URL, Engine, create_engine, text
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session
 
-from shieldtx import Event, Refused, ShieldTx
+from shieldtx import Event, LocalOutcome, Refused, ShieldTx
+from shieldtx.ports.repair import RepairAction
+from shieldtx.reconcile.repair.listed_rows import ListedRow
+from shieldtx.reconcile.verdicts import Verdict
 from tests.support.project import ROOT
+from tests.support.repair_operator import Operator
+from tests.support.repair_scenarios import Pair, listed, owed, repair, rows, strand
 from tests.support.service import QUICK, Service, drain, effect, make_topics
 
 GRANTS = ROOT / "examples" / "deploy" / "grants.sql"
 MOMENT = timedelta(milliseconds=1)
-ROLES = ("shop_web", "shop_worker", "shop_reader")
+ROLES = ("shop_web", "shop_worker", "shop_reader", "shop_repair")
 
 
 def test_a_role_that_may_only_insert_can_write_events(
@@ -72,19 +78,36 @@ def test_a_role_with_documented_grants_changes_delayed_events(
         service.execute("DROP ROLE shop")
 
 
+@contextmanager
+def roles(*services: Service) -> Iterator[None]:
+    """Grant the tables of these services as the how-to page does."""
+    for role in ROLES:
+        services[0].execute(f"DROP ROLE IF EXISTS {role}")
+        services[0].execute(f"CREATE ROLE {role} LOGIN PASSWORD 'shop'")
+    for service in services:
+        service.execute(GRANTS.read_text())
+    yield
+    for role in ROLES:
+        for service in services:
+            service.execute(f"DROP OWNED BY {role}")
+        services[0].execute(f"DROP ROLE {role}")
+
+
 @pytest.fixture
 def service(make_service: Callable[..., Service]) -> Iterator[Service]:
     """A service whose tables are granted as the how-to page does."""
     made = make_service("orders")
-    for role in ROLES:
-        made.execute(f"DROP ROLE IF EXISTS {role}")
-        made.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'shop'")
-    made.execute(GRANTS.read_text())
-    made.execute("GRANT INSERT ON effects TO shop_worker")
-    yield made
-    for role in ROLES:
-        made.execute(f"DROP OWNED BY {role}")
-        made.execute(f"DROP ROLE {role}")
+    with roles(made):
+        made.execute("GRANT INSERT ON effects TO shop_worker")
+        yield made
+
+
+@pytest.fixture
+def pair(make_service: Callable[..., Service]) -> Iterator[Pair]:
+    """Two services whose tables are granted as the how-to page does."""
+    made = Pair(make_service)
+    with roles(made.orders, made.stock):
+        yield made
 
 
 @contextmanager
@@ -153,6 +176,26 @@ def test_granted_roles_write_publish_handle_compensate_and_purge(service: Servic
     assert service.rows("SELECT count(*) FROM shield_purged") != [(0,)]
 
 
+@pytest.mark.parametrize(
+    ("outcome", "status"), [(LocalOutcome.COMMIT, "INIT"), (LocalOutcome.ROLLBACK, "DISCARDED")]
+)
+def test_a_granted_writer_prepares_and_ends_half_messages(
+    service: Service, outcome: LocalOutcome, status: str
+) -> None:
+    with (
+        application(service, "shop_web") as app,
+        app.half("orders.placed", "good", key="a") as half,
+        Session(app.engine) as session,
+    ):
+        half.guard(session)
+        if outcome is LocalOutcome.COMMIT:
+            session.commit()
+        else:
+            session.rollback()
+            half.rollback()
+    assert service.outbox() == {status: 1}
+
+
 def test_a_granted_reader_reads_and_changes_nothing(service: Service) -> None:
     with application(service, "shop_reader") as app:
         app.schema.check()
@@ -161,3 +204,84 @@ def test_a_granted_reader_reads_and_changes_nothing(service: Service) -> None:
             assert connection.scalar(text("SELECT pg_has_role('pg_read_all_stats', 'USAGE')"))
             with pytest.raises(ProgrammingError, match="permission denied"):
                 connection.execute(text("DELETE FROM shield_outbox"))
+
+
+def url_of(service: Service, role: str) -> URL:
+    return service.engine.url.set(username=role, password="shop")
+
+
+def test_a_granted_repairer_repairs_a_run(pair: Pair, tmp_path: Path) -> None:
+    operator = Operator(pair, tmp_path)
+    operator.variables = {
+        f"{name}_URL": url_of(service, "shop_repair").render_as_string(hide_password=False)
+        for name, service in (("ORDERS", pair.orders), ("STOCK", pair.stock))
+    }
+    pair.write(3)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+    operator.ran("r1", pair.missing("stock"))
+
+    [repaired] = operator.answers("repair", "r1", "--yes")["repaired"]
+
+    assert (repaired["action"], repaired["done"]) == ("hand over", 3)
+    pair.work()
+    assert len(pair.stock.effects("stock")) == 3
+
+
+def sent_again(pair: Pair) -> list[ListedRow]:
+    pair.write(1)
+    pair.work()
+    pair.lose_inbox_rows("stock")
+    return pair.absent()
+
+
+def left_by_a_relay(pair: Pair) -> list[ListedRow]:
+    pair.write(1)
+    strand(pair, "shield_outbox", "now()")
+    return [listed(Verdict.STUCK, sent=sent) for sent in pair.sent()]
+
+
+def left_by_a_consumer(pair: Pair) -> list[ListedRow]:
+    pair.write(1)
+    pair.work()
+    strand(pair, "shield_inbox", "now()")
+    [sent], [received] = pair.sent(), pair.received("stock")
+    return [listed(Verdict.STUCK, sent=sent, received=received)]
+
+
+def failed(pair: Pair) -> list[ListedRow]:
+    pair.write(1)
+    pair.orders.execute(
+        "UPDATE shield_outbox SET status = 'FAILED', settled_at = now(), unconfirmed = true"
+    )
+    return [listed(Verdict.PARKED, sent=sent) for sent in pair.sent()]
+
+
+def dead(pair: Pair) -> list[ListedRow]:
+    pair.refuse_all(1)
+    pair.orders.execute("UPDATE shield_inbox SET status = 'DEAD', compensated_id = NULL")
+    [parked, *_] = rows(pair.orders, "SELECT * FROM shield_inbox ORDER BY seq")
+    return [listed(Verdict.PARKED, received=parked, group="orders")]
+
+
+@pytest.mark.parametrize(
+    ("action", "found"),
+    [
+        (RepairAction.PUBLISH_AGAIN, sent_again),
+        (RepairAction.RELEASE_EVENT, left_by_a_relay),
+        (RepairAction.RELEASE_ATTEMPT, left_by_a_consumer),
+        (RepairAction.RAISE_ROLLBACK, lambda pair: owed(pair, 1, "stock")),
+        (RepairAction.REPLAY_EVENT, failed),
+        (RepairAction.REPLAY_COMPENSATION, dead),
+    ],
+)
+def test_a_granted_repairer_may_take_each_action(
+    pair: Pair, action: RepairAction, found: Callable[[Pair], list[ListedRow]]
+) -> None:
+    listed_rows = found(pair)
+
+    report = repair(
+        url_of(pair.orders, "shop_repair"), url_of(pair.stock, "shop_repair"), listed_rows
+    )
+
+    assert {each: rows.done for (_, each), rows in report.repaired.items()} == {action: 1}
