@@ -25,13 +25,13 @@ from shieldtx.cli.reconcile_config import (
     load_configuration,
     require_tables,
 )
+from shieldtx.cli.reconcile_log import log_end
 from shieldtx.cli.reconcile_views import data_of, show
 from shieldtx.errors import AlreadyRunning, ConfigurationError, NameTaken
 from shieldtx.reconcile.config import Configuration
-from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.report_folder import new_folder
 from shieldtx.reconcile.request import EVERYTHING, MOST_ROWS, Selection
-from shieldtx.reconcile.spark_launcher import ReconcileRequest
+from shieldtx.reconcile.spark_launcher import ReconcileRequest, ReconcileResult
 from shieldtx.scheduling.cron import run_by_crontab
 
 log = logging.getLogger(__name__)
@@ -143,9 +143,9 @@ def reconcile(
         configuration, request = asked()
         if cron is not None:
             nightly = partial(_run_at_night, asked, selection, as_json=as_json)
-            raise typer.Exit(run_by_crontab(cron, nightly))
-        outcome = _run(configuration, request, selection, as_json=as_json)
-    raise typer.Exit(outcome)
+            raise typer.Exit(run_by_crontab(cron, nightly, configuration=configuration.scope))
+        result = _run(configuration, request, selection, as_json=as_json)
+    raise typer.Exit(result.outcome)
 
 
 def _request(
@@ -172,7 +172,7 @@ def _run(
     selection: Selection | None,
     *,
     as_json: bool,
-) -> RunOutcome:
+) -> ReconcileResult:
     # The run itself reports and stores what is wrong with the other services.
     require_tables(configuration.services[:1])
     with showing_progress() as progress:
@@ -185,7 +185,7 @@ def _run(
         show(result)
     if result.problem:
         typer.echo(f"error: {result.problem}", err=True)
-    return result.outcome
+    return result
 
 
 def _run_at_night(
@@ -198,7 +198,7 @@ def _run_at_night(
     configuration, request = asked()
     folder = new_folder(request.folder)
     try:
-        outcome = _run(configuration, replace(request, folder=folder), selection, as_json=as_json)
+        result = _run(configuration, replace(request, folder=folder), selection, as_json=as_json)
     except NameTaken as error:
         # No other run has judged the services of this configuration.
         log.error(  # noqa: TRY400  where is of no use
@@ -211,14 +211,7 @@ def _run_at_night(
             extra={"action": "reconciliation_elsewhere", "reason": str(error)},
         )
     else:
-        log.info(
-            "reconciliation ended",
-            extra={
-                "action": "reconciliation_ended",
-                "outcome": outcome.name,
-                "folder": str(folder),
-            },
-        )
+        log_end(configuration, result)
     finally:
         # Removes the folder of a run that did not begin.
         with suppress(OSError):
