@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from shieldtx.app.reconciliation import request_of, run_reconciliation
 from shieldtx.cli.app_loading import invocation
+from shieldtx.cli.durations import duration_of
 from shieldtx.cli.option_places import refuse_options_before
 from shieldtx.cli.output import AsJson, print_json, showing_progress
 from shieldtx.cli.prompts import current_operator
@@ -36,7 +37,6 @@ from shieldtx.scheduling.cron import run_by_crontab
 
 log = logging.getLogger(__name__)
 
-_DURATION: Final = TypeAdapter(timedelta)
 _MOMENT: Final = TypeAdapter(datetime)
 
 commands = typer.Typer()
@@ -127,7 +127,7 @@ def reconcile(
             refuse_options_before(context)
             return
         options: dict[str, Any] = {
-            "margin": None if margin is None else _duration("--margin", margin),
+            "margin": None if margin is None else duration_of("--margin", margin),
             "push_down": push_down,
             "first_rows": rows,
             "show_payloads": show_payloads,
@@ -226,17 +226,6 @@ def _selection(*, full: bool, since: str | None, until: str | None) -> Selection
         return EVERYTHING if full else None
     return Selection(
         written_since=_moment("--since", since), written_until=_moment("--until", until)
-    )
-
-
-def _duration(option: str, text: str) -> timedelta:
-    """Return a duration in the format of the settings: a plain number counts seconds."""
-    with suppress(ValueError, OverflowError):
-        return timedelta(seconds=float(text))
-    with suppress(ValidationError):
-        return _DURATION.validate_python(text)
-    raise ConfigurationError(
-        f"{option}: {text!r} is not a duration; use seconds, or ISO 8601 as in PT15M or P7D"
     )
 
 

@@ -220,6 +220,8 @@ def test_parked_record_is_shown_without_control_characters(shop: Shop) -> None:
     ref = a_parked_record(shop)
 
     listed = one(shop.stock.run("dead", "list", "--topic", "orders.placed", "--json"))
+    in_kafka = f"{shop.prefix}orders.placed.commit"
+    assert one(shop.stock.run("dead", "list", "--topic", in_kafka, "--json")) == listed
     assert (listed["status"], listed["partition"]) == ("PARKED", 1)
     # The reference has a digest after the offset, since a recreated topic may reuse the offset.
     assert listed["ref"].startswith(f"{ref}/")
@@ -228,7 +230,9 @@ def test_parked_record_is_shown_without_control_characters(shop: Shop) -> None:
     table = shop.stock.ok("dead", "list").out
     assert "PARKED" in table
     assert "\x1b" not in table
-    assert shop.stock.ok("dead", "list", "--topic", "orders.paid", "--json").data == []
+    mistyped = shop.stock.run("dead", "list", "--topic", "orders.paid", "--json")
+    assert (mistyped.status, mistyped.out) == (2, "")
+    assert "(declared: orders.placed" in mistyped.err
 
     assert SECRET not in shop.stock.ok("dead", "show", ref).out
     assert one(shop.stock.run("dead", "show", ref, "--payload", "--json"))["payload"] == SECRET
