@@ -17,7 +17,8 @@ SECRET = "four-digits-and-a-name"
 def a_failed_order(shop: Shop, number: int = 1) -> str:
     """Make the broker reject an order permanently, by its size."""
     shop.place([number], note=SECRET + "x" * 1_100_000)
-    shop.orders.ok("relay", "--once")
+    relayed = shop.orders.run("relay", "--once")
+    assert (relayed.status, relayed.err.count("1 events failed permanently")) == (1, 1)
     return str(shop.orders.one("SELECT event_id FROM shield_outbox WHERE status = 'FAILED'"))
 
 
