@@ -27,6 +27,7 @@ from shieldtx.cli.reconcile_config import (
     require_tables,
 )
 from shieldtx.cli.reconcile_log import log_end
+from shieldtx.cli.reconcile_usage import ReconcileGroup
 from shieldtx.cli.reconcile_views import data_of, show
 from shieldtx.errors import AlreadyRunning, ConfigurationError, NameTaken
 from shieldtx.reconcile.config import Configuration
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 
 _MOMENT: Final = TypeAdapter(datetime)
 
-commands = typer.Typer()
+commands = typer.Typer(cls=ReconcileGroup)
 
 
 @commands.callback(invoke_without_command=True)
@@ -114,11 +115,13 @@ def reconcile(
 
     The comparison covers every event in every group that should have it, the rollback events, and
     the records of the topics. It changes nothing. The services are those of reconcile.toml. Their
-    URLs contain passwords, so the file names environment variables.
+    URLs contain passwords, so the file names environment variables. Without --config, the only
+    service is that of --app or SHIELDTX_APP, which receives its own events. Each run starts Spark.
 
-    Exit status: 0 no mismatch, 1 mismatches, 2 not everything could be judged, 3 the run failed. By
-    default, a run judges what has changed since the last good run, and everything that still waits.
-    Requirements: pip install 'shieldtx[spark]' and Java 17 or newer.
+    Exit status: 0 no mismatch, 1 mismatches, 2 not everything could be judged, 3 the run failed or
+    the command line is invalid. By default, a run judges what has changed since the last good run,
+    and everything that still waits. Requirements: pip install 'shieldtx[spark]' and Java 17 or
+    newer.
 
     Example: `shieldtx reconcile --config reconcile.toml`
     """
@@ -221,7 +224,7 @@ def _run_at_night(
 def _selection(*, full: bool, since: str | None, until: str | None) -> Selection | None:
     """Return the events to judge; None: what has changed since the last good run."""
     if full and (since or until):
-        raise ConfigurationError("--full looks at everything: leave --since and --until out")
+        raise ConfigurationError("--full judges everything: leave --since and --until out")
     if since is None and until is None:
         return EVERYTHING if full else None
     return Selection(
