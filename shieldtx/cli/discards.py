@@ -111,8 +111,14 @@ def _chosen(rows: Sequence[DeadLetter]) -> DeadLetter:
 def _confirm(rows: Sequence[Discardable], *, yes: bool) -> None:
     for row in rows:
         if dead_letter_views.status_of(row) in set(Waiting):
-            typer.echo(f"warning: {dead_letter_views.titled(row)}; {consequence_of(row)}", err=True)
+            typer.echo(f"warning: discarding {_described(row)}: {consequence_of(row)}", err=True)
     confirm_discard(len(rows), yes=yes)
+
+
+def _described(row: Discardable) -> str:
+    if isinstance(row, DeadLetter):
+        return f"{row} ({row.envelope.type}, {row.status})"
+    return str(row)
 
 
 def _tell(found: Sequence[Discard], *, as_json: bool) -> None:
