@@ -269,8 +269,8 @@ class HalfMessageWiring:
     def _add(self, event_type: str, checker: Checker) -> None:
         if event_type in self._checkers:
             raise ConfigurationError(
-                f"two are declared to know the end of {event_type!r}: leave one, a checker or the "
-                "barrier"
+                f"event type {event_type!r} has a second source of outcomes: keep one, a "
+                "checker or the barrier"
             )
         self._checkers[event_type] = checker
 

@@ -172,6 +172,6 @@ def _name_taken_by_another(runs: SqlReconciliationRuns, now: Basis) -> Iterator[
         if earlier is None or not basis.other_services(earlier, now):
             raise
         raise NameTaken(
-            f"{error}. It judges something else under the same name: give each configuration a "
-            "`name` of its own in its file"
+            f"{error}. It is of another configuration with the same name: give each configuration "
+            "a `name` of its own in its file"
         ) from error

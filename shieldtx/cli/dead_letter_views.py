@@ -119,7 +119,7 @@ def warning_of(
         "an attempt that was never confirmed may have delivered it, and its local rollback was "
         "withheld"
         if letter.unconfirmed
-        else "its local rollback, if it has one, has run already: the service has taken it back"
+        else "its local rollback, if it has one, has run already and has taken it back here"
     )
     more = ""
     if taken_back:

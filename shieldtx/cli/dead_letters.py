@@ -12,15 +12,12 @@ from shieldtx.cli import dead_letter_views
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.discards import discard
 from shieldtx.cli.errors import FAILED
+from shieldtx.cli.filters import Group, Topic
 from shieldtx.cli.output import AsJson, print_fields, print_json, print_line
-from shieldtx.cli.prompts import confirm, current_operator
+from shieldtx.cli.prompts import Who, Yes, confirm, current_operator
 from shieldtx.cli.waiting import (
-    Group,
     Limit,
     Status,
-    Topic,
-    Who,
-    Yes,
     in_group,
     record_of,
     rows_of,
@@ -35,9 +32,6 @@ commands = typer.Typer(
 )
 
 
-commands.command()(discard)
-
-
 @commands.command("list")
 def list_(
     context: typer.Context,
@@ -50,8 +44,10 @@ def list_(
 ) -> None:
     """List the dead letters, the latest first.
 
-    FAILED: an event that could not be published; its local rollback has run. DEAD: a rollback event
-    whose compensation failed permanently. PARKED: a record that is not an event, with its bytes.
+    FAILED: an event that could not be published. Its local rollback has run if the event type
+    declares one, the kind is COMMIT, and no attempt is unconfirmed. DEAD: a rollback event whose
+    compensation failed permanently. PARKED: a record that is not an event, with its bytes. The last
+    line on standard error is "more exist" if --limit ends the list.
 
     Example: `shieldtx dead list --group stock`
 
@@ -76,7 +72,11 @@ def list_(
 def show(
     context: typer.Context,
     ref: Annotated[
-        str, typer.Argument(help="Event id, or GROUP/TOPIC/PARTITION/OFFSET of a parked record.")
+        str,
+        typer.Argument(
+            help="Event id, or GROUP/TOPIC/PARTITION/OFFSET of a parked record, and the hash that "
+            "`dead list` shows if several match."
+        ),
     ],
     *,
     payload: Annotated[
@@ -124,8 +124,8 @@ def replay(
     """Replay FAILED events and DEAD compensations, with all their attempts.
 
     The operator is recorded in shield_audit, in the same transaction. The local rollback of a
-    FAILED event has already run, and later events of its key may have been published. Replay an
-    event only if the service's data require it to be sent anyway. A warning appears if this
+    FAILED event may have run, and later events of its key may have been published. Replay an event
+    only if the service's data require it to be sent anyway. A warning appears if this
     database has a rollback event of it, or if it may have been delivered longer ago than
     SHIELDTX_RETENTION_INBOX: a group may then apply it twice.
 
@@ -155,6 +155,9 @@ def replay(
         return
     for letter in chosen:
         print_line(f"{letter} is queued again")
+
+
+commands.command()(discard)
 
 
 def _chosen(rows: Sequence[DeadLetter], group: str | None) -> DeadLetter:

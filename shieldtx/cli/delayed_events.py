@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 import typer
@@ -13,16 +13,27 @@ from sqlalchemy.orm import Session
 
 from shieldtx.app.application import ShieldTx
 from shieldtx.cli.app_loading import invocation
+from shieldtx.cli.durations import duration_of
 from shieldtx.cli.errors import FAILED
+from shieldtx.cli.filters import Topic, check_topic, topic_of
 from shieldtx.cli.output import AsJson, age, moment, print_json, print_line, print_table
-from shieldtx.cli.prompts import current_operator
+from shieldtx.cli.prompts import (
+    Reason,
+    Who,
+    Yes,
+    confirm_discard,
+    current_operator,
+    require_reason,
+)
+from shieldtx.domain.schedule import LEVELS
 from shieldtx.errors import ConfigurationError, EventRefused
 from shieldtx.ports.delayed_events import BizKey, Change, ChangeResult, DelayedEvent, EventRef
 from shieldtx.settings.fields import Seconds
 
 commands = typer.Typer(help="List, cancel and reschedule delayed events.", no_args_is_help=True)
 
-_DURATION: TypeAdapter[timedelta] = TypeAdapter(Seconds)
+_DELAY: TypeAdapter[timedelta] = TypeAdapter(Seconds)
+_AT: Final = "2031-05-01T08:00:00+02:00"
 _WHY_NOT = {
     ChangeResult.UNKNOWN: "there is no such event in this outbox",
     ChangeResult.NOT_DELAYED: "it waits for something else than its time",
@@ -43,10 +54,6 @@ Type = Annotated[
 Key = Annotated[
     str | None, typer.Option("--biz-key", help="Business key of the event, in place of ids.")
 ]
-Who = Annotated[
-    str | None,
-    typer.Option("--who", help="User recorded in the audit log.", show_default="user@host"),
-]
 
 
 @commands.command("list")
@@ -54,7 +61,7 @@ def list_(
     context: typer.Context,
     *,
     event_type: Annotated[str | None, typer.Option("--type", help="Filter by event type.")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="Filter by logical topic.")] = None,
+    topic: Topic = None,
     key: Annotated[str | None, typer.Option("--key", help="Filter by key.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of events.")] = 50,
     as_json: AsJson = False,
@@ -70,10 +77,13 @@ def list_(
     """
     app = invocation(context).service()
     app.schema.check()
+    topic = topic_of(app, topic)
     with Session(app.engine) as session:
         found = app.delayed.waiting(
             session, limit=limit, event_type=event_type, topic=topic, key=key
         )
+    if topic is not None and not found:
+        check_topic(app, topic)
     if as_json:
         print_json([_summary(event) for event in found])
     elif found:
@@ -90,22 +100,27 @@ def cancel(
     *,
     event_type: Type = None,
     biz_key: Key = None,
+    reason: Reason,
     who: Who = None,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Discard events that are not due yet: they are never published.
+    """Discard events that are not due yet permanently: they are never published.
 
-    The operator is recorded in shield_audit, in the same transaction. Events that are due, claimed
-    or published stay unchanged: they are listed, and the exit status is 1.
+    The operator and the reason are recorded in shield_audit, in the same transaction. Events that
+    are due, claimed or published stay unchanged: they are listed, and the exit status is 1.
 
-    Example: `shieldtx delayed cancel --type orders.unpaid --biz-key 4711`
+    Example: `shieldtx delayed cancel --type orders.unpaid --biz-key 4711 --reason "paid in cash"`
 
     Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA.
     """
+    require_reason(reason)
     events = _named(event_ids, event_type, biz_key)
     app = invocation(context).service()
+    app.schema.check()
+    confirm_discard(len(events), yes=yes, done="cancelled")
     name = who or current_operator()
-    changes = _change(app, events, lambda s, e: app.delayed.cancel(s, e, who=name))
+    changes = _change(app, events, lambda s, e: app.delayed.cancel(s, e, who=name, reason=reason))
     _tell(changes, "is cancelled", as_json=as_json)
 
 
@@ -122,11 +137,13 @@ def reschedule(
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option("--at", help="New due time with its time zone: 2031-05-01T08:00:00+02:00."),
+        typer.Option("--at", help=f"New due time with its time zone: {_AT}."),
     ] = None,
     level: Annotated[
         int | None,
-        typer.Option("--level", help="New delay from now on, as RocketMQ's delay level 1 to 18."),
+        typer.Option(
+            "--level", min=1, max=len(LEVELS), help="New delay from now on, as RocketMQ's level."
+        ),
     ] = None,
     who: Who = None,
     as_json: AsJson = False,
@@ -141,9 +158,11 @@ def reschedule(
     Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA.
     """
     events = _named(event_ids, event_type, biz_key)
+    if sum(value is not None for value in (delay, at, level)) != 1:
+        raise ConfigurationError("give one of --delay, --at and --level")
     app = invocation(context).service()
     name = who or current_operator()
-    when: dict[str, Any] = {"delay": _duration(delay), "at": _time(at), "level": level}
+    when: dict[str, Any] = {"delay": _delay(delay), "at": _time(at), "level": level}
 
     def move(session: Session, event: EventRef) -> Change:
         try:
@@ -174,19 +193,26 @@ def _event_id(ref: str) -> UUID:
         ) from None
 
 
-def _duration(text: str | None) -> timedelta | None:
+def _delay(text: str | None) -> timedelta | None:
+    if text is None:
+        return None
     try:
-        return None if text is None else _DURATION.validate_python(text)
+        return _DELAY.validate_python(duration_of("--delay", text))
     except ValidationError as error:
         problem = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise ConfigurationError(f"--delay {text!r}: {problem}") from None
 
 
 def _time(text: str | None) -> datetime | None:
+    if text is None:
+        return None
     try:
-        return None if text is None else datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigurationError(f"--at {text!r}: write it as 2031-05-01T08:00:00+02:00") from None
+        raise ConfigurationError(f"--at {text!r}: write it as {_AT}") from None
+    if time.utcoffset() is None:
+        raise ConfigurationError(f"--at {text!r}: its time zone is missing; write it as {_AT}")
+    return time
 
 
 def _change(

@@ -11,16 +11,20 @@ from shieldtx.app.application import ShieldTx
 from shieldtx.cli import dead_letter_views
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.errors import FAILED
+from shieldtx.cli.filters import Group, Topic
 from shieldtx.cli.output import AsJson, print_json, print_line
-from shieldtx.cli.prompts import confirm, current_operator
-from shieldtx.cli.waiting import (
-    Group,
-    Limit,
-    Status,
-    Topic,
-    Waiting,
+from shieldtx.cli.prompts import (
+    Reason,
     Who,
     Yes,
+    confirm_discard,
+    current_operator,
+    require_reason,
+)
+from shieldtx.cli.waiting import (
+    Limit,
+    Status,
+    Waiting,
     in_group,
     record_of,
     rows_of,
@@ -32,10 +36,10 @@ from shieldtx.store.discards import DISCARD, Discard, Discardable, consequence_o
 
 Refs = Annotated[
     list[str] | None,
-    typer.Argument(help="Event ids, and GROUP/TOPIC/PARTITION/OFFSET of parked records."),
-]
-Reason = Annotated[
-    str, typer.Option("--reason", help="Reason of the discard, recorded in the audit log.")
+    typer.Argument(
+        help="Event ids, and GROUP/TOPIC/PARTITION/OFFSET of parked records, with the hash that "
+        "`dead list` shows if several match."
+    ),
 ]
 
 
@@ -65,8 +69,7 @@ def discard(
     Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA,
     SHIELDTX_TOPIC_PREFIX, SHIELDTX_RETENTION_OUTBOX, SHIELDTX_RETENTION_INBOX.
     """
-    if not reason.strip():
-        raise ConfigurationError("--reason: give a reason for the audit log")
+    require_reason(reason)
     if bool(refs) == (status is not None) or (refs and topic is not None):
         raise ConfigurationError(
             "name rows by their ids, or choose them by --status, --group and --topic"
@@ -108,10 +111,14 @@ def _chosen(rows: Sequence[DeadLetter]) -> DeadLetter:
 def _confirm(rows: Sequence[Discardable], *, yes: bool) -> None:
     for row in rows:
         if dead_letter_views.status_of(row) in set(Waiting):
-            typer.echo(f"warning: {dead_letter_views.titled(row)}; {consequence_of(row)}", err=True)
-    if not yes and not confirm(f"Discard {len(rows)} for good?"):
-        typer.echo("Aborted: nothing was discarded (use --yes to skip the prompt)", err=True)
-        raise typer.Exit(FAILED)
+            typer.echo(f"warning: discarding {_described(row)}: {consequence_of(row)}", err=True)
+    confirm_discard(len(rows), yes=yes)
+
+
+def _described(row: Discardable) -> str:
+    if isinstance(row, DeadLetter):
+        return f"{row} ({row.envelope.type}, {row.status})"
+    return str(row)
 
 
 def _tell(found: Sequence[Discard], *, as_json: bool) -> None:

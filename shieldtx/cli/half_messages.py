@@ -10,8 +10,9 @@ import typer
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.dead_letter_views import masked
 from shieldtx.cli.errors import FAILED
+from shieldtx.cli.filters import Topic, check_topic, topic_of
 from shieldtx.cli.output import AsJson, moment, print_fields, print_json, print_line
-from shieldtx.cli.prompts import confirm, current_operator
+from shieldtx.cli.prompts import Who, Yes, confirm, current_operator
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.half_message_admin import HalfMessage, SqlHalfMessageAdmin
@@ -24,18 +25,13 @@ commands = typer.Typer(
 EventIds = Annotated[
     list[str], typer.Argument(help="Ids of half messages; all are resolved, or none.")
 ]
-Who = Annotated[
-    str | None,
-    typer.Option("--who", help="User recorded in the audit log.", show_default="user@host"),
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")]
 
 
 @commands.command("list")
 def list_(
     context: typer.Context,
     *,
-    topic: Annotated[str | None, typer.Option("--topic", help="Filter by logical topic.")] = None,
+    topic: Topic = None,
     limit: Annotated[
         int, typer.Option(min=1, max=1000, help="Maximum number of half messages per state.")
     ] = 50,
@@ -53,7 +49,10 @@ def list_(
     """
     app = invocation(context).service()
     app.schema.check()
+    topic = topic_of(app, topic)
     found = [_summary(m) for m in app.stores.half_message_admin().latest(limit=limit, topic=topic)]
+    if topic is not None and not found:
+        check_topic(app, topic)
     if as_json:
         print_json(found)
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from importlib.metadata import version
 from itertools import islice
@@ -32,6 +33,7 @@ from shieldtx.cli.app_loading import Invocation
 from shieldtx.cli.errors import failure_of
 from shieldtx.cli.logging import LogFormat, LogLevel, set_up
 from shieldtx.cli.option_places import is_on_the_command_line
+from shieldtx.cli.reconcile_usage import usage_errors_as_error
 from shieldtx.domain.reasons import loggable
 from shieldtx.settings.settings import Settings
 
@@ -48,7 +50,9 @@ class Program(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Move the common options to the front, where the group expects them."""
-        return super().parse_args(ctx, _common_first(args))
+        # A common option may be wrong in a command whose exit statuses are outcomes.
+        with usage_errors_as_error() if "reconcile" in args else nullcontext():
+            return super().parse_args(ctx, _common_first(args))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command, and end with one line for an error that an operator can fix."""

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from shieldtx.app.reconciliation import request_of, run_reconciliation
 from shieldtx.cli.app_loading import invocation
+from shieldtx.cli.durations import duration_of
 from shieldtx.cli.option_places import refuse_options_before
 from shieldtx.cli.output import AsJson, print_json, showing_progress
 from shieldtx.cli.prompts import current_operator
@@ -25,21 +26,21 @@ from shieldtx.cli.reconcile_config import (
     load_configuration,
     require_tables,
 )
+from shieldtx.cli.reconcile_log import log_end
+from shieldtx.cli.reconcile_usage import ReconcileGroup
 from shieldtx.cli.reconcile_views import data_of, show
 from shieldtx.errors import AlreadyRunning, ConfigurationError, NameTaken
 from shieldtx.reconcile.config import Configuration
-from shieldtx.reconcile.findings import RunOutcome
 from shieldtx.reconcile.report_folder import new_folder
 from shieldtx.reconcile.request import EVERYTHING, MOST_ROWS, Selection
-from shieldtx.reconcile.spark_launcher import ReconcileRequest
+from shieldtx.reconcile.spark_launcher import ReconcileRequest, ReconcileResult
 from shieldtx.scheduling.cron import run_by_crontab
 
 log = logging.getLogger(__name__)
 
-_DURATION: Final = TypeAdapter(timedelta)
 _MOMENT: Final = TypeAdapter(datetime)
 
-commands = typer.Typer()
+commands = typer.Typer(cls=ReconcileGroup)
 
 
 @commands.callback(invoke_without_command=True)
@@ -114,11 +115,13 @@ def reconcile(
 
     The comparison covers every event in every group that should have it, the rollback events, and
     the records of the topics. It changes nothing. The services are those of reconcile.toml. Their
-    URLs contain passwords, so the file names environment variables.
+    URLs contain passwords, so the file names environment variables. Without --config, the only
+    service is that of --app or SHIELDTX_APP, which receives its own events. Each run starts Spark.
 
-    Exit status: 0 no mismatch, 1 mismatches, 2 not everything could be judged, 3 the run failed. By
-    default, a run judges what has changed since the last good run, and everything that still waits.
-    Requirements: pip install 'shieldtx[spark]' and Java 17 or newer.
+    Exit status: 0 no mismatch, 1 mismatches, 2 not everything could be judged, 3 the run failed or
+    the command line is invalid. By default, a run judges what has changed since the last good run,
+    and everything that still waits. Requirements: pip install 'shieldtx[spark]' and Java 17 or
+    newer.
 
     Example: `shieldtx reconcile --config reconcile.toml`
     """
@@ -127,7 +130,7 @@ def reconcile(
             refuse_options_before(context)
             return
         options: dict[str, Any] = {
-            "margin": None if margin is None else _duration("--margin", margin),
+            "margin": None if margin is None else duration_of("--margin", margin),
             "push_down": push_down,
             "first_rows": rows,
             "show_payloads": show_payloads,
@@ -143,9 +146,9 @@ def reconcile(
         configuration, request = asked()
         if cron is not None:
             nightly = partial(_run_at_night, asked, selection, as_json=as_json)
-            raise typer.Exit(run_by_crontab(cron, nightly))
-        outcome = _run(configuration, request, selection, as_json=as_json)
-    raise typer.Exit(outcome)
+            raise typer.Exit(run_by_crontab(cron, nightly, configuration=configuration.scope))
+        result = _run(configuration, request, selection, as_json=as_json)
+    raise typer.Exit(result.outcome)
 
 
 def _request(
@@ -172,7 +175,7 @@ def _run(
     selection: Selection | None,
     *,
     as_json: bool,
-) -> RunOutcome:
+) -> ReconcileResult:
     # The run itself reports and stores what is wrong with the other services.
     require_tables(configuration.services[:1])
     with showing_progress() as progress:
@@ -185,7 +188,7 @@ def _run(
         show(result)
     if result.problem:
         typer.echo(f"error: {result.problem}", err=True)
-    return result.outcome
+    return result
 
 
 def _run_at_night(
@@ -198,7 +201,7 @@ def _run_at_night(
     configuration, request = asked()
     folder = new_folder(request.folder)
     try:
-        outcome = _run(configuration, replace(request, folder=folder), selection, as_json=as_json)
+        result = _run(configuration, replace(request, folder=folder), selection, as_json=as_json)
     except NameTaken as error:
         # No other run has judged the services of this configuration.
         log.error(  # noqa: TRY400  where is of no use
@@ -211,14 +214,7 @@ def _run_at_night(
             extra={"action": "reconciliation_elsewhere", "reason": str(error)},
         )
     else:
-        log.info(
-            "reconciliation ended",
-            extra={
-                "action": "reconciliation_ended",
-                "outcome": outcome.name,
-                "folder": str(folder),
-            },
-        )
+        log_end(configuration, result)
     finally:
         # Removes the folder of a run that did not begin.
         with suppress(OSError):
@@ -228,22 +224,11 @@ def _run_at_night(
 def _selection(*, full: bool, since: str | None, until: str | None) -> Selection | None:
     """Return the events to judge; None: what has changed since the last good run."""
     if full and (since or until):
-        raise ConfigurationError("--full looks at everything: leave --since and --until out")
+        raise ConfigurationError("--full judges everything: leave --since and --until out")
     if since is None and until is None:
         return EVERYTHING if full else None
     return Selection(
         written_since=_moment("--since", since), written_until=_moment("--until", until)
-    )
-
-
-def _duration(option: str, text: str) -> timedelta:
-    """Return a duration in the format of the settings: a plain number counts seconds."""
-    with suppress(ValueError, OverflowError):
-        return timedelta(seconds=float(text))
-    with suppress(ValidationError):
-        return _DURATION.validate_python(text)
-    raise ConfigurationError(
-        f"{option}: {text!r} is not a duration; use seconds, or ISO 8601 as in PT15M or P7D"
     )
 
 

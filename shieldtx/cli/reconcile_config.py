@@ -28,7 +28,8 @@ Config = Annotated[
     Path | None,
     typer.Option(
         envvar="SHIELDTX_RECONCILE_CONFIG",
-        help="Configuration file that names the services (default: only the service of --app).",
+        help="Configuration file that names the services (default: only the service of --app or "
+        "SHIELDTX_APP).",
     ),
 ]
 

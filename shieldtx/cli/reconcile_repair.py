@@ -76,7 +76,7 @@ def repair(
     alone, so the command can be killed and run again, also twice at once. Every change is recorded
     in the shield_audit of its service.
 
-    Exit status: 0 completed, 3 not completed.
+    Exit status: 0 completed, 3 not completed, or the command line is invalid.
 
     Example: `shieldtx reconcile repair last --config reconcile.toml --dry-run`
     """

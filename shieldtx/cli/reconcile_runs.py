@@ -129,8 +129,8 @@ def ended_run(opened: Opened, name: str) -> StoredRun:
         )
     if others := _of_others(opened, run):
         raise ConfigurationError(
-            f"run {run.run_id} judged something else than this configuration does "
-            f"({'; '.join(others)}): reconcile once more, or name the file that it was of"
+            f"run {run.run_id} is of another configuration "
+            f"({'; '.join(others)}): reconcile once more, or name its file"
         )
     if run.outcome is None:
         raise ConfigurationError(f"run {run.run_id} is still running: repair when it has ended")

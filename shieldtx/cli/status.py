@@ -46,7 +46,8 @@ def status(context: typer.Context, *, as_json: AsJson = False) -> None:
     """Show backlogs and their ages, by topic and by group, and the active relays.
 
     The command is cheap on large tables: it counts up to 10,000 rows of a kind. For more rows, it
-    shows the database's estimate (`~`) or the count so far (`+`, at least). PROCESSED and DISCARDED
+    shows the database's estimate (`~`) or the count so far (`+`, at least). All rows that wait for
+    an operator are counted. PROCESSED and DISCARDED
     events stay until their retention is over. FAILED, DEAD and parked rows wait for an operator,
     see `shieldtx dead`; UNRESOLVED rows too, see `shieldtx half`. The end of the output lists
     topics at their SHIELDTX_BACKLOG_LIMIT, partitions at SHIELDTX_CONSUMER_PENDING_LIMIT, and

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 from uuid import UUID
 
 import typer
 
 from shieldtx.app.application import ShieldTx
 from shieldtx.cli import dead_letter_views
+from shieldtx.cli.filters import check_group, check_topic, topic_of
 from shieldtx.domain.events import physical_topic
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.errors import ConfigurationError
@@ -27,17 +28,10 @@ class Waiting(StrEnum):
 
 
 Status = Annotated[Waiting | None, typer.Option("--status", help="Filter by state.")]
-Group = Annotated[
-    str | None,
-    typer.Option("--group", help="Filter by the consumer group that received the event."),
+MOST_ROWS: Final = 1000
+Limit = Annotated[
+    int, typer.Option(min=1, max=MOST_ROWS, help="Maximum number of rows of each kind.")
 ]
-Topic = Annotated[str | None, typer.Option("--topic", help="Filter by logical topic.")]
-Limit = Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of rows of each kind.")]
-Who = Annotated[
-    str | None,
-    typer.Option("--who", help="User recorded in the audit log.", show_default="user@host"),
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")]
 
 _NUMBER = re.compile("[0-9]{1,18}")
 _LETTERS: dict[Waiting, OutboxStatus | InboxStatus] = {
@@ -49,16 +43,51 @@ _LETTERS: dict[Waiting, OutboxStatus | InboxStatus] = {
 def waiting_in(
     app: ShieldTx, *, status: Waiting | None, group: str | None, topic: str | None, limit: int
 ) -> list[DeadLetter | ParkedRecord]:
-    """Return the waiting rows: at most `limit` dead letters and parked records each."""
-    store, found = app.stores.dead_letters(), list[DeadLetter | ParkedRecord]()
-    if status is not Waiting.PARKED:
-        of_status = None if status is None else _LETTERS[status]
-        found += store.latest(limit=limit, group=group, topic=topic, status=of_status)
-    if status in {Waiting.PARKED, None}:
-        prefix = app.settings.topic_prefix
-        topics = None if topic is None else [physical_topic(prefix, topic, kind) for kind in TxKind]
-        found += store.parked(limit=limit, group=group, topics=topics, values=False)
+    """Return the waiting rows: at most `limit` dead letters and parked records each.
+
+    A note on standard error reports that more rows wait. Raises ConfigurationError for a group or a
+    topic that is not known.
+    """
+    topic = topic_of(app, topic)
+    letters = _letters(app, status=status, group=group, topic=topic, limit=limit + 1)
+    parked = _parked(app, status=status, group=group, topic=topic, limit=limit + 1)
+    if len(letters) > limit or len(parked) > limit:
+        advice = "raise --limit" if limit < MOST_ROWS else "choose by --status, --group and --topic"
+        typer.echo(f"more exist: {advice}", err=True)
+    found: list[DeadLetter | ParkedRecord] = [*letters[:limit], *parked[:limit]]
+    if not found:
+        _check_names(app, group=group, topic=topic)
     return found
+
+
+def _letters(
+    app: ShieldTx, *, status: Waiting | None, group: str | None, topic: str | None, limit: int
+) -> Sequence[DeadLetter]:
+    if status is Waiting.PARKED:
+        return ()
+    of_status = None if status is None else _LETTERS[status]
+    return app.stores.dead_letters().latest(limit=limit, group=group, topic=topic, status=of_status)
+
+
+def _parked(
+    app: ShieldTx, *, status: Waiting | None, group: str | None, topic: str | None, limit: int
+) -> Sequence[ParkedRecord]:
+    if status not in {Waiting.PARKED, None}:
+        return ()
+    prefix = app.settings.topic_prefix
+    topics = None if topic is None else [physical_topic(prefix, topic, kind) for kind in TxKind]
+    return app.stores.dead_letters().parked(limit=limit, group=group, topics=topics, values=False)
+
+
+def _check_names(app: ShieldTx, *, group: str | None, topic: str | None) -> None:
+    """Refuse a group or a topic that is not known: the filters have found no row."""
+    if group is not None:
+        check_group(app, group)
+    if topic is not None and not (
+        _letters(app, status=None, group=None, topic=topic, limit=1)
+        or _parked(app, status=None, group=None, topic=topic, limit=1)
+    ):
+        check_topic(app, topic)
 
 
 def rows_of(store: SqlDeadLetters, ref: str) -> Sequence[DeadLetter]:

@@ -18,6 +18,7 @@ from shieldtx.app.application import ShieldTx
 from shieldtx.app.workers import consumer_process, relay_process
 from shieldtx.cli import topics
 from shieldtx.cli.app_loading import invocation
+from shieldtx.cli.errors import FAILED
 from shieldtx.cli.output import AsJson, announce, print_json, print_line, require
 from shieldtx.errors import BrokerUnavailable
 from shieldtx.relay.result import RelayResult
@@ -25,6 +26,7 @@ from shieldtx.scheduling.exit_status import leave
 from shieldtx.scheduling.gc_tuning import few_collections
 from shieldtx.scheduling.signals import graceful_signals
 from shieldtx.scheduling.worker import Worker
+from shieldtx.store.status import Count, Precision, Unsent
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +43,10 @@ def relay(context: typer.Context, *, once: Once = False, as_json: AsJson = False
     shards. A second signal ends it at once; other relays take over after its lease. When it works,
     it prints a line that begins with "ready".
 
-    With --once it publishes the due events and exits; the exit status is 1 if the broker is
-    unreachable.
+    With --once it publishes the due events of the shards that it gets, and exits. The output has
+    the number of due events that remain unsent, and of shards that other relays hold. The exit
+    status is 1 if due events remain unsent, if an attempt failed, or if the broker is unreachable.
+    Due are all events except half messages and delayed events before their time.
 
     Example: `shieldtx --app shop.orders:shield relay`
 
@@ -57,13 +61,20 @@ def relay(context: typer.Context, *, once: Once = False, as_json: AsJson = False
     if not once:
         _run(relay_process(app), f"relay of {app.settings.source}")
     done = _relay_once(app)
+    # After the end of its relay: the shards that are held now are those of others.
+    left = app.stores.status().unsent()
     counts = asdict(done)
     if as_json:
-        print_json(counts)
+        remain = {"unsent": asdict(left.events), "shards_of_other_relays": left.shards_held}
+        print_json(counts | remain)
     else:
         print_line(_listed(counts, "published", "retried", "failed", "released"))
+        print_line(f"due events unsent: {_number(left.events)}; {_held(left)}")
     if done.outage:
         raise BrokerUnavailable(f"events stay in the outbox: {done.outage}")
+    if problems := _problems(done, left):
+        typer.echo(f"error: {'; '.join(problems)}", err=True)
+        raise typer.Exit(FAILED)
 
 
 def consume(
@@ -129,6 +140,30 @@ def _require_topics(app: ShieldTx, group: str, *, may_wait: bool) -> None:
             "topics could not be checked",
             extra={"action": "topics_not_checked", "group": group, "error": str(error)},
         )
+
+
+def _number(count: Count) -> str:
+    return f"{count.rows:,}{'' if count.precision is Precision.EXACT else ' or more'}"
+
+
+def _held(left: Unsent) -> str:
+    return f"other relays hold {left.shards_held} of {left.shards} shards"
+
+
+def _problems(done: RelayResult, left: Unsent) -> list[str]:
+    """Return what `relay --once` could not do."""
+    problems = []
+    if left.events.rows:
+        problems.append(
+            f"{_number(left.events)} due events remain unsent, {_held(left)}: see `shieldtx status`"
+        )
+    if done.failed:
+        problems.append(f"{done.failed:,} events failed permanently: see `shieldtx dead list`")
+    if done.retried:
+        problems.append(
+            f"{done.retried:,} attempts failed: `shieldtx dead show EVENT_ID` has the reason"
+        )
+    return problems
 
 
 def _listed(counts: Mapping[str, object], *names: str) -> str:

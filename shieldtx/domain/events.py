@@ -119,6 +119,15 @@ def physical_topic(prefix: str, topic: str, kind: TxKind) -> str:
     return f"{prefix}{topic}.{kind.lower()}"
 
 
+def logical_topic(prefix: str, name: str) -> str | None:
+    """Return the logical topic of a broker's name of a topic; None for any other name."""
+    for kind in TxKind:
+        logical = name.removeprefix(prefix).removesuffix(f".{kind.lower()}")
+        if logical and physical_topic(prefix, logical, kind) == name:
+            return logical
+    return None
+
+
 def shard_of(key: str | None, event_id: UUID, shards: int) -> int:
     """Return the shard (0 to `shards` - 1) of a key; an event without a key spreads by its id."""
     return zlib.crc32(key.encode() if key is not None else event_id.bytes) % shards

@@ -67,8 +67,9 @@ class OutboxStatus(StrEnum):
     group."""
 
     FAILED = "FAILED"
-    """Never to be delivered: rejected permanently or out of attempts; the local rollback ran in the
-    same transaction. Kept until an operator replays or discards it."""
+    """Never to be delivered: rejected permanently or out of attempts. The local rollback of a
+    COMMIT ran in the same transaction, if its type has one and no attempt is unconfirmed. Kept
+    until an operator replays or discards it."""
 
     DISCARDED = "DISCARDED"
     """Never to be sent: its local transaction rolled back, it was cancelled before it was due, or

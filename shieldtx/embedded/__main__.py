@@ -18,6 +18,7 @@ from shieldtx.embedded.kafka import EmbeddedKafka
 from shieldtx.embedded.postgres import EmbeddedPostgres
 from shieldtx.embedded.requirements import EmbeddedError
 
+_POLL_S: Final = 0.5
 _NAME: Final = r"[a-z][a-z0-9_]{0,30}"
 _DESCRIPTION: Final = (
     "Run PostgreSQL and Apache Kafka on 127.0.0.1 until Ctrl-C, for tutorials and tests. The first "
@@ -41,7 +42,9 @@ def main() -> int:
             lines = [f"export {name}='{address}'\n" for name, address in addresses.items()]
             with _written(arguments.env, lines):
                 print(f"ready: PostgreSQL and Kafka run; source {arguments.env}", flush=True)
-                ended.wait()
+                while not ended.wait(_POLL_S):
+                    postgres.require_running()
+                    kafka.require_running()
     except (EmbeddedError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -120,6 +120,11 @@ class ChildProcess:
         """The exit status; the negative number of a signal that ended it; None while it runs."""
         return self._popen.returncode if self._ended.is_set() else None
 
+    def require_running(self) -> None:
+        """Raise ServerFailed if the process has ended."""
+        if not self.is_running:
+            raise ServerFailed(self._report(f"has ended: it {self._ending()}"))
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the process has ended, at most `timeout` seconds; return whether it has."""
         return self._ended.wait(timeout)
@@ -144,7 +149,9 @@ class ChildProcess:
         """Send SIGKILL and wait for the end; raises ServerFailed if the kernel cannot end it."""
         self.send_signal(signal.SIGKILL)
         if not self.wait(_KILL_S):
-            raise ServerFailed(f"{self.name} (pid {self.pid}) outlives SIGKILL for {_KILL_S:.0f} s")
+            raise ServerFailed(
+                f"{self.name} (pid {self.pid}) still runs {_KILL_S:.0f} s after SIGKILL"
+            )
 
     def await_ready(self, is_ready: Callable[[], bool], *, within: float) -> None:
         """Return once `is_ready()`; raises ServerFailed after `within` seconds or when it ends."""

@@ -8,7 +8,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -131,7 +131,14 @@ def _remove_tree(directory: Path) -> None:
     """Remove everything, the owner's lock file last: an interrupted removal can be continued."""
     for entry in directory.iterdir():
         if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
+            _remove_folder(entry)
         elif entry.name != _OWNER_LOCK:
-            entry.unlink()
-    shutil.rmtree(directory)
+            entry.unlink(missing_ok=True)
+    _remove_folder(directory)
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a folder from which a server that ends may remove files at the same time."""
+    while folder.exists():
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folder)

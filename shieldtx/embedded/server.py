@@ -59,6 +59,11 @@ class EmbeddedServer(ABC):
         """The server's process id, None while it does not run."""
         return self._process.pid if self._process and self._process.is_running else None
 
+    def require_running(self) -> None:
+        """Raise ServerFailed, with the end of its log, if a started server has ended by itself."""
+        if self._process is not None:
+            self._process.require_running()
+
     def start(self) -> None:
         """Start the server, with new data the first time, and wait until it answers.
 

@@ -40,18 +40,23 @@ class DelayedEvents:
         )
 
     def cancel(
-        self, transaction: CallersTransaction, event: EventRef, *, who: str | None = None
+        self,
+        transaction: CallersTransaction,
+        event: EventRef,
+        *,
+        who: str | None = None,
+        reason: str | None = None,
     ) -> Change:
         """Discard an event that is not due yet, and return the result: false if it is due.
 
         A false result contains the reason. `event` is an id, or a BizKey. The audit log names
-        `who`, by default this service. Relays skip the event until the transaction ends, even if it
-        becomes due.
+        `who`, by default this service, and `reason`, if there is one. Relays skip the event until
+        the transaction ends, even if it becomes due.
         """
         connection = self._outbox.connection_of(
             transaction, way_out="shield.delayed.cancel, event_id"
         )
-        return self._store.cancel(connection, event, who=who or self._outbox.source)
+        return self._store.cancel(connection, event, who=who or self._outbox.source, reason=reason)
 
     def reschedule(
         self,

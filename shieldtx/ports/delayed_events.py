@@ -116,8 +116,10 @@ class DelayedEventStore(Protocol):
         """Return up to `limit` delayed events, the next due first."""
         ...
 
-    def cancel(self, connection: Connection, event: EventRef, *, who: str) -> Change:
-        """Discard an event that is not due yet."""
+    def cancel(
+        self, connection: Connection, event: EventRef, *, who: str, reason: str | None = None
+    ) -> Change:
+        """Discard an event that is not due yet; the audit log keeps the reason."""
         ...
 
     def reschedule(self, connection: Connection, event: EventRef, due: Due, *, who: str) -> Change:

@@ -162,13 +162,13 @@ def _groups(place: str, given: tuple[_Group, ...], path: Path) -> list[ExpectedG
     for group in given:
         if not (group.receives or group.compensates or group.compensates_others):
             raise ConfigurationError(
-                f"{path}: {place}.groups: {group.name} neither `receives` nor `compensates` any "
-                "topic: name the topics, or leave the group out"
+                f"{path}: {place}.groups: {group.name} has no topics: name them in `receives` or "
+                "`compensates`, or remove the group"
             )
         if group.upstreams and not group.receives:
             raise ConfigurationError(
-                f"{path}: {place}.groups: {group.name} has `from` and does not `receive` anything: "
-                "what it `compensates` are events of its own service, given up by any service"
+                f"{path}: {place}.groups: {group.name} has `from` without `receives`: name the "
+                "topics in `receives`, or remove `from`, which does not apply to `compensates`"
             )
         _check_compensated(place, group, path)
         for kind, topics in (
@@ -207,8 +207,8 @@ def _check_compensated(place: str, group: _Group, path: Path) -> None:
     given = f"{path}: {place}.groups: {group.name} has `compensates_others`"
     if group.compensates_others and not group.receives:
         raise ConfigurationError(
-            f"{given} and does not `receive` anything: a group can compensate an event of another "
-            "service only where it handles the event itself"
+            f"{given} without `receives`: a group compensates only those events of another service "
+            "that it handles itself; name their topics in `receives`"
         )
     left_out = sorted({*group.compensates_others} - {*group.events})
     if group.events and left_out:

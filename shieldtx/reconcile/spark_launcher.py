@@ -43,6 +43,8 @@ class ReconcileResult:
     problem: str
     """Why the run failed, with the end of Spark's log; empty otherwise."""
     folder: OutputFolder
+    run_id: str = ""
+    """The name of the stored run; empty if it is not stored."""
 
 
 def run(
@@ -108,15 +110,28 @@ def _require_spark() -> None:
 def _result(request: ReconcileRequest, folder: OutputFolder, status: int) -> ReconcileResult:
     """Return the result of the job; findings of another run are rejected."""
     if status not in _ENDED_WELL or not folder.findings.exists():
-        return _broken_off(folder, _problem(folder.log, status))
+        return _broken_off(request, folder, _problem(folder.log, status))
     findings = from_json(folder.findings.read_bytes())
     if findings.run_id != request.run_id or findings.outcome != status:
-        return _broken_off(folder, _mixed_up(findings, request, folder, RunOutcome(status)))
-    return ReconcileResult(outcome=findings.outcome, findings=findings, problem="", folder=folder)
+        problem = _mixed_up(findings, request, folder, RunOutcome(status))
+        return _broken_off(request, folder, problem)
+    return ReconcileResult(
+        outcome=findings.outcome,
+        findings=findings,
+        problem="",
+        folder=folder,
+        run_id=request.run_id,
+    )
 
 
-def _broken_off(folder: OutputFolder, problem: str) -> ReconcileResult:
-    return ReconcileResult(outcome=RunOutcome.ERROR, findings=None, problem=problem, folder=folder)
+def _broken_off(request: ReconcileRequest, folder: OutputFolder, problem: str) -> ReconcileResult:
+    return ReconcileResult(
+        outcome=RunOutcome.ERROR,
+        findings=None,
+        problem=problem,
+        folder=folder,
+        run_id=request.run_id,
+    )
 
 
 def _mixed_up(

@@ -24,12 +24,12 @@ class _Ended(BaseException):
     """A signal has come; not an Exception, so that no code takes it for an error."""
 
 
-def run_by_crontab(line: str, run: Callable[[], None]) -> int:
+def run_by_crontab(line: str, run: Callable[[], None], *, configuration: str) -> int:
     """Call `run` at each time of a crontab line, in the machine's time zone, until a signal.
 
     The call runs in this thread, so that SIGTERM, SIGINT or SIGHUP interrupts it, and its `finally`
-    blocks run. An error is logged, and the next time is kept. A time is skipped while a call still
-    runs. Raises ConfigurationError for an invalid crontab line.
+    blocks run. An error is logged with the name of the configuration, and the next time is kept. A
+    time is skipped while a call still runs. Raises ConfigurationError for an invalid crontab line.
     """
     try:
         trigger = CronTrigger.from_crontab(line)
@@ -37,10 +37,10 @@ def run_by_crontab(line: str, run: Callable[[], None]) -> int:
         raise ConfigurationError(
             f"{line!r} is not a crontab line: {error}; as in '0 2 * * *', every night at two"
         ) from None
-    return run_by(trigger, run)
+    return run_by(trigger, run, configuration=configuration)
 
 
-def run_by(trigger: BaseTrigger, run: Callable[[], None]) -> int:
+def run_by(trigger: BaseTrigger, run: Callable[[], None], *, configuration: str) -> int:
     """Call `run` at each time of the trigger; otherwise like `run_by_crontab`."""
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
     due: SimpleQueue[None] = SimpleQueue()
@@ -58,7 +58,7 @@ def run_by(trigger: BaseTrigger, run: Callable[[], None]) -> int:
                 scheduler.start()
             while True:
                 due.get()
-                _run_logged(run)
+                _run_logged(run, configuration)
                 with suppress(Empty):
                     # Skip the times that came meanwhile.
                     while True:
@@ -70,12 +70,12 @@ def run_by(trigger: BaseTrigger, run: Callable[[], None]) -> int:
             scheduler.shutdown(wait=False)
 
 
-def _run_logged(run: Callable[[], None]) -> None:
+def _run_logged(run: Callable[[], None], configuration: str) -> None:
     try:
         run()
     except Exception as error:
         log.exception(
             "scheduled run failed",
             exc_info=loggable(error),
-            extra={"action": "scheduled_run_failed"},
+            extra={"action": "scheduled_run_failed", "configuration": configuration},
         )

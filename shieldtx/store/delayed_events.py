@@ -11,6 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, Update
 
+from shieldtx.domain.events import storable
 from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import OutboxStatus
 from shieldtx.ports.delayed_events import Change, ChangeResult, DelayedEvent, EventRef
@@ -49,11 +50,15 @@ class SqlDelayedEventStore:
         )
         return [_event(row) for row in connection.execute(statement)]
 
-    def cancel(self, connection: Connection, event: EventRef, *, who: str) -> Change:
-        """Discard an event that is not due yet."""
+    def cancel(
+        self, connection: Connection, event: EventRef, *, who: str, reason: str | None = None
+    ) -> Change:
+        """Discard an event that is not due yet; the audit log keeps the reason."""
         statement = partial(sql.cancel, self._tables)
         target = OutboxStatus.DISCARDED
-        return self._change(connection, event, statement, to=target, action="cancel", who=who)
+        return self._change(
+            connection, event, statement, to=target, action="cancel", who=who, reason=reason
+        )
 
     def reschedule(self, connection: Connection, event: EventRef, due: Due, *, who: str) -> Change:
         """Change the due time of an event that is not due yet."""
@@ -70,6 +75,7 @@ class SqlDelayedEventStore:
         to: OutboxStatus,
         action: str,
         who: str,
+        reason: str | None = None,
     ) -> Change:
         """Lock the row, check that it still waits for its time, and only then change it."""
         dialect = dialect_of(connection.dialect)
@@ -91,7 +97,9 @@ class SqlDelayedEventStore:
         changed = connection.execute(statement(dialect, row.event_id)).one_or_none()
         if changed is None:
             # Without row locks, a relay was faster. The relay has the row now, so this ends.
-            return self._change(connection, event, statement, to=to, action=action, who=who)
+            return self._change(
+                connection, event, statement, to=to, action=action, who=who, reason=reason
+            )
         connection.execute(
             audit.record(
                 self._tables,
@@ -99,7 +107,11 @@ class SqlDelayedEventStore:
                 who=who,
                 action=action,
                 subject=f"event {row.event_id} in the outbox",
-                detail=json.dumps(_detail(row, to, changed.due_at), ensure_ascii=False),
+                detail=json.dumps(
+                    _detail(row, to, changed.due_at)
+                    | ({} if reason is None else {"discard_reason": storable(reason)}),
+                    ensure_ascii=False,
+                ),
             )
         )
         return Change(

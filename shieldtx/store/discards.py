@@ -108,7 +108,7 @@ class SqlDiscards:
 def consequence_of(row: Discardable) -> str:
     """Return the consequence of a discard, which nothing can revert."""
     if isinstance(row, ParkedRecord):
-        return f"group {row.group} never handles the record"
+        return f"group {row.group} will never handle it"
     event = row.envelope
     undone = f"event {event.causation_id} of {event.causation_source or 'this service'}"
     if row.group is not None:

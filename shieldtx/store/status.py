@@ -27,6 +27,7 @@ __all__ = [
     "Precision",
     "SqlStatus",
     "TopicBacklog",
+    "Unsent",
 ]
 
 DEFAULT_LIMIT = 10_000
@@ -67,6 +68,15 @@ class RunningRelay:
     name: str
     started_at: datetime
     shards: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unsent:
+    """The due events that are not sent, and the shards that relays own."""
+
+    events: Count
+    shards: int
+    shards_held: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +135,17 @@ class SqlStatus:
             shards_held=shards[1],
         )
 
+    def unsent(self) -> Unsent:
+        """Return what is still to be sent, and who may send it."""
+        t, d = self._tables, self._dialect
+        with self._engine.connect() as connection:
+            due = connection.scalars(sql.due_events(t, d, self._limit)).one()
+            shards = connection.execute(sql.shards(t, d)).one()
+        precision = Precision.AT_LEAST if due >= self._limit else Precision.EXACT
+        return Unsent(
+            events=Count(rows=due, precision=precision), shards=shards[0], shards_held=shards[1]
+        )
+
     def _outbox(
         self, connection: Connection, now: datetime
     ) -> tuple[Backlog, Sequence[TopicBacklog]]:
@@ -168,8 +189,8 @@ class SqlStatus:
         t, limit = self._tables, self._limit
         waiting = _WAITING[table.name]
         for status in waiting:
-            rows = connection.execute(sql.waiting_for_operator(t, table, status, limit)).all()
-            counter.add_settled(rows, {status})
+            rows = connection.execute(sql.waiting_for_operator(t, table, status)).all()
+            counter.add_settled(rows, {status}, is_cut=False)
         settled = connection.execute(sql.settled_by(t, table, limit)).all()
         counter.add_settled(settled, {*OUTBOX.settled, *INBOX.settled}.difference(waiting))
 

@@ -81,9 +81,13 @@ class StatusCounter:
             self._rows[part, row.place] += row.rows
             self.note_oldest(row)
 
-    def add_settled(self, rows: Rows, states: Collection[str]) -> None:
-        """Add the rows of `states` among rows that were counted together."""
-        self._note_cut(rows, states)
+    def add_settled(self, rows: Rows, states: Collection[str], *, is_cut: bool = True) -> None:
+        """Add the rows of `states` among rows that were counted together, up to one limit.
+
+        `is_cut` is false for a count without a limit.
+        """
+        if is_cut:
+            self._note_cut(rows, states)
         for row in rows:
             part = part_of(row)
             self.parts.add(part)

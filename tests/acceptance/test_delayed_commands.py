@@ -19,6 +19,8 @@ from tests.conftest import Eventually
 from tests.support.service import assert_in_time
 
 HOUR = timedelta(hours=1)
+WHY = ("--reason", "the customer has paid")
+CANCEL = (*WHY, "--yes")
 
 
 def remind(
@@ -80,11 +82,11 @@ def test_cancel_by_id_or_business_key_is_audited(shop: Shop) -> None:
     first, second = (remind(shop, n, delay=HOUR) for n in (1, 2))
     third = remind(shop, 3, biz_key="4711", delay=HOUR)
 
-    told = shop.orders.run("delayed", "cancel", str(first), str(second), app=False)
+    told = shop.orders.run("delayed", "cancel", str(first), str(second), *CANCEL, app=False)
     assert told.status == 0
     assert told.out == f"event {first} is cancelled\nevent {second} is cancelled\n"
     by_key = ["--type", "orders.placed", "--biz-key", "4711", "--who", "ann, ticket 12"]
-    answer = shop.orders.ok("delayed", "cancel", *by_key, "--json").data
+    answer = shop.orders.ok("delayed", "cancel", *by_key, *CANCEL, "--json").data
     assert [(a["event_id"], a["result"], a["status"]) for a in answer] == [
         (str(third), "done", "DISCARDED")
     ]
@@ -96,6 +98,24 @@ def test_cancel_by_id_or_business_key_is_audited(shop: Shop) -> None:
         (me, "cancel", f"event {second} in the outbox"),
         ("ann, ticket 12", "cancel", f"event {third} in the outbox"),
     ]
+    details = shop.orders.rows("SELECT detail FROM shield_audit")
+    assert {json.loads(str(detail))["discard_reason"] for (detail,) in details} == {WHY[1]}
+
+
+def test_cancel_discards_only_after_confirmation(shop: Shop) -> None:
+    shop.migrate()
+    event_id = remind(shop, 1, delay=HOUR)
+
+    refused = shop.orders.run("delayed", "cancel", str(event_id), *WHY, answer="n\n")
+    assert (refused.status, refused.out) == (1, "")
+    assert refused.err == (
+        "Discard 1 permanently? [y/N] Aborted: nothing was cancelled (use --yes to skip the "
+        "prompt)\n"
+    )
+    assert status(shop, event_id) == "INIT"
+
+    shop.orders.run("delayed", "cancel", str(event_id), *WHY, answer="y\n")
+    assert status(shop, event_id) == "DISCARDED"
 
 
 def test_reschedule_audits_both_times(shop: Shop) -> None:
@@ -123,7 +143,7 @@ def test_reschedule_audits_both_times(shop: Shop) -> None:
         assert seconds - 30 < left <= seconds
 
 
-@pytest.mark.parametrize("command", [["cancel"], ["reschedule", "--delay", "60"]])
+@pytest.mark.parametrize("command", [["cancel", *CANCEL], ["reschedule", "--delay", "60"]])
 def test_late_changes_are_reported_and_others_are_made(shop: Shop, command: list[str]) -> None:
     shop.migrate()
     published = remind(shop, 1, at=datetime.now(UTC) - HOUR)
@@ -149,18 +169,30 @@ def test_late_changes_are_reported_and_others_are_made(shop: Shop, command: list
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["cancel"], "name events by their ids, or one by --type and --biz-key"),
-        (["cancel", str(UUID(int=1)), "--biz-key", "1"], "name events by their ids"),
-        (["cancel", "--biz-key", "1"], "name events by their ids"),
-        (["cancel", "--type", "orders.placed"], "name events by their ids"),
-        (["cancel", "not-an-id"], "'not-an-id' is not an event id; see `shieldtx delayed list`"),
-        (["reschedule", str(UUID(int=1))], "--delay: give one of"),
-        (["reschedule", str(UUID(int=1)), "--level", "19"], "--level: 19 is not a level"),
-        (["reschedule", str(UUID(int=1)), "--delay", "soon"], "--delay 'soon': "),
+        (["cancel", str(UUID(int=1)), "--reason", " "], "--reason: give a reason"),
+        (["cancel", *WHY], "name events by their ids, or one by --type and --biz-key"),
+        (["cancel", str(UUID(int=1)), "--biz-key", "1", *WHY], "name events by their ids"),
+        (["cancel", "--biz-key", "1", *WHY], "name events by their ids"),
+        (["cancel", "--type", "orders.placed", *WHY], "name events by their ids"),
+        (
+            ["cancel", "not-an-id", *WHY],
+            "'not-an-id' is not an event id; see `shieldtx delayed list`",
+        ),
+        (["reschedule", str(UUID(int=1))], "give one of --delay, --at and --level"),
+        (
+            ["reschedule", str(UUID(int=1)), "--delay", "5m"],
+            "--delay: '5m' is not a duration; use seconds, or",
+        ),
         (["reschedule", str(UUID(int=1)), "--delay", "-5"], "must be longer than 0"),
         (["reschedule", str(UUID(int=1)), "--at", "noon"], "--at 'noon': write it as"),
-        (["reschedule", str(UUID(int=1)), "--at", "2031-05-01T08:00:00"], "--at: .* no time zone"),
-        (["reschedule", str(UUID(int=1)), "--level", "1", "--delay", "1"], "--delay: .* only one"),
+        (
+            ["reschedule", str(UUID(int=1)), "--at", "2031-05-01T08:00:00"],
+            "--at .* time zone is missing",
+        ),
+        (
+            ["reschedule", str(UUID(int=1)), "--level", "1", "--delay", "1"],
+            "give one of --delay, --at and",
+        ),
     ],
 )
 def test_invalid_arguments_are_one_line(shop: Shop, words: list[str], problem: str) -> None:
@@ -207,7 +239,7 @@ def test_cancelled_event_is_not_sent_and_rescheduled_is_on_time(
     shop.migrate()
     shop.orders.start("relay")
     cancelled, kept = remind(shop, 1, delay=HOUR), remind(shop, 2, delay=HOUR)
-    shop.orders.ok("delayed", "cancel", str(cancelled))
+    shop.orders.ok("delayed", "cancel", str(cancelled), *CANCEL)
     shop.orders.ok("delayed", "reschedule", str(kept), "--delay", "2")
     eventually(lambda: status(shop, kept) == "PROCESSED", "the other one is published")
     assert status(shop, cancelled) == "DISCARDED"

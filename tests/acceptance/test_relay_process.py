@@ -199,7 +199,28 @@ def test_once_publishes_due_events_and_exits(shop: Shop) -> None:
     assert result.data["published"] == 20
     assert shop.orders.outbox() == {"PROCESSED": 20}
     assert shop.orders.shards_by_owner() == {None: 64}
-    assert shop.orders.ok("relay", "--once").out == "0 published, 0 retried, 0 failed, 0 released\n"
+    assert result.data["unsent"] == {"rows": 0, "precision": "exact"}
+    assert result.data["shards_of_other_relays"] == 0
+    assert shop.orders.ok("relay", "--once").out == (
+        "0 published, 0 retried, 0 failed, 0 released\n"
+        "due events unsent: 0; other relays hold 0 of 64 shards\n"
+    )
+
+
+def test_once_fails_if_other_relays_hold_the_shards(shop: Shop, eventually: Eventually) -> None:
+    shop.migrate()
+    unreachable = f"127.0.0.1:{free_port()}"
+    shop.orders.start("relay", SHIELDTX_KAFKA_BOOTSTRAP=unreachable)
+    eventually(lambda: list(shop.orders.shards_by_owner().values()) == [64], "one holds them all")
+    shop.place(TWENTY)
+
+    result = shop.orders.run("relay", "--once", "--json", SHIELDTX_KAFKA_BOOTSTRAP=unreachable)
+
+    assert result.status == 1
+    assert result.data["published"] == 0
+    assert result.data["unsent"] == {"rows": 20, "precision": "exact"}
+    assert result.data["shards_of_other_relays"] > 0
+    assert "error: 20 due events remain unsent, other relays hold " in result.err
 
 
 def test_once_without_a_broker_releases_all_rows_and_fails(shop: Shop) -> None:

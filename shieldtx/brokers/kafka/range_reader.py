@@ -129,7 +129,7 @@ class RangeReader:
                 since = now
             elif now - since > self._patience:
                 raise BrokerUnavailable(
-                    f"Kafka at {self._connection.bootstrap_servers}: nothing came of partition "
+                    f"Kafka at {self._connection.bootstrap_servers}: nothing came from partition "
                     f"{range_.partition} of {range_.topic} for {self._patience:.0f} s, at offset "
                     f"{position} of {range_.end}"
                 )

@@ -174,7 +174,7 @@ _TEMPLATES.filters |= {
     "grouped": _grouped,
     "headline": labels.headline,
     "instant": labels.instant,
-    "looked_at": labels.looked_at,
+    "judged": labels.judged,
     "moment": labels.moment,
     "name": labels.name,
     "present": labels.present,

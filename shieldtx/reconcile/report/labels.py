@@ -37,13 +37,13 @@ def headline(findings: Findings) -> str:
         case RunOutcome.NOT_JUDGED if not totals[Weight.CLEAN] + totals[Weight.NOTE]:
             return "Nothing could be judged."
         case RunOutcome.NOT_JUDGED:
-            return "Not everything could be judged, and what could be is in order."
+            return "Not everything could be judged. Everything that was judged is in order."
         case RunOutcome.CLEAN if not findings.counts:
             return "Clean: there were no events to compare."
         case RunOutcome.CLEAN:
             return "Clean: everything that could be judged is in order."
         case RunOutcome.ERROR:
-            return "The run broke off."
+            return "The run failed."
 
 
 def weighed(counts: Mapping[Verdict, int]) -> dict[Weight, int]:
@@ -92,7 +92,8 @@ def selected(selection: Selection) -> str:
         return f"Only events written {window}."
     if selection.moved_since:
         return (
-            "What has moved since the last good run, and what is open or waits for an operator: "
+            "Events that have moved since the last good run, and events that are open or wait for "
+            "an operator: "
             + "; ".join(
                 f"{service} since {moment(when)}"
                 for service, when in sorted(selection.moved_since.items())
@@ -102,17 +103,17 @@ def selected(selection: Selection) -> str:
     return "All events that are kept."
 
 
-def looked_at(findings: Findings) -> str:
+def judged(findings: Findings) -> str:
     """Return a sentence about the judged events, with the reasons for an unrequested full run."""
     if not findings.full_because:
         return selected(findings.selection)
-    return f"{selected(findings.selection)} Because {'; '.join(findings.full_because)}."
+    return f"{selected(findings.selection)} The reason: {'; '.join(findings.full_because)}."
 
 
 def without_room(findings: Findings) -> str:
     """Return a sentence about the requested rows for which the page has no room."""
-    rows = counted(findings.rows_without_room, "more row", "more rows")
-    return f"the page has no room for {rows} that it was asked to show: all are in rows/"
+    rows = counted(findings.rows_without_room, "more requested row", "more requested rows")
+    return f"the page has no room for {rows}: all rows are in rows/"
 
 
 def from_when(window: Window) -> str:
@@ -128,7 +129,7 @@ def until_when(window: Window, started_at: datetime) -> str:
     distance = (
         f"{duration(before)} before the run"
         if before >= timedelta(0)
-        else f"{duration(-before)} after it began, by that clock"
+        else f"{duration(-before)} after its start, by that clock"
     )
     return f"{moment(window.watermark)} ({distance})"
 

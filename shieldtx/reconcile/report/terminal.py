@@ -50,7 +50,7 @@ def remarks(findings: Findings) -> list[tuple[str, str]]:
     """Return labelled lines: problems, remarks, and the command that would repair."""
     command = labels.repair_command(findings)
     return [
-        *([("looked at", labels.looked_at(findings))] if findings.full_because else []),
+        *([("judged events", labels.judged(findings))] if findings.full_because else []),
         *(("not judged", problem) for problem in findings.problems),
         *(("left out", sentence) for sentence in findings.left_out),
         *([("not shown", labels.without_room(findings))] if findings.rows_without_room else []),

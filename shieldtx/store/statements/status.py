@@ -63,6 +63,23 @@ def open_events(t: Tables, d: Dialect, limit: int) -> Select[Any]:
     return _counted(rows, "topic", "tx_kind", "status", "place")
 
 
+def due_events(t: Tables, d: Dialect, limit: int) -> Select[Any]:
+    """Count the events that are due and not sent, at most `limit` in each of three parts.
+
+    They include those that wait for another attempt, and those of their keys.
+    """
+    o = t.outbox
+    row, open_ = select(o.c.seq), o.c.settled_at.is_(None)
+    delayed = and_(open_, o.c.waiting, not_(o.c.holds_key), o.c.check_at.is_(None))
+    parts = (
+        row.where(in_main_queue(o)).order_by(o.c.seq),
+        row.where(open_, o.c.holds_key).order_by(o.c.shard, o.c.key, o.c.seq),
+        row.where(delayed, o.c.due_at <= d.now()).order_by(o.c.shard, o.c.due_at),
+    )
+    rows = union_all(*(part.limit(limit).subquery().select() for part in parts)).subquery()
+    return select(func.count()).select_from(rows)
+
+
 def oldest_events(t: Tables, d: Dialect, each: int) -> Select[Any]:
     """Find since when topics wait, from the first `each` rows of every shard.
 
@@ -118,13 +135,14 @@ def open_arrivals(t: Tables, d: Dialect, limit: int) -> Select[Any]:
     return _counted(found, "consumer_group", "status", "place")
 
 
-def waiting_for_operator(t: Tables, table: Table, status: str, limit: int) -> Select[Any]:
-    """Count the rows of a status that waits for an operator, at most the latest `limit`."""
+def waiting_for_operator(t: Tables, table: Table, status: str) -> Select[Any]:
+    """Count the rows of a status that waits for an operator: all of them, from their small index.
+
+    A limit would hide the groups and topics with few rows.
+    """
     rows = (
         select(*_dimensions(t, table), table.c.status)
         .where(needs_operator(table), table.c.status == status)
-        .order_by(table.c.settled_at.desc())
-        .limit(limit)
         .subquery()
     )
     return _tallied(rows)

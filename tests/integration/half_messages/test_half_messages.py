@@ -526,7 +526,7 @@ def test_message_that_kills_checkers_costs_others_one_check(make_service):
 
 def test_type_has_one_source_of_outcomes(orders):
     orders.app.barrier(PLACED)
-    with pytest.raises(ConfigurationError, match="two are declared to know the end"):
+    with pytest.raises(ConfigurationError, match="has a second source of outcomes"):
         orders.app.checks(PLACED)(lambda event: COMMIT)
 
 

@@ -378,7 +378,49 @@ def test_unresolved_messages_are_counted_despite_later_failures(app: ShieldTx) -
     overview = SqlStatus(app.engine, app.tables, limit=10).read()
 
     assert overview.outbox.states["UNRESOLVED"] == Count(rows=3)
-    assert overview.outbox.states["FAILED"] == Count(rows=10, precision=Precision.AT_LEAST)
+    assert overview.outbox.states["FAILED"] == Count(rows=25)
+
+
+def test_unsent_events_are_due_and_neither_delayed_nor_half(app: ShieldTx) -> None:
+    write(app, 9)
+    later = "due_at = :later, waiting = true"
+    when = {"later": datetime.now(UTC) + timedelta(hours=1)}
+    for number, change in (
+        ("1", f"{later}, attempts = 1, holds_key = true"),
+        ("2", "holds_key = true"),
+        ("3", later),
+        ("4", f"{later}, check_at = :later, status = 'HALF'"),
+        ("5", "waiting = true, due_at = created_at"),
+        ("6", "status = 'PROCESSED', settled_at = created_at"),
+    ):
+        one = f"seq = (SELECT min(seq) + {number} FROM shield_outbox)"
+        run(app, f"UPDATE shield_outbox SET {change} WHERE {one}", **when)
+
+    unsent = app.stores.status().unsent()
+
+    assert (unsent.events, unsent.shards_held) == (Count(rows=6), 0)
+    assert SqlStatus(app.engine, app.tables, limit=2).unsent().events == Count(
+        rows=5, precision=Precision.AT_LEAST
+    )
+
+
+def test_groups_and_topics_with_few_waiting_rows_are_listed(app: ShieldTx) -> None:
+    """All other groups and topics together exceed the limit, and their rows are later."""
+    write(app, 2, "orders.paid")
+    settle(app, "shield_outbox", "FAILED", 2, error="topic is gone")
+    write(app, 30)
+    settle(app, "shield_outbox", "FAILED", 30, error="topic is gone")
+    receive(app, 2, group="stock")
+    settle(app, "shield_inbox", "DEAD", 2, error="the bank is closed")
+    receive(app, 30, group="billing")
+    settle(app, "shield_inbox", "DEAD", 30, error="the bank is closed")
+
+    overview = SqlStatus(app.engine, app.tables, limit=10).read()
+
+    topics = {topic.topic: topic.backlog.states["FAILED"] for topic in overview.topics}
+    assert topics == {"orders.paid": Count(rows=2), "orders.placed": Count(rows=30)}
+    groups = {group.group: group.backlog.states["DEAD"] for group in overview.groups}
+    assert groups == {"stock": Count(rows=2), "billing": Count(rows=30)}
 
 
 def test_parked_records_are_counted_despite_many_of_another(app: ShieldTx) -> None:

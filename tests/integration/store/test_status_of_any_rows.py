@@ -79,10 +79,8 @@ def _problems(engine: Engine, rows: Rows) -> list[str]:
     for (state, _), count in inbox.items():
         of_states[state] += count
     by_group = {group.group: group.backlog for group in found.groups}
-    # A group with only settled rows may be over the limit of settled rows, and a group with only
-    # DEAD rows over the limit of DEAD rows, which the total shows.
-    is_cut = sum(of_states[state] for state in INBOX.settled & FOR_AN_OPERATOR) >= LIMIT
-    over_limit = INBOX.settled if is_cut else INBOX.settled - FOR_AN_OPERATOR
+    # A group with only settled rows may be over the limit of settled rows.
+    over_limit = INBOX.settled - FOR_AN_OPERATOR
     groups = {group for (s, group), count in inbox.items() if count and s not in over_limit}
     return [
         *_compared("outbox", found.outbox, outbox),

@@ -263,7 +263,7 @@ def test_a_broker_that_dies_while_it_is_read_is_an_error(fragile):
     record_ranges = RangeReader(topic.connection, patience=2).read([beyond])
     assert len(next(record_ranges).records) == 10
     fragile.kill()
-    with pytest.raises(BrokerUnavailable, match=rf"nothing came of partition 0 of {topic.name}"):
+    with pytest.raises(BrokerUnavailable, match=rf"nothing came from partition 0 of {topic.name}"):
         list(record_ranges)
 
 

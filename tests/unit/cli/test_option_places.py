@@ -96,3 +96,23 @@ def test_application_and_file_together_are_refused(command: tuple[str, ...]):
 
     assert by_option == by_variable
     assert by_option.startswith("error: --app shop:shield and the file x.toml both name what")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--bogus",),
+        ("--config",),
+        ("--rows", "many"),
+        ("--since", "yesterday"),
+        ("bogus",),
+        ("repair",),
+        ("repair", "last", "--bogus"),
+        ("runs", "--limit", "0"),
+        ("--log-level", "loud"),
+    ],
+    ids=" ".join,
+)
+def test_usage_error_of_reconcile_is_not_an_outcome(words: tuple[str, ...]):
+    """The exit status 2 means that not everything could be judged."""
+    assert CliRunner().invoke(program, ["reconcile", *words]).exit_code == 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,31 @@ from typer.testing import CliRunner
 
 from shieldtx.cli import reconcile
 from shieldtx.cli.program import program
+from shieldtx.domain.states import TxKind
 from shieldtx.errors import AlreadyRunning, ConfigurationError, NameTaken
 from shieldtx.reconcile.config import Configuration
-from shieldtx.reconcile.findings import RunOutcome
-from shieldtx.reconcile.spark_launcher import ReconcileRequest
+from shieldtx.reconcile.findings import Count, Findings, OutputFolder, Pair, RunOutcome
+from shieldtx.reconcile.spark_launcher import ReconcileRequest, ReconcileResult
+from shieldtx.reconcile.verdicts import Verdict
 
 FILE = '{margin}[services.orders]\nurl = "ORDERS_URL"\nretention = "P{days}D"\n'
+PROBLEM = "Spark's job ended with status 1. The end of spark.log:\n  a line of Spark"
+PAIR = Pair(kind=TxKind.COMMIT, upstream="orders", downstream="stock", group="stock")
+
+
+def findings(*, missing: int = 0, obstacles: tuple[str, ...] = ()) -> Findings:
+    return Findings(
+        started_at=datetime(2026, 1, 31, 2, tzinfo=UTC),
+        seconds=1,
+        margin=timedelta(minutes=15),
+        bounds=(),
+        counts=(
+            Count(pair=PAIR, verdict=Verdict.MATCHED, rows=5),
+            Count(pair=PAIR, verdict=Verdict.MISSING_DOWNSTREAM, rows=missing),
+        )[: 2 if missing else 1],
+        first_rows=(),
+        obstacles=obstacles,
+    )
 
 
 class Nights:
@@ -27,17 +46,26 @@ class Nights:
         self.out = folder / "nights"
         self.asked: list[ReconcileRequest] = []
         self.error: Exception | None = None
+        self.findings: Findings | None = findings()
         self.write()
 
     def write(self, *, days: int = 7, margin: str = "") -> None:
         self.config.write_text(FILE.format(days=days, margin=margin))
 
-    def one(self, _: Configuration, request: ReconcileRequest, *__: object, **___: object) -> int:
+    def one(
+        self, _: Configuration, request: ReconcileRequest, *__: object, **___: object
+    ) -> ReconcileResult:
         self.asked.append(request)
         if self.error is not None:
             raise self.error
         (request.folder / "report.html").touch()
-        return RunOutcome.CLEAN
+        return ReconcileResult(
+            outcome=RunOutcome.ERROR if self.findings is None else self.findings.outcome,
+            findings=self.findings,
+            problem=PROBLEM if self.findings is None else "",
+            folder=OutputFolder(path=request.folder),
+            run_id="r1",
+        )
 
     def start(self, nights: Callable[[Callable[[], None]], None], *options: str) -> str:
         """Start the command; `nights` calls its argument once for each night.
@@ -45,7 +73,8 @@ class Nights:
         Returns the log.
         """
 
-        def by_crontab(_: str, run: Callable[[], None]) -> int:
+        def by_crontab(_: str, run: Callable[[], None], *, configuration: str) -> int:
+            assert configuration == "reconcile"
             nights(run)
             return 0
 
@@ -112,6 +141,31 @@ def test_each_night_has_a_folder_unless_another_run_is_active(nights: Nights):
     first, second, third = (request.folder for request in nights.asked)
     assert len({first, second, third}) == 3
     assert set(nights.out.iterdir()) == {first, second}
+
+
+@pytest.mark.parametrize(
+    ("found", "level", "fields"),
+    [
+        (findings(), "INFO", "action=reconciliation_ended"),
+        (findings(missing=3), "ERROR", "action=reconciliation_needs_operator count=3"),
+        (findings(obstacles=("a", "b")), "WARNING", "action=reconciliation_not_judged count=2"),
+        (None, "ERROR", "action=reconciliation_needs_operator error="),
+    ],
+    ids=["clean", "mismatches", "not judged", "error"],
+)
+def test_outcome_of_a_night_sets_level_and_action(
+    nights: Nights, found: Findings | None, level: str, fields: str
+):
+    nights.findings = found
+
+    (record,) = nights.start(lambda run: run()).splitlines()
+
+    assert f" {level} " in record
+    assert all(f" {field}" in record for field in fields.split())
+    (request,) = nights.asked
+    for field in ("run_id=r1", "configuration=reconcile", f"folder={request.folder}"):
+        assert f" {field} " in f"{record} "
+    assert "a line of Spark" not in record
 
 
 @pytest.mark.parametrize(

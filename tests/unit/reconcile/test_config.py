@@ -153,7 +153,10 @@ def test_configuration_shows_no_secret(read) -> None:
         ('[services.a]\nurl = "MISSING"', "services.a.url: the environment variable MISSING"),
         ('[services.a]\nurl = "KAFKA_PASSWORD"', "KAFKA_PASSWORD does not hold a database URL"),
         ('[services.a]\nurl = "ORDERS_URL"\nretention = -1', "services.a.retention"),
-        ('[services.a]\nurl = "ORDERS_URL"\ngroups = [{name = "g"}]', "neither `receives` nor"),
+        (
+            '[services.a]\nurl = "ORDERS_URL"\ngroups = [{name = "g"}]',
+            "g has no topics: name them in",
+        ),
         (
             '[services.a]\nurl = "ORDERS_URL"\nformer_groups = ["mail placed"]',
             "services.a.former_groups.0",
@@ -205,14 +208,14 @@ def test_from_is_refused_for_a_group_that_only_compensates(read) -> None:
         url = "STOCK_URL"
         groups = [{name = "refund", compensates = ["stock.low"], from = ["orders"]}]
     """
-    with pytest.raises(ConfigurationError, match="refund has `from` and does not `receive`"):
+    with pytest.raises(ConfigurationError, match="refund has `from` without `receives`"):
         read(text)
 
 
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        ('compensates = ["stock.low"]', "`compensates_others` and does not `receive` anything"),
+        ('compensates = ["stock.low"]', "`compensates_others` without `receives`"),
         ('receives = ["orders"], events = ["paid"]', "placed, which is not among its `events`"),
     ],
 )

@@ -26,7 +26,7 @@ def run():
     {body}
 
 print("ready", flush=True)
-sys.exit(run_by(IntervalTrigger(seconds={every}), run))
+sys.exit(run_by(IntervalTrigger(seconds={every}), run, configuration="nightly"))
 """
 
 
@@ -63,6 +63,18 @@ def test_job_runs_again_after_an_error() -> None:
         assert "no disk" in process.stderr.read()
 
 
+def test_failed_run_is_logged_with_its_configuration(caplog: pytest.LogCaptureFixture) -> None:
+    def run() -> None:
+        if caplog.records:
+            signal.raise_signal(signal.SIGTERM)
+        raise OSError("no disk")
+
+    run_by(IntervalTrigger(seconds=0.1), run, configuration="nightly")
+
+    (record,) = caplog.records
+    assert (record.action, record.configuration) == ("scheduled_run_failed", "nightly")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_interrupts_a_run_and_lets_it_clean_up(number: signal.Signals) -> None:
     with started(INTERRUPTED) as process:
@@ -84,7 +96,9 @@ def test_signal_during_the_start_ends_the_process(monkeypatch: pytest.MonkeyPatc
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(BackgroundScheduler, "start", start)
-    assert run_by(IntervalTrigger(seconds=60), lambda: None) == EXIT_STOPPED
+    assert (
+        run_by(IntervalTrigger(seconds=60), lambda: None, configuration="nightly") == EXIT_STOPPED
+    )
 
 
 def test_signal_before_the_scheduler_thread_ends_the_process(
@@ -97,10 +111,12 @@ def test_signal_before_the_scheduler_thread_ends_the_process(
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", start_late)
-    assert run_by(IntervalTrigger(seconds=60), lambda: None) == EXIT_STOPPED
+    assert (
+        run_by(IntervalTrigger(seconds=60), lambda: None, configuration="nightly") == EXIT_STOPPED
+    )
 
 
 @pytest.mark.parametrize("line", ["", "at two", "0 2 * *", "0 25 * * *", "61 2 * * *"])
 def test_invalid_crontab_line_is_refused(line: str) -> None:
     with pytest.raises(ConfigurationError, match="every night at two"):
-        run_by_crontab(line, lambda: None)
+        run_by_crontab(line, lambda: None, configuration="nightly")

@@ -116,21 +116,21 @@ def test_configuration_remark_is_shown_if_all_was_judged():
 
 
 def test_page_shows_that_a_run_judged_everything():
-    assert "Nothing: all that was there was judged." in read(findings()).text
+    assert "Nothing: all events were judged." in read(findings()).text
 
 
 def test_page_shows_the_first_rows_of_each_mismatch():
     """It shows how many rows there are, too."""
     text = read(few_findings()).text
     assert "Missing downstream: 30" in text
-    assert "The first 4 of 30; all are in rows/." in text
+    assert "The first 4 of 30 rows: all rows are in rows/." in text
     assert "Neither effect nor compensation: 1" in text
     assert "The first 1 of 1" not in text
 
 
 def test_mismatch_without_rows_on_the_page_names_their_folder():
     text = read(findings((PAIR, Verdict.STUCK, 9))).text
-    assert "None is shown here; all are in rows/." in text
+    assert "No row is shown here: all rows are in rows/." in text
 
 
 def test_row_shows_all_known_fields():
@@ -220,7 +220,7 @@ def test_page_shows_the_windows():
             *("orders → stock, events", "2026-01-08 12:00:00 UTC"),
             "2026-01-15 11:45:00 UTC (15 min before the run)",
         ],
-        ["stock → orders, rollbacks", "not judged", "why"],
+        ["stock → orders, rollbacks", "not judged", "reason"],
         [
             *("orders → topics, events", "the first row"),
             "2026-01-15 11:45:00 UTC (15 min before the run)",
@@ -233,13 +233,13 @@ def test_repair_command_is_shown_if_a_repair_is_possible():
     beyond = read(findings((PAIR, Verdict.PARKED, 1), run_id="a")).text
     assert "What can be repaired" not in beyond
     unstored = read(findings((PAIR, Verdict.MISSING_DOWNSTREAM, 1))).text
-    assert "This run was not stored: only a stored one is repaired." in unstored
+    assert "This run is not stored: only a stored run can be repaired." in unstored
 
 
 def test_page_of_an_empty_run_has_a_note():
     text = read(findings()).text
     assert "There were no events to compare." in text
-    assert "None." in text
+    assert "There are no mismatches." in text
 
 
 @pytest.mark.parametrize("found", all_findings().values(), ids=all_findings())

@@ -33,7 +33,7 @@ from tests.support.sample_findings import BACK, NOON, PAIR, TOPIC, findings
         ),
         (
             findings((PAIR, Verdict.MATCHED, 9), obstacle="blind"),
-            "Not everything could be judged, and what could be is in order.",
+            "Not everything could be judged. Everything that was judged is in order.",
         ),
         (findings(obstacle="blind"), "Nothing could be judged."),
         (findings((PAIR, Verdict.IN_FLIGHT, 9)), "Nothing could be judged."),
@@ -78,9 +78,9 @@ def test_every_weight_has_a_label():
         (
             Selection(moved_since={"stock": NOON, "orders": NOON}),
             (
-                "What has moved since the last good run, and what is open or waits for an "
-                "operator: "
-                "orders since 2026-01-15 12:00:00 UTC; stock since 2026-01-15 12:00:00 UTC."
+                "Events that have moved since the last good run, and events that are open or wait "
+                "for an operator: orders since 2026-01-15 12:00:00 UTC; stock since 2026-01-15 "
+                "12:00:00 UTC."
             ),
         ),
     ],
@@ -99,7 +99,7 @@ def test_window_shows_its_bounds_and_its_lag():
 def test_clock_that_is_ahead_is_reported():
     window = Window(watermark=NOON + timedelta(minutes=45))
     assert labels.until_when(window, NOON) == (
-        "2026-01-15 12:45:00 UTC (45 min after it began, by that clock)"
+        "2026-01-15 12:45:00 UTC (45 min after its start, by that clock)"
     )
 
 

@@ -41,7 +41,7 @@ def test_table_comes_with_obstacles_and_the_repair_command():
     assert remarks(findings(rows_without_room=4_711)) == [
         (
             "not shown",
-            "the page has no room for 4,711 more rows that it was asked to show: all are in rows/",
+            "the page has no room for 4,711 more requested rows: all rows are in rows/",
         )
     ]
 

@@ -40,6 +40,28 @@ FROM (SELECT anon_2.topic AS topic, anon_2.tx_kind AS tx_kind, anon_2.status AS 
     LIMIT 100 OFFSET 0) AS anon_5) AS anon_1
 GROUP BY anon_1.topic, anon_1.tx_kind, anon_1.status, anon_1.place;
 
+-- due_events
+SELECT count(*) AS count_1
+FROM (SELECT anon_2.seq AS seq
+  FROM (SELECT shield_outbox.seq AS seq
+    FROM shield_outbox
+    WHERE shield_outbox.settled_at IS NULL AND shield_outbox.waiting = 0 AND shield_outbox.holds_key = 0
+    ORDER BY shield_outbox.seq
+    LIMIT 100 OFFSET 0) AS anon_2
+  UNION ALL SELECT anon_3.seq AS seq
+  FROM (SELECT shield_outbox.seq AS seq
+    FROM shield_outbox
+    WHERE shield_outbox.settled_at IS NULL AND shield_outbox.holds_key = 1
+    ORDER BY shield_outbox.shard, shield_outbox."key", shield_outbox.seq
+    LIMIT 100 OFFSET 0) AS anon_3
+  UNION ALL SELECT anon_4.seq AS seq
+  FROM (SELECT shield_outbox.seq AS seq
+    FROM shield_outbox
+    WHERE shield_outbox.settled_at IS NULL AND shield_outbox.waiting = 1 AND shield_outbox.holds_key = 0 AND
+        shield_outbox.check_at IS NULL AND shield_outbox.due_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
+    ORDER BY shield_outbox.shard, shield_outbox.due_at
+    LIMIT 100 OFFSET 0) AS anon_4) AS anon_1;
+
 -- oldest_events
 SELECT anon_1.topic, anon_1.tx_kind, min(anon_1.since) AS since
 FROM (SELECT anon_2.topic AS topic, anon_2.tx_kind AS tx_kind, anon_2.since AS since
@@ -105,9 +127,7 @@ SELECT anon_1.topic, anon_1.tx_kind, anon_1.status, count(*) AS rows
 FROM (SELECT shield_outbox.topic AS topic, shield_outbox.tx_kind AS tx_kind, shield_outbox.status AS status
   FROM shield_outbox
   WHERE shield_outbox.settled_at IS NOT NULL AND shield_outbox.last_error IS NOT NULL AND shield_outbox.status
-      = 'FAILED'
-  ORDER BY shield_outbox.settled_at DESC
-  LIMIT 100 OFFSET 0) AS anon_1
+      = 'FAILED') AS anon_1
 GROUP BY anon_1.topic, anon_1.tx_kind, anon_1.status;
 
 -- settled_by

@@ -1,0 +1,140 @@
+"""The filters and the limit of `dead list`, `half list` and `delayed list`, on SQLite."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from sqlalchemy import insert
+from typer.testing import CliRunner
+
+from shieldtx.cli.program import program
+from tests.support.write_side_shop import Shop
+
+APP = """
+from shieldtx import ShieldTx
+shield = ShieldTx.from_env()
+shield.declare("orders.placed")
+shield.consumer("stock").handles("orders.placed")(lambda session, event: None)
+"""
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command on the shop's database, by default with an application."""
+    name = f"app_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(APP)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def call(*words: str, app: bool = True, **settings: str) -> Result:
+        env = {
+            "SHIELDTX_SOURCE": "shop",
+            "SHIELDTX_DATABASE_URL": str(shop.engine.url),
+            "SHIELDTX_APP": f"{name}:shield" if app else None,
+            **settings,
+        }
+        return CliRunner().invoke(program, words, env=env, catch_exceptions=False)
+
+    return call
+
+
+def park(shop: Shop, *, offset: int = 0, group: str = "old", topic: str = "t.paid.commit") -> None:
+    with shop.engine.begin() as connection:
+        connection.execute(
+            insert(shop.tables.parked).values(
+                consumer_group=group,
+                topic=topic,
+                record_partition=0,
+                record_offset=offset,
+                digest=f"{offset:08x}",
+                record_headers="[]",
+                reason="not an event",
+                parked_at=datetime.now(UTC),
+            )
+        )
+
+
+@pytest.mark.parametrize("topic", ["paid", "t.paid.commit", "t.paid.rollback"])
+def test_topic_filter_takes_the_logical_and_the_kafka_name(shop: Shop, run: Run, topic: str):
+    park(shop)
+
+    result = run("dead", "list", "--topic", topic, "--json", SHIELDTX_TOPIC_PREFIX="t.")
+
+    assert [row["topic"] for row in json.loads(result.stdout)] == ["t.paid.commit"]
+
+
+@pytest.mark.parametrize(
+    ("words", "declared"),
+    [
+        (("dead", "list", "--group", "nosuch"), "stock"),
+        (("dead", "list", "--topic", "nosuch"), "orders.placed"),
+        (("dead", "discard", "--status", "DEAD", "--reason", "x", "--group", "nosuch"), "stock"),
+        (("half", "list", "--topic", "nosuch"), "orders.placed"),
+        (("delayed", "list", "--topic", "nosuch"), "orders.placed"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
+)
+def test_unknown_name_in_a_filter_is_refused(run: Run, words: tuple[str, ...], declared: str):
+    result = run(*words)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "'nosuch': the application does not declare this name" in result.stderr
+    assert f"(declared: {declared})" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("--group", "nosuch"), ("--topic", "nosuch")])
+def test_unknown_name_without_an_application_is_noted(run: Run, words: tuple[str, str]):
+    result = run("dead", "list", *words, "--json", app=False)
+
+    assert (result.exit_code, json.loads(result.stdout)) == (0, [])
+    assert f"{' '.join(words)} cannot be compared with the declared names" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("--group", "old"), ("--topic", "paid")])
+def test_name_of_a_waiting_row_is_known(shop: Shop, run: Run, words: tuple[str, str]):
+    park(shop)
+
+    result = run("dead", "list", "--status", "DEAD", *words, SHIELDTX_TOPIC_PREFIX="t.")
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == "no dead letters\n"
+
+
+@pytest.mark.parametrize("name", ["stock", "orders.placed", "orders.placed.commit"])
+def test_declared_name_is_known(run: Run, name: str):
+    option = "--group" if name == "stock" else "--topic"
+
+    assert run("dead", "list", option, name).stdout == "no dead letters\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        (("list",), "more exist: raise --limit\n"),
+        (
+            ("discard", "--status", "PARKED", "--reason", "x", "--yes"),
+            "more exist: raise --limit\n",
+        ),
+    ],
+)
+def test_limit_that_cuts_a_list_is_reported(shop: Shop, run: Run, words: tuple[str, ...], end: str):
+    for offset in range(3):
+        park(shop, offset=offset)
+
+    cut = run("dead", *words, "--limit", "2", "--json")
+
+    assert len(json.loads(cut.stdout)) == 2
+    assert cut.stderr.startswith(end)
+
+
+def test_limit_that_shows_all_rows_is_not_reported(shop: Shop, run: Run):
+    for offset in range(2):
+        park(shop, offset=offset)
+
+    assert run("dead", "list", "--limit", "2").stderr == ""
