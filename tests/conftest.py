@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Iterator
 import pytest
 from hypothesis import settings
 
-from shieldtx.cli.logging import PlainFormatter
 from shieldtx.embedded import EmbeddedPostgres
+from shieldtx.logs import PlainFormatter
 from tests.support.migrated_databases import MigratedDatabases
 
 pytest_plugins = [

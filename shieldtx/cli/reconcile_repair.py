@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from shieldtx.cli.found_rows import rows_of
-from shieldtx.cli.output import AsJson, print_fields, print_json, print_table, printable
+from shieldtx.cli.output import AsJson, print_fields, print_json, print_table
 from shieldtx.cli.prompts import confirm, current_operator
 from shieldtx.cli.reconcile_config import Config, ending_as_error
 from shieldtx.cli.reconcile_runs import Opened, ended_run, opened
 from shieldtx.cli.repair_policy import policy_of
 from shieldtx.errors import ConfigurationError
+from shieldtx.logs.text import printable
 from shieldtx.reconcile.repair.decisions import NAMED, REPAIRED, Policy
 from shieldtx.reconcile.repair.listed_rows import ListedRow, listed_rows
 from shieldtx.reconcile.repair.repair import Repair

@@ -14,11 +14,12 @@ from sqlalchemy.exc import NoSuchModuleError, OperationalError, ProgrammingError
 from shieldtx.cli import reconcile_views
 from shieldtx.cli.errors import FAILED, MISCONFIGURED, Failure, failure_of
 from shieldtx.cli.logging import LogFormat, LogLevel, set_up
-from shieldtx.cli.output import age, print_fields, print_table, printable
+from shieldtx.cli.output import age, print_fields, print_table
 from shieldtx.cli.program import _common_first
 from shieldtx.domain.reasons import WITH_TRACEBACK
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import BrokerUnavailable, SchemaMismatch
+from shieldtx.logs.text import printable
 from shieldtx.reconcile.findings import Bounds, Count, Findings, OutputFolder, Pair, RunOutcome
 from shieldtx.reconcile.rules import Verdict
 from shieldtx.reconcile.spark_launcher import ReconcileResult
