@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from importlib.metadata import version
 from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
 from pydantic.fields import FieldInfo
@@ -41,6 +41,8 @@ _ANYWHERE: Final = frozenset({"--app", "--log-level", "--log-format"})
 _WORKERS: Final = frozenset({"relay", "consume"})
 """Commands that have no results, or that check standard output themselves."""
 _CONNECT_S: Final = "10"
+_OF_TYPER: Final = cast("type[Exception]", typer.BadParameter.__mro__[2])
+"""ClickException, the base class of Typer's errors, which Typer does not export."""
 
 
 class Program(TyperGroup):
@@ -55,8 +57,8 @@ class Program(TyperGroup):
         try:
             result = super().invoke(ctx)
             output.flush()
-        except (typer.Exit, typer.Abort):
-            # Not errors: a command ends itself with these, with its own exit status.
+        except (typer.Exit, typer.Abort, _OF_TYPER):
+            # A command ends itself with the first two; Typer reports a wrong command line.
             raise
         except Exception as error:
             failure = failure_of(error)
@@ -136,11 +138,20 @@ def start(
         ),
     ] = None,
     log_level: Annotated[
-        LogLevel, typer.Option(envvar="SHIELDTX_LOG_LEVEL", help="Minimum severity of log entries.")
+        LogLevel,
+        typer.Option(
+            envvar="SHIELDTX_LOG_LEVEL",
+            help="Minimum severity of log entries.",
+            case_sensitive=False,
+        ),
     ] = LogLevel.INFO,
     log_format: Annotated[
         LogFormat,
-        typer.Option(envvar="SHIELDTX_LOG_FORMAT", help="Format of the log on standard error."),
+        typer.Option(
+            envvar="SHIELDTX_LOG_FORMAT",
+            help="Format of the log on standard error.",
+            case_sensitive=False,
+        ),
     ] = LogFormat.PLAIN,
     *,
     version: Annotated[  # noqa: ARG001  handled by its callback

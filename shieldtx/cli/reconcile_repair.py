@@ -39,6 +39,7 @@ def repair(
             help=f"Repair only rows with this verdict; {' and '.join(NAMED)} only if named. "
             "Repeatable.",
             show_default=", ".join(REPAIRED),
+            case_sensitive=False,
         ),
     ] = None,
     out_of_order: Annotated[

@@ -26,7 +26,10 @@ class Waiting(StrEnum):
     PARKED = "PARKED"
 
 
-Status = Annotated[Waiting | None, typer.Option("--status", help="Filter by state.")]
+Status = Annotated[
+    Waiting | None,
+    typer.Option("--status", help="Filter by state.", case_sensitive=False),
+]
 Group = Annotated[
     str | None,
     typer.Option("--group", help="Filter by the consumer group that received the event."),
