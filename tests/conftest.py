@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 import threading
 import time
 import uuid
@@ -64,7 +65,10 @@ def own_logging() -> Iterator[None]:
     root = logging.getLogger()
     handlers = root.handlers[:]
     levels = {logger: logger.level for logger in map(logging.getLogger, LOGGERS)}
+    hooks = sys.excepthook, threading.excepthook
     yield
+    sys.excepthook, threading.excepthook = hooks
+    logging.captureWarnings(capture=False)
     root.handlers[:] = handlers
     for logger, level in levels.items():
         logger.setLevel(level)

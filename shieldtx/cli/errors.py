@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Final
 
+import typer
+
+from shieldtx.cli.logging import is_json
 from shieldtx.logs.explanations import explanation_of
+
+log = logging.getLogger(__name__)
 
 FAILED: Final = 1
 MISCONFIGURED: Final = 2
@@ -18,6 +24,21 @@ class Failure:
 
     line: str
     status: int
+
+
+def report(failure: Failure) -> None:
+    """Write why a command has failed: as a line, or as a record where the log is JSON."""
+    if is_json():
+        log.error(
+            "command failed",
+            extra={
+                "action": "command_failed",
+                "error": failure.line,
+                "exit_status": failure.status,
+            },
+        )
+    else:
+        typer.echo(f"error: {failure.line}", err=True)
 
 
 def failure_of(error: BaseException | None) -> Failure | None:

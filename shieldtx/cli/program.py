@@ -29,8 +29,8 @@ from shieldtx.cli import (
 from shieldtx.cli import status as status_command
 from shieldtx.cli import trace as trace_command
 from shieldtx.cli.app_loading import Invocation
-from shieldtx.cli.errors import failure_of
-from shieldtx.cli.logging import LogFormat, LogLevel, set_up
+from shieldtx.cli.errors import failure_of, report
+from shieldtx.cli.logging import LogFormat, LogLevel, log_crashes, set_up
 from shieldtx.cli.option_places import is_on_the_command_line
 from shieldtx.domain.reasons import loggable
 from shieldtx.settings.settings import Settings
@@ -67,8 +67,12 @@ class Program(TyperGroup):
                 raise loggable_error from loggable_error.__cause__
             if failure is None:
                 raise
-            log.debug("command failed", exc_info=loggable_error, extra={"action": "command_failed"})
-            typer.echo(f"error: {failure.line}", err=True)
+            log.debug(
+                "traceback of the failed command",
+                exc_info=loggable_error,
+                extra={"action": "command_traceback"},
+            )
+            report(failure)
             raise typer.Exit(failure.status) from error
         return result
 
@@ -169,7 +173,9 @@ def start(
     """
     set_up(log_level, log_format)
     output.set_up()
-    if context.invoked_subcommand not in _WORKERS:
+    if context.invoked_subcommand in _WORKERS:
+        log_crashes()
+    else:
         output.require()
     # An unresponsive host must not block a command for minutes; libpq reads this variable.
     os.environ.setdefault("PGCONNECT_TIMEOUT", _CONNECT_S)
