@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from datetime import timedelta
 from importlib.metadata import version
 from itertools import islice
 from typing import Annotated, Any, Final, cast
 
 import typer
-from pydantic.fields import FieldInfo
 from typer.core import TyperGroup
 
 from shieldtx.cli import (
@@ -33,7 +31,10 @@ from shieldtx.cli.errors import failure_of, report
 from shieldtx.cli.logging import LogFormat, LogLevel, log_crashes, set_up
 from shieldtx.cli.option_places import is_on_the_command_line
 from shieldtx.domain.reasons import loggable
+from shieldtx.settings.environment import OTHER_VARIABLES
+from shieldtx.settings.problems import PREFIX
 from shieldtx.settings.settings import Settings
+from shieldtx.settings.shown import default_of, range_of
 
 log = logging.getLogger(__name__)
 
@@ -93,23 +94,15 @@ def _common_first(args: Sequence[str]) -> list[str]:
 
 
 def _settings_help() -> str:
-    """List every setting, in Markdown."""
+    """List every setting and other variable, in Markdown."""
     lines = ["**Settings**, by environment variables; durations in seconds or as ISO 8601:\n"]
     for name, setting in Settings.model_fields.items():
-        parts = [setting.description or "", _default(setting)]
-        lines.append(f"- `SHIELDTX_{name.upper()}` {' '.join(part for part in parts if part)}")
+        limits = [text for text in (default_of(setting), range_of(setting)) if text]
+        shown = f" ({'; '.join(limits)})" if limits else ""
+        lines.append(f"- `{PREFIX}{name.upper()}` {setting.description}{shown}")
+    lines.append("\n**Other variables**, of commands and tools:\n")
+    lines += [f"- `{name}` {meaning}" for name, meaning in OTHER_VARIABLES.items()]
     return "\n".join(lines)
-
-
-def _default(setting: FieldInfo) -> str:
-    default = setting.default
-    if setting.is_required():
-        return "(required)"
-    if default is None or default == "":
-        return ""
-    if isinstance(default, timedelta):
-        return f"({default.days} days)" if default.days else f"({default.total_seconds():g} s)"
-    return f"({default})"
 
 
 program = typer.Typer(
