@@ -31,6 +31,7 @@ from shieldtx.cli.errors import failure_of, report
 from shieldtx.cli.logging import LogFormat, LogLevel, log_crashes, set_up
 from shieldtx.cli.option_places import is_on_the_command_line
 from shieldtx.domain.reasons import loggable
+from shieldtx.logs.databases import name_databases
 from shieldtx.settings.environment import OTHER_VARIABLES
 from shieldtx.settings.problems import PREFIX
 from shieldtx.settings.settings import Settings
@@ -165,6 +166,7 @@ def start(
     the command.
     """
     set_up(log_level, log_format)
+    name_databases()
     output.set_up()
     if context.invoked_subcommand in _WORKERS:
         log_crashes()

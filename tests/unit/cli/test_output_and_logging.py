@@ -81,7 +81,7 @@ def test_foreign_text_is_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
         (BrokerUnavailable("away"), Failure(line="away", status=FAILED)),
         (
             OperationalError("SELECT 'secret'", {}, sqlite3.OperationalError("no\n\tanswer")),
-            Failure(line="the database cannot be used: no answer", status=FAILED),
+            Failure(line="the database cannot be used: no; answer", status=FAILED),
         ),
         (
             ProgrammingError("SELECT 'secret'", {}, sqlite3.ProgrammingError("no right")),
