@@ -54,7 +54,7 @@ def test_unknown_revision_is_refused_with_one_line(shop: Shop) -> None:
     result = shop.orders.run("db", "upgrade", "nonsense")
 
     assert result.status == 2
-    assert result.err.startswith("error: no way from revision base to nonsense")
+    assert result.err.startswith("error: there is no revision nonsense (newest: 0")
     assert result.err.count("\n") == 1
 
 
