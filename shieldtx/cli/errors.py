@@ -17,6 +17,19 @@ FAILED: Final = 1
 MISCONFIGURED: Final = 2
 """Also the exit status of an invalid command line."""
 
+EXIT_STATUSES: Final = {
+    "0": "done; or a signal ended a worker gracefully",
+    "1": "failed: the database or the broker cannot be used, a row was not changed, or a defect, "
+    "with its traceback; or a worker did not end within SHIELDTX_STOP_TIMEOUT",
+    "2": "a wrong command line, or settings, tables or topics that do not fit; a restart does not "
+    "help",
+    "70": "a pass of a worker took longer than SHIELDTX_WATCHDOG",
+    "75": "no pass of a worker succeeded for SHIELDTX_FAILURE_LIMIT",
+    "128+n": "a second signal n ended a worker at once, as in 143 for SIGTERM; 130 after Ctrl-C",
+    "n": "a handler of a worker raised SystemExit(n), with n from 1 to 255",
+}
+"""What the exit statuses of commands and workers mean, for the help and the documentation."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:

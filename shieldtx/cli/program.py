@@ -27,7 +27,7 @@ from shieldtx.cli import (
 from shieldtx.cli import status as status_command
 from shieldtx.cli import trace as trace_command
 from shieldtx.cli.app_loading import Invocation
-from shieldtx.cli.errors import failure_of, report
+from shieldtx.cli.errors import EXIT_STATUSES, failure_of, report
 from shieldtx.cli.logging import LogFormat, LogLevel, log_crashes, set_up
 from shieldtx.cli.option_places import is_on_the_command_line
 from shieldtx.domain.reasons import loggable
@@ -43,8 +43,9 @@ _ANYWHERE: Final = frozenset({"--app", "--log-level", "--log-format"})
 _WORKERS: Final = frozenset({"relay", "consume"})
 """Commands that have no results, or that check standard output themselves."""
 _CONNECT_S: Final = "10"
+_WRONG_USAGE: Final = cast("type[Exception]", typer.BadParameter.__mro__[1])
 _OF_TYPER: Final = cast("type[Exception]", typer.BadParameter.__mro__[2])
-"""ClickException, the base class of Typer's errors, which Typer does not export."""
+"""UsageError, and its base class ClickException, which Typer does not export."""
 
 
 class Program(TyperGroup):
@@ -88,7 +89,10 @@ def _common_first(args: Sequence[str]) -> list[str]:
         if arg == "--":
             others += [arg, *rest]
         elif name in _ANYWHERE:
-            common += [arg] if has_value else [arg, *islice(rest, 1)]
+            value = [] if has_value else list(islice(rest, 1))
+            if not has_value and not value:
+                raise _WRONG_USAGE(f"Option '{name}' requires an argument.")
+            common += [arg, *value]
         else:
             others.append(arg)
     return common + others
@@ -103,6 +107,8 @@ def _settings_help() -> str:
         lines.append(f"- `{PREFIX}{name.upper()}` {setting.description}{shown}")
     lines.append("\n**Other variables**, of commands and tools:\n")
     lines += [f"- `{name}` {meaning}" for name, meaning in OTHER_VARIABLES.items()]
+    lines.append("\n**Exit status**; `shieldtx reconcile` has its own, see its help:\n")
+    lines += [f"- `{status}` {meaning}" for status, meaning in EXIT_STATUSES.items()]
     return "\n".join(lines)
 
 

@@ -76,3 +76,10 @@ def test_value_in_another_case_is_accepted(words: tuple[str, ...], option: Any):
         result = run(words, option, value.swapcase())
         assert "Usage: " not in result.stderr, result.stderr
         assert "SHIELDTX_" in result.stderr or "--app" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--app", "--log-level", "--log-format"])
+def test_common_option_at_the_end_needs_its_value(option: str):
+    result = CliRunner().invoke(program, ["status", option])
+    assert result.exit_code == 2
+    assert f"Option '{option}' requires an argument" in result.stderr

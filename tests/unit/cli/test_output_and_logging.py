@@ -33,7 +33,6 @@ from shieldtx.reconcile.window import Window
         (["relay", "--app", "a:b"], ["--app", "a:b", "relay"]),
         (["consume", "--app=a:b", "stock"], ["--app=a:b", "consume", "stock"]),
         (["dead", "--", "--app", "x"], ["dead", "--", "--app", "x"]),
-        (["relay", "--log-level"], ["--log-level", "relay"]),
         (["dead", "list", "--group", "g", "--log-format", "json", "--json"],
          ["--log-format", "json", "dead", "list", "--group", "g", "--json"]),
     ],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from shieldtx.cli.errors import EXIT_STATUSES
 from shieldtx.cli.program import program
 from shieldtx.settings.environment import OTHER_VARIABLES
 from shieldtx.settings.settings import Settings
+from tests.support.project import ROOT
 
 HELP = program.info.epilog.splitlines()
 
@@ -25,3 +27,14 @@ def test_help_shows_defaults_as_variables_have_them():
     assert line("TRACE").endswith("(false)")
     assert line("RELAY_BATCH_SIZE").endswith("(1000; 1 to 10000)")
     assert line("RETENTION_PARKED").endswith("(0, for ever)")
+
+
+def test_help_ends_with_the_exit_statuses():
+    assert [line.split("`")[1] for line in HELP[-len(EXIT_STATUSES) :]] == list(EXIT_STATUSES)
+
+
+def test_page_of_processes_has_the_same_exit_statuses():
+    page = (ROOT / "docs/how-to/connections.md").read_text(encoding="utf-8")
+    table = page.split("| exit status |")[1].split("\n\n")[0]
+    rows = [row.split("|")[1].replace(" ", "") for row in table.splitlines()[2:]]
+    assert rows == list(EXIT_STATUSES)
