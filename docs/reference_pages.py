@@ -24,7 +24,9 @@ from shieldtx import errors
 from shieldtx.cli.program import program
 from shieldtx.domain import states
 from shieldtx.domain.states import INBOX, OUTBOX, Lifecycle
+from shieldtx.settings.environment import OTHER_VARIABLES
 from shieldtx.settings.settings import Settings
+from shieldtx.settings.shown import default_of, range_of
 from shieldtx.store.tables import tables
 
 DOCS: Final = Path(__file__).parent
@@ -88,8 +90,10 @@ def settings_page() -> str:
         NOTE,
         (
             "Settings are read from environment variables when the application starts. A duration "
-            "is a number of seconds or an ISO 8601 duration, for example `PT1M30S`. An unknown "
-            "variable with the prefix `SHIELDTX_` is an error that names the nearest setting.\n"
+            "is a number of seconds or an ISO 8601 duration, for example `PT1M30S`: above 0 unless "
+            "the description allows 0, and at most a century. An unknown variable with the prefix "
+            "`SHIELDTX_` is an error that names the nearest setting. So is a value that breaks a "
+            "rule of its description: the process ends with exit status 2.\n"
         ),
     ]
     by_topic = {name: topic_of(name) for name in Settings.model_fields}
@@ -97,11 +101,20 @@ def settings_page() -> str:
         lines += [f"## {topic}\n", "| variable | default | description |", "|---|---|---|"]
         for name, setting in Settings.model_fields.items():
             if by_topic[name] == topic:
-                meaning = (setting.description or "").replace("|", "\\|")
-                shown = meaning[:1].upper() + meaning[1:]
-                lines.append(f"| `SHIELDTX_{name.upper()}` | {default_of(setting)} | {shown} |")
+                limits = f" ({range_of(setting)})" if range_of(setting) else ""
+                meaning = sentence_of(f"{setting.description}{limits}")
+                default = cell_of_default(setting)
+                lines.append(f"| `SHIELDTX_{name.upper()}` | {default} | {meaning} |")
         lines.append("")
-    return "\n".join(lines)
+    lines += ["## Other variables\n", "Commands and tools read these variables; no service does.\n"]
+    lines += ["| variable | description |", "|---|---|"]
+    lines += [f"| `{name}` | {sentence_of(text)} |" for name, text in OTHER_VARIABLES.items()]
+    return "\n".join([*lines, ""])
+
+
+def sentence_of(meaning: str) -> str:
+    """Return what a variable means as a cell of a table."""
+    return meaning[:1].upper() + meaning[1:].replace("|", "\\|")
 
 
 def topic_of(name: str) -> str:
@@ -116,17 +129,11 @@ def topic_of(name: str) -> str:
     return topic
 
 
-def default_of(setting: FieldInfo) -> str:
-    """Return the default of a setting as a cell of a table."""
-    default = setting.default
-    if setting.is_required():
-        return "required"
-    if default is None or default == "":
-        return ""
-    if isinstance(default, timedelta):
-        whole_days = default.days and not default.seconds
-        return f"{default.days} days" if whole_days else f"{default.total_seconds():g} s"
-    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+def cell_of_default(setting: FieldInfo) -> str:
+    """Return the default of a setting as a cell of a table: text that a variable may contain."""
+    shown = default_of(setting)
+    is_literal = shown and not setting.is_required() and not isinstance(setting.default, timedelta)
+    return f"`{shown}`" if is_literal else shown
 
 
 def commands_page() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 import threading
 import time
 import uuid
@@ -12,8 +13,8 @@ from collections.abc import Callable, Generator, Iterator
 import pytest
 from hypothesis import settings
 
-from shieldtx.cli.logging import PlainFormatter
 from shieldtx.embedded import EmbeddedPostgres
+from shieldtx.logs import PlainFormatter
 from tests.support.migrated_databases import MigratedDatabases
 
 pytest_plugins = [
@@ -64,7 +65,10 @@ def own_logging() -> Iterator[None]:
     root = logging.getLogger()
     handlers = root.handlers[:]
     levels = {logger: logger.level for logger in map(logging.getLogger, LOGGERS)}
+    hooks = sys.excepthook, threading.excepthook
     yield
+    sys.excepthook, threading.excepthook = hooks
+    logging.captureWarnings(capture=False)
     root.handlers[:] = handlers
     for logger, level in levels.items():
         logger.setLevel(level)

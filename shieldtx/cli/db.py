@@ -9,6 +9,8 @@ import typer
 
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.output import AsJson, print_json, print_line, print_progress
+from shieldtx.errors import ConfigurationError, SchemaMismatch
+from shieldtx.store.schema import Schema
 from shieldtx.store.upgrades import PATIENCE
 
 commands = typer.Typer(
@@ -46,12 +48,31 @@ def upgrade(
     before = schema.current()
     schema.upgrade(revision, patience=timedelta(seconds=patience), notice=print_progress)
     after = schema.current()
+    if before == after and not _leads_to(revision, after):
+        raise ConfigurationError(
+            f"the tables are at revision {after or 'base'}, and this command does not downgrade "
+            f"them to {revision}: a downgrade is `shield.schema.downgrade({revision!r})` in Python"
+        )
+    _warn_of_older(schema)
     if as_json:
         print_json({"before": before, "revision": after})
     elif before == after:
         print_line(f"the tables are at revision {after} already")
     else:
         print_line(f"the tables are at revision {after} now (before: {before or 'none'})")
+
+
+def _leads_to(revision: str, current: str | None) -> bool:
+    """Whether a revision is the current one; Alembic accepts the start of its name."""
+    return revision in {"head", "heads"} or (current or "").startswith(revision)
+
+
+def _warn_of_older(schema: Schema) -> None:
+    """Print a warning if workers of this version would refuse the tables."""
+    try:
+        schema.check_tables()
+    except SchemaMismatch as error:
+        print_progress(f"warning: {error}")
 
 
 @commands.command()

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy.exc import DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
+import typer
 
-from shieldtx.cli.output import printable
-from shieldtx.domain.reasons import message_of
-from shieldtx.errors import ConfigurationError, ShieldTxError
+from shieldtx.cli.logging import is_json
+from shieldtx.logs.explanations import explanation_of
+
+log = logging.getLogger(__name__)
 
 FAILED: Final = 1
 MISCONFIGURED: Final = 2
 """Also the exit status of an invalid command line."""
 
-
-_POOLER: Final = "with PgBouncer, set SHIELDTX_DATABASE_POOLER=transaction"
-_ADVICE: Final = {
-    "unsupported startup parameter": _POOLER,
-    'prepared statement "_pg3_': _POOLER,
-    "read-only transaction": "SHIELDTX_DATABASE_URL leads to a server that is not the primary",
+EXIT_STATUSES: Final = {
+    "0": "done; or a signal ended a worker gracefully",
+    "1": "failed: the database or the broker cannot be used, a row was not changed, or a defect, "
+    "with its traceback; or a worker did not end within SHIELDTX_STOP_TIMEOUT",
+    "2": "a wrong command line, or settings, tables or topics that do not fit; a restart does not "
+    "help",
+    "70": "a pass of a worker took longer than SHIELDTX_WATCHDOG",
+    "75": "no pass of a worker succeeded for SHIELDTX_FAILURE_LIMIT",
+    "128+n": "a second signal n ended a worker at once, as in 143 for SIGTERM; 130 after Ctrl-C",
+    "n": "a handler of a worker raised SystemExit(n), with n from 1 to 255",
 }
-"""Remedies of errors, by a part of their text."""
+"""What the exit statuses of commands and workers mean, for the help and the documentation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,34 +39,25 @@ class Failure:
     status: int
 
 
-def failure_of(error: BaseException | None) -> Failure | None:  # noqa: PLR0911  one for each kind
+def report(failure: Failure) -> None:
+    """Write why a command has failed: as a line, or as a record where the log is JSON."""
+    if is_json():
+        log.error(
+            "command failed",
+            extra={
+                "action": "command_failed",
+                "error": failure.line,
+                "exit_status": failure.status,
+            },
+        )
+    else:
+        typer.echo(f"error: {failure.line}", err=True)
+
+
+def failure_of(error: BaseException | None) -> Failure | None:
     """Return the report of an error; None for a defect, which needs its traceback."""
-    match error:
-        case ShieldTxError():
-            is_setting = isinstance(error, ConfigurationError)
-            return _failure(str(error), MISCONFIGURED if is_setting else FAILED)
-        case OperationalError() | InterfaceError():
-            return _failure(
-                f"the database cannot be used: {message_of(error)}{_advice(error)}", FAILED
-            )
-        case DBAPIError():
-            line = f"the database refused a statement: {message_of(error)}{_advice(error)}"
-            return _failure(line, FAILED)
-        case NoSuchModuleError():
-            return _failure(f"SHIELDTX_DATABASE_URL: {error}", MISCONFIGURED)
-        case ImportError() if "psycopg" in (error.name or "") or "libpq" in str(error):
-            line = f"psycopg cannot be used ({error}): pip install 'shieldtx[binary]'"
-            return _failure(line, MISCONFIGURED)
-        case UnicodeEncodeError():
-            # The text is not shown: it may be part of a secret.
-            return _failure("an argument or a setting is not UTF-8 text", MISCONFIGURED)
-    return None
-
-
-def _advice(error: DBAPIError) -> str:
-    message = str(error.orig)
-    return next((f" ({advice})" for sign, advice in _ADVICE.items() if sign in message), "")
-
-
-def _failure(line: str, status: int) -> Failure:
-    return Failure(line=printable(" ".join(line.split())), status=status)
+    explanation = explanation_of(error)
+    if explanation is None:
+        return None
+    status = MISCONFIGURED if explanation.is_setting else FAILED
+    return Failure(line=explanation.line, status=status)

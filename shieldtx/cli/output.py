@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.tree import Tree
 
 from shieldtx.errors import ShieldTxError
+from shieldtx.logs.text import printable
 
 log = logging.getLogger(__name__)
 
@@ -140,13 +141,6 @@ def showing_progress() -> Iterator[Callable[[str], None]]:
     console = Console(stderr=True)
     with console.status("", spinner="dots") as status:
         yield lambda what: status.update(f"[dim]{escape(what)}[/]")
-
-
-def printable(text: str) -> str:
-    """Return foreign text with non-printable characters escaped: a terminal obeys some."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
-    )
 
 
 def age(duration: timedelta | None) -> str:

@@ -6,13 +6,11 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
-from datetime import timedelta
 from importlib.metadata import version
 from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
-from pydantic.fields import FieldInfo
 from typer.core import TyperGroup
 
 from shieldtx.cli import (
@@ -30,12 +28,16 @@ from shieldtx.cli import (
 from shieldtx.cli import status as status_command
 from shieldtx.cli import trace as trace_command
 from shieldtx.cli.app_loading import Invocation
-from shieldtx.cli.errors import failure_of
-from shieldtx.cli.logging import LogFormat, LogLevel, set_up
+from shieldtx.cli.errors import EXIT_STATUSES, failure_of, report
+from shieldtx.cli.logging import LogFormat, LogLevel, log_crashes, set_up
 from shieldtx.cli.option_places import is_on_the_command_line
 from shieldtx.cli.reconcile_usage import usage_errors_as_error
 from shieldtx.domain.reasons import loggable
+from shieldtx.logs.databases import name_databases
+from shieldtx.settings.environment import OTHER_VARIABLES
+from shieldtx.settings.problems import PREFIX
 from shieldtx.settings.settings import Settings
+from shieldtx.settings.shown import default_of, range_of
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,9 @@ _ANYWHERE: Final = frozenset({"--app", "--log-level", "--log-format"})
 _WORKERS: Final = frozenset({"relay", "consume"})
 """Commands that have no results, or that check standard output themselves."""
 _CONNECT_S: Final = "10"
+_WRONG_USAGE: Final = cast("type[Exception]", typer.BadParameter.__mro__[1])
+_OF_TYPER: Final = cast("type[Exception]", typer.BadParameter.__mro__[2])
+"""UsageError, and its base class ClickException, which Typer does not export."""
 
 
 class Program(TyperGroup):
@@ -59,8 +64,8 @@ class Program(TyperGroup):
         try:
             result = super().invoke(ctx)
             output.flush()
-        except (typer.Exit, typer.Abort):
-            # Not errors: a command ends itself with these, with its own exit status.
+        except (typer.Exit, typer.Abort, _OF_TYPER):
+            # A command ends itself with the first two; Typer reports a wrong command line.
             raise
         except Exception as error:
             failure = failure_of(error)
@@ -69,8 +74,12 @@ class Program(TyperGroup):
                 raise loggable_error from loggable_error.__cause__
             if failure is None:
                 raise
-            log.debug("command failed", exc_info=loggable_error, extra={"action": "command_failed"})
-            typer.echo(f"error: {failure.line}", err=True)
+            log.debug(
+                "traceback of the failed command",
+                exc_info=loggable_error,
+                extra={"action": "command_traceback"},
+            )
+            report(failure)
             raise typer.Exit(failure.status) from error
         return result
 
@@ -84,30 +93,27 @@ def _common_first(args: Sequence[str]) -> list[str]:
         if arg == "--":
             others += [arg, *rest]
         elif name in _ANYWHERE:
-            common += [arg] if has_value else [arg, *islice(rest, 1)]
+            value = [] if has_value else list(islice(rest, 1))
+            if not has_value and not value:
+                raise _WRONG_USAGE(f"Option '{name}' requires an argument.")
+            common += [arg, *value]
         else:
             others.append(arg)
     return common + others
 
 
 def _settings_help() -> str:
-    """List every setting, in Markdown."""
+    """List every setting and other variable, in Markdown."""
     lines = ["**Settings**, by environment variables; durations in seconds or as ISO 8601:\n"]
     for name, setting in Settings.model_fields.items():
-        parts = [setting.description or "", _default(setting)]
-        lines.append(f"- `SHIELDTX_{name.upper()}` {' '.join(part for part in parts if part)}")
+        limits = [text for text in (default_of(setting), range_of(setting)) if text]
+        shown = f" ({'; '.join(limits)})" if limits else ""
+        lines.append(f"- `{PREFIX}{name.upper()}` {setting.description}{shown}")
+    lines.append("\n**Other variables**, of commands and tools:\n")
+    lines += [f"- `{name}` {meaning}" for name, meaning in OTHER_VARIABLES.items()]
+    lines.append("\n**Exit status**; `shieldtx reconcile` has its own, see its help:\n")
+    lines += [f"- `{status}` {meaning}" for status, meaning in EXIT_STATUSES.items()]
     return "\n".join(lines)
-
-
-def _default(setting: FieldInfo) -> str:
-    default = setting.default
-    if setting.is_required():
-        return "(required)"
-    if default is None or default == "":
-        return ""
-    if isinstance(default, timedelta):
-        return f"({default.days} days)" if default.days else f"({default.total_seconds():g} s)"
-    return f"({default})"
 
 
 program = typer.Typer(
@@ -140,11 +146,20 @@ def start(
         ),
     ] = None,
     log_level: Annotated[
-        LogLevel, typer.Option(envvar="SHIELDTX_LOG_LEVEL", help="Minimum severity of log entries.")
+        LogLevel,
+        typer.Option(
+            envvar="SHIELDTX_LOG_LEVEL",
+            help="Minimum severity of log entries.",
+            case_sensitive=False,
+        ),
     ] = LogLevel.INFO,
     log_format: Annotated[
         LogFormat,
-        typer.Option(envvar="SHIELDTX_LOG_FORMAT", help="Format of the log on standard error."),
+        typer.Option(
+            envvar="SHIELDTX_LOG_FORMAT",
+            help="Format of the log on standard error.",
+            case_sensitive=False,
+        ),
     ] = LogFormat.PLAIN,
     *,
     version: Annotated[  # noqa: ARG001  handled by its callback
@@ -161,8 +176,11 @@ def start(
     the command.
     """
     set_up(log_level, log_format)
+    name_databases()
     output.set_up()
-    if context.invoked_subcommand not in _WORKERS:
+    if context.invoked_subcommand in _WORKERS:
+        log_crashes()
+    else:
         output.require()
     # An unresponsive host must not block a command for minutes; libpq reads this variable.
     os.environ.setdefault("PGCONNECT_TIMEOUT", _CONNECT_S)

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from shieldtx.app.reconciliation import request_of, run_reconciliation
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.durations import duration_of
+from shieldtx.cli.logging import log_crashes
 from shieldtx.cli.option_places import refuse_options_before
 from shieldtx.cli.output import AsJson, print_json, showing_progress
 from shieldtx.cli.prompts import current_operator
@@ -145,6 +146,7 @@ def reconcile(
 
         configuration, request = asked()
         if cron is not None:
+            log_crashes()
             nightly = partial(_run_at_night, asked, selection, as_json=as_json)
             raise typer.Exit(run_by_crontab(cron, nightly, configuration=configuration.scope))
         result = _run(configuration, request, selection, as_json=as_json)

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from shieldtx.app.application import ShieldTx
 from shieldtx.cli.app_loading import Invocation, load
-from shieldtx.cli.errors import failure_of
+from shieldtx.cli.errors import Failure, failure_of, report
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.errors import ConfigurationError, SchemaMismatch
 from shieldtx.reconcile.config import Configuration, read_configuration
@@ -92,7 +92,7 @@ def ending_as_error() -> Iterator[None]:
             typer.echo("".join(format_exception(error)), err=True, nl=False)
             raise typer.Exit(RunOutcome.ERROR) from error
         where = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
-        typer.echo(f"error: {where}{failure.line}", err=True)
+        report(Failure(line=f"{where}{failure.line}", status=RunOutcome.ERROR))
         raise typer.Exit(RunOutcome.ERROR) from error
 
 

@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from shieldtx.cli.found_rows import rows_of
-from shieldtx.cli.output import AsJson, print_fields, print_json, print_table, printable
+from shieldtx.cli.output import AsJson, print_fields, print_json, print_table
 from shieldtx.cli.prompts import confirm, current_operator
 from shieldtx.cli.reconcile_config import Config, ending_as_error
 from shieldtx.cli.reconcile_runs import Opened, ended_run, opened
 from shieldtx.cli.repair_policy import policy_of
 from shieldtx.errors import ConfigurationError
+from shieldtx.logs.text import printable
 from shieldtx.reconcile.repair.decisions import NAMED, REPAIRED, Policy
 from shieldtx.reconcile.repair.listed_rows import ListedRow, listed_rows
 from shieldtx.reconcile.repair.repair import Repair
@@ -38,6 +39,7 @@ def repair(
             help=f"Repair only rows with this verdict; {' and '.join(NAMED)} only if named. "
             "Repeatable.",
             show_default=", ".join(REPAIRED),
+            case_sensitive=False,
         ),
     ] = None,
     out_of_order: Annotated[

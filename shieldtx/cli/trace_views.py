@@ -9,8 +9,9 @@ from uuid import UUID
 from rich.text import Text
 from rich.tree import Tree
 
-from shieldtx.cli.output import age, moment, printable
+from shieldtx.cli.output import age, moment
 from shieldtx.domain.states import TxKind
+from shieldtx.logs.text import printable
 from shieldtx.tracing.model import EventTimeline, Hop, Step
 
 _PHRASES: Final = {

@@ -27,7 +27,10 @@ class Waiting(StrEnum):
     PARKED = "PARKED"
 
 
-Status = Annotated[Waiting | None, typer.Option("--status", help="Filter by state.")]
+Status = Annotated[
+    Waiting | None,
+    typer.Option("--status", help="Filter by state.", case_sensitive=False),
+]
 MOST_ROWS: Final = 1000
 Limit = Annotated[
     int, typer.Option(min=1, max=MOST_ROWS, help="Maximum number of rows of each kind.")

@@ -7,21 +7,21 @@ from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Final
 
-PREFIX: Final = "SHIELDTX_"
+from shieldtx.settings.problems import PREFIX
 
-OTHER_VARIABLES: Final = frozenset(
-    {
-        "SHIELDTX_APP",
-        "SHIELDTX_CACHE",
-        "SHIELDTX_IVY_SETTINGS",
-        "SHIELDTX_JDBC_JAR",
-        "SHIELDTX_LOG_FORMAT",
-        "SHIELDTX_LOG_LEVEL",
-        "SHIELDTX_RECONCILE_CONFIG",
-        "SHIELDTX_RECONCILE_OUT",
-        "SHIELDTX_SPARK_MASTER",
-    }
-)
+OTHER_VARIABLES: Final = {
+    "SHIELDTX_APP": "ShieldTx object in your code, as `--app`",
+    "SHIELDTX_LOG_LEVEL": "minimum severity of log entries, as `--log-level`: debug, info (the "
+    "default), warning or error",
+    "SHIELDTX_LOG_FORMAT": "format of the log, as `--log-format`: plain (the default) or json",
+    "SHIELDTX_RECONCILE_CONFIG": "file of the services to compare, as `--config` of "
+    "`shieldtx reconcile`",
+    "SHIELDTX_RECONCILE_OUT": "folder for the report, as `--out` of `shieldtx reconcile`",
+    "SHIELDTX_SPARK_MASTER": "URL of the Spark master, as `--master` of `shieldtx reconcile`",
+    "SHIELDTX_JDBC_JAR": "PostgreSQL's JDBC driver, as `--jdbc-jar` of `shieldtx reconcile`",
+    "SHIELDTX_CACHE": "folder of downloaded jars (default: ~/.cache/shieldtx)",
+    "SHIELDTX_IVY_SETTINGS": "Ivy settings file that names a mirror of Maven Central",
+}
 """Variables that commands and tools read, and that are not settings of a service."""
 
 # Kubernetes sets variables in each pod for every Service of its namespace, also for
@@ -39,7 +39,7 @@ _ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 def unknown(environment: Mapping[str, str], settings: Iterable[str]) -> list[str]:
     """Return a line about each variable with shieldtx's prefix that nothing reads."""
-    known = OTHER_VARIABLES.union(f"{PREFIX}{name.upper()}" for name in settings)
+    known = set(OTHER_VARIABLES).union(f"{PREFIX}{name.upper()}" for name in settings)
     return [
         f"{name}: shieldtx has no such setting; {_advice(name.upper(), known)}"
         for name, value in sorted(environment.items())

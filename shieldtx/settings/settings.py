@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
+    ModelWrapValidatorHandler,
     SecretStr,
     ValidationError,
     model_validator,
@@ -28,6 +29,8 @@ from shieldtx.settings.fields import (
     SecondsOrNever,
     SigningKeys,
 )
+from shieldtx.settings.problems import problems_of
+from shieldtx.settings.rules import broken_rules
 from shieldtx.store.connections import Pooler
 from shieldtx.store.schema import DEFAULT_SHARDS, MAX_SHARDS
 
@@ -40,7 +43,11 @@ class Settings(BaseSettings):
     )
 
     source: Name = Field(description="name of this service, written into every event")
-    database_url: DatabaseUrl = Field(description="SQLAlchemy URL of the service's own database")
+    database_url: DatabaseUrl = Field(
+        description="SQLAlchemy URL of the service's own database, as in "
+        "postgresql+psycopg://user:password@host:5432/name. Drivers: psycopg, and sqlite in tests. "
+        "It is the same where the service's own sessions use another driver, such as asyncpg"
+    )
     database_schema: SchemaName = Field(
         default=None, description="schema of shieldtx's tables; the connection's own by default"
     )
@@ -61,7 +68,9 @@ class Settings(BaseSettings):
         description="addresses of the Kafka brokers, as host:port,host:port",
     )
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        default="PLAINTEXT", description="security protocol of the connections to Kafka"
+        default="PLAINTEXT",
+        description="security protocol of the connections to Kafka: PLAINTEXT, SSL, SASL_PLAINTEXT "
+        "or SASL_SSL",
     )
     kafka_sasl_mechanism: str | None = Field(
         default=None, description="SASL mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
@@ -75,7 +84,8 @@ class Settings(BaseSettings):
     )
     kafka_producer: Literal["kafka-python", "confluent-kafka"] = Field(
         default="kafka-python",
-        description="Kafka client of the relay; confluent-kafka is faster and an extra to install",
+        description="Kafka client of the relay: kafka-python, or confluent-kafka, which is faster "
+        "and an extra to install",
     )
     signing_key: SigningKeys = Field(
         default=None,
@@ -128,7 +138,8 @@ class Settings(BaseSettings):
     )
     relay_send_timeout: Seconds = Field(
         default=timedelta(seconds=10),
-        description="timeout for the acknowledgement of a whole batch",
+        description="timeout for the acknowledgement of a whole batch; below 0.8 of "
+        "SHIELDTX_RELAY_LEASE",
     )
     relay_wakeup: bool = Field(
         default=True, description="wake the relay by NOTIFY after each commit (PostgreSQL only)"
@@ -153,7 +164,8 @@ class Settings(BaseSettings):
     )
     half_check_interval: Seconds = Field(
         default=timedelta(seconds=30),
-        description="interval between the first two check-backs of a half message",
+        description="interval between the first two check-backs of a half message; above "
+        "SHIELDTX_HALF_CHECK_TIMEOUT",
     )
     half_check_growth: float = Field(
         default=1.0,
@@ -165,7 +177,9 @@ class Settings(BaseSettings):
         default=timedelta(hours=1), description="maximum check-back interval"
     )
     half_check_timeout: Seconds = Field(
-        default=timedelta(seconds=10), description="timeout of one check-back"
+        default=timedelta(seconds=10),
+        description="timeout of one check-back; above SHIELDTX_BARRIER_PATIENCE, and below "
+        "SHIELDTX_HALF_CHECK_INTERVAL",
     )
     half_check_threads: int = Field(
         default=1,
@@ -181,11 +195,13 @@ class Settings(BaseSettings):
     )
     half_max_age: Seconds = Field(
         default=timedelta(hours=72),
-        description="maximum age of a half message; then it becomes UNRESOLVED",
+        description="maximum age of a half message; then it becomes UNRESOLVED. Below "
+        "SHIELDTX_RETENTION_BARRIER",
     )
     barrier_patience: Seconds = Field(
         default=timedelta(seconds=5),
-        description="how long a check-back waits for a local transaction in progress",
+        description="how long a check-back waits for a local transaction in progress; below "
+        "SHIELDTX_HALF_CHECK_TIMEOUT",
     )
     stop_timeout: Seconds = Field(
         default=timedelta(seconds=20), description="timeout of a graceful stop after SIGTERM"
@@ -204,17 +220,17 @@ class Settings(BaseSettings):
     retention_outbox: Seconds = Field(
         default=timedelta(days=7),
         description="how long settled outbox rows are kept; set it above the longest retry time of "
-        "any consumer",
+        "any consumer. FAILED and UNRESOLVED rows are never purged",
     )
     retention_inbox: Seconds = Field(
         default=timedelta(days=14),
         description="how long settled inbox rows are kept; at least the topic retention plus "
-        "redelivery",
+        "redelivery, and not below SHIELDTX_RETENTION_OUTBOX. DEAD rows are never purged",
     )
     retention_barrier: Seconds = Field(
         default=timedelta(days=7),
-        description="how long barrier rows are kept; set it above the maximum age of half messages "
-        "and the longest local transaction",
+        description="how long barrier rows are kept; above SHIELDTX_HALF_MAX_AGE and the longest "
+        "local transaction",
     )
     retention_parked: SecondsOrNever = Field(
         default=timedelta(0),
@@ -244,46 +260,30 @@ class Settings(BaseSettings):
     )
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.relay_send_timeout >= self.relay_lease * 0.8:
-            raise ValueError(
-                f"SHIELDTX_RELAY_SEND_TIMEOUT ({self.relay_send_timeout}) must be below 0.8 of "
-                f"SHIELDTX_RELAY_LEASE ({self.relay_lease}): a batch has to end within its lease"
-            )
-        for name in ("half_check_timeout", "barrier_patience"):
-            longer = "half_check_interval" if name == "half_check_timeout" else "half_check_timeout"
-            if getattr(self, name) >= getattr(self, longer):
-                raise ValueError(
-                    f"SHIELDTX_{name.upper()} ({getattr(self, name)}) must be below "
-                    f"SHIELDTX_{longer.upper()} ({getattr(self, longer)})"
-                )
-        if self.retention_barrier <= self.half_max_age:
-            raise ValueError(
-                f"SHIELDTX_RETENTION_BARRIER ({self.retention_barrier}) must be above "
-                f"SHIELDTX_HALF_MAX_AGE ({self.half_max_age}): a check must still find the row"
-            )
-        if self.retention_inbox < self.retention_outbox:
-            raise ValueError(
-                f"SHIELDTX_RETENTION_INBOX ({self.retention_inbox}) must not be below "
-                f"SHIELDTX_RETENTION_OUTBOX ({self.retention_outbox}): an event that is sent again "
-                "must still be known"
-            )
+    def _obey_rules(self) -> Self:
+        if broken := list(broken_rules(vars(self))):
+            raise ValueError("; ".join(broken))
         return self
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _refuse(cls, given: Any, make: ModelWrapValidatorHandler[Self]) -> Self:
+        """Raise ConfigurationError, which names every invalid setting, with pydantic's error."""
+        try:
+            return make(given)
+        except ValidationError as error:
+            raise ConfigurationError("; ".join(problems_of(error))) from error
 
     @classmethod
     def from_env(cls) -> Self:
         """Read the settings; raises ConfigurationError that names every invalid variable."""
-        problems = environment.unknown(os.environ, cls.model_fields)
+        unknown = environment.unknown(os.environ, cls.model_fields)
         try:
             settings = cls()  # filled from the environment
-        except ValidationError as error:
-            for problem in error.errors():
-                name = "_".join(str(part) for part in problem["loc"]).upper()
-                message = problem["msg"].removeprefix("Value error, ")
-                problems.append(f"SHIELDTX_{name}: {message}" if name else message)
-            raise ConfigurationError("; ".join(problems)) from None
-        if problems:
-            raise ConfigurationError("; ".join(problems))
+        except ConfigurationError as error:
+            raise ConfigurationError("; ".join([*unknown, str(error)])) from error.__cause__
+        if unknown:
+            raise ConfigurationError("; ".join(unknown))
         return settings
 
     @property

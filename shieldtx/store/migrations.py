@@ -142,8 +142,9 @@ class Migrations:
         made_for = self._connection.scalar(rows)
         if made_for != shards:
             raise SchemaMismatch(
-                f"{self._names} were made for {made_for} shards, not for {shards}: set shards to "
-                f"{made_for} or leave it out (the number is fixed when the tables are made)"
+                f"{self._names} were made for {made_for} shards, not for {shards}: set "
+                f"SHIELDTX_SHARDS={made_for} or unset it (the number is fixed when the tables are "
+                "made)"
             )
 
     def steps_up(self, revision: str) -> list[RevisionStep]:
@@ -223,10 +224,19 @@ class Migrations:
         try:
             yield
         except (RevisionError, CommandError) as error:
+            if not self._has(revision):
+                raise ConfigurationError(
+                    f"there is no revision {revision} (newest: {self._scripts.get_current_head()})"
+                ) from error
             here = self.current() or "base"
             raise ConfigurationError(
                 f"no way from revision {here} to {revision}: {error}"
             ) from error
+
+    def _has(self, revision: str) -> bool:
+        """Whether a revision exists; also true for a relative one, such as `+1`."""
+        known = [script.revision for script in self._scripts.walk_revisions()]
+        return not revision.isalnum() or any(each.startswith(revision) for each in known)
 
 
 _OURS_AND_EMPTY = text("""

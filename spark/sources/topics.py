@@ -168,6 +168,8 @@ def connection_of(access: BrokerAccess) -> KafkaConnection:
         sasl_username=access.sasl_username,
         sasl_password=access.sasl_password,
         ssl_cafile=access.ssl_cafile,
+        # Settings from the environment were checked when the application was loaded.
+        in_file=True,
     )
 
 

@@ -54,7 +54,7 @@ def test_unknown_revision_is_refused_with_one_line(shop: Shop) -> None:
     result = shop.orders.run("db", "upgrade", "nonsense")
 
     assert result.status == 2
-    assert result.err.startswith("error: no way from revision base to nonsense")
+    assert result.err.startswith("error: there is no revision nonsense (newest: 0")
     assert result.err.count("\n") == 1
 
 
@@ -64,7 +64,8 @@ def test_unreachable_database_is_one_line(shop: Shop) -> None:
         result = shop.orders.run(*words, SHIELDTX_DATABASE_URL=url)
         assert result.status == 1, words
         assert result.out == ""
-        assert result.err.startswith("error: the database cannot be used: connection ")
+        assert result.err.startswith("error: SHIELDTX_DATABASE_URL (ann@127.0.0.1:")
+        assert "/orders): the database cannot be used: connection " in result.err
         assert result.err.count("\n") == 1
         assert "s3cret-word" not in result.err
 
@@ -75,7 +76,9 @@ def test_debug_traceback_of_a_database_error_has_no_password(shop: Shop) -> None
     result = shop.orders.run("db", "current", "--log-level", "debug", SHIELDTX_DATABASE_URL=url)
 
     assert "Traceback (most recent call last)" in result.err
-    assert result.err.splitlines()[-1].startswith("error: the database cannot be used: ")
+    last = result.err.splitlines()[-1]
+    assert last.startswith("error: SHIELDTX_DATABASE_URL (ann@127.0.0.1:")
+    assert "/orders): the database cannot be used: " in last
     assert "s3cret-word" not in result.err
 
 
@@ -86,7 +89,8 @@ def test_wrong_password_and_missing_database_are_one_line(shop: Shop) -> None:
     for url in (wrong, f"{right}_missing"):
         result = shop.orders.run("db", "current", SHIELDTX_DATABASE_URL=url)
         assert result.status == 1
-        assert result.err.startswith("error: the database cannot be used: ")
+        assert result.err.startswith("error: SHIELDTX_DATABASE_URL (postgres@")
+        assert "): the database cannot be used: " in result.err
         assert result.err.count("\n") == 1
 
 

@@ -71,7 +71,7 @@ def test_check_of_newer_tables_asks_for_a_newer_shieldtx(engine: Engine, release
 def test_check_of_other_shards_names_the_number_to_configure(engine: Engine) -> None:
     Schema(engine, shards=64).upgrade()
 
-    with pytest.raises(SchemaMismatch, match="64 shards, not for 32: set shards to 64"):
+    with pytest.raises(SchemaMismatch, match="64 shards, not for 32: set SHIELDTX_SHARDS=64"):
         Schema(engine, shards=32).check()
 
 

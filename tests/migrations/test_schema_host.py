@@ -241,6 +241,6 @@ def test_upgrade_with_refuses_other_shards_without_an_abort(
     """The host's transaction goes on."""
     with engine.begin() as connection:
         upgrade_with(connection, shards=8)
-        with pytest.raises(SchemaMismatch, match="set shards to 8"):
+        with pytest.raises(SchemaMismatch, match="set SHIELDTX_SHARDS=8"):
             upgrade_with(connection, shards=16)
         assert connection.scalar(text("SELECT count(*) FROM shield_shard")) == 8

@@ -20,7 +20,6 @@ from kafka.errors import (
 from shieldtx.brokers.kafka.client_logging import connection_errors, hide
 from shieldtx.brokers.kafka.connection_hints import (
     NONE_LEFT,
-    PROTOCOL_SETTING,
     hint_of_descriptors,
     hint_of_protocol,
 )
@@ -32,6 +31,8 @@ PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _OF_SASL: Final = ("sasl_mechanism", "sasl_username", "sasl_password")
 _HIGHEST_PORT: Final = 65_535
+_NOT_IN_HOST: Final = frozenset("/@ ")
+"""Characters of a URL: of its scheme, and of its account, which must not be shown."""
 _TIMEOUTS: Final = (KafkaTimeoutError, RequestTimedOutError)
 
 C = TypeVar("C")
@@ -62,39 +63,59 @@ class KafkaConnection:
     sasl_password: str | None = field(default=None, repr=False)
     ssl_cafile: str | None = None
     """File of trusted certificates; the system's by default."""
+    in_file: bool = False
+    """Whether the settings are those of reconcile.toml, and not of the environment."""
 
     def __post_init__(self) -> None:
         """Refuse settings with which the client would fail only while it connects."""
-        if self.security_protocol not in PROTOCOLS:
+        protocol, named = self.security_protocol, self._named
+        if protocol not in PROTOCOLS:
             raise ConfigurationError(
-                f"Kafka security protocol {self.security_protocol!r}: use one of {PROTOCOLS}"
+                f"{named('security_protocol')}: {protocol!r} is not one of {', '.join(PROTOCOLS)}"
             )
-        if self.security_protocol.startswith("SASL"):
-            if self.sasl_mechanism not in SASL_MECHANISMS:
-                raise ConfigurationError(
-                    f"Kafka SASL mechanism {self.sasl_mechanism!r} with "
-                    f"{self.security_protocol}: use one of {SASL_MECHANISMS}"
-                )
-            if not self.sasl_username or not self.sasl_password:
-                raise ConfigurationError(
-                    f"Kafka over {self.security_protocol} needs a SASL username and password"
-                )
+        if protocol.startswith("SASL"):
+            self._check_account()
         elif unused := [name for name in _OF_SASL if getattr(self, name) is not None]:
             raise ConfigurationError(
-                f"Kafka over {self.security_protocol} uses no account, but {unused[0]} is set: use "
-                f"SASL_SSL or SASL_PLAINTEXT ({PROTOCOL_SETTING}), or leave it out"
+                f"{named(unused[0])} is set, but {protocol} uses no account: set "
+                f"{named('security_protocol')} to SASL_SSL or SASL_PLAINTEXT, or unset "
+                f"{named(unused[0])}"
             )
-        if self.ssl_cafile is not None and not self.security_protocol.endswith("SSL"):
+        if self.ssl_cafile is not None:
+            self._check_certificates(self.ssl_cafile)
+        for place, address in enumerate(self.addresses, 1):
+            if not _is_address(address):
+                # The address is not shown: it may contain a password.
+                raise ConfigurationError(
+                    f"{named('bootstrap')}: address {place} is not host:port; write host:port or "
+                    "host:port,host:port, without a scheme or an account"
+                )
+
+    def _check_account(self) -> None:
+        protocol, named = self.security_protocol, self._named
+        if self.sasl_mechanism not in SASL_MECHANISMS:
+            given = f"{self.sasl_mechanism!r} is not" if self.sasl_mechanism else "not set; use"
             raise ConfigurationError(
-                f"Kafka over {self.security_protocol} uses no certificates, but ssl_cafile is set: "
-                f"use SSL or SASL_SSL ({PROTOCOL_SETTING}), or leave it out"
+                f"{named('sasl_mechanism')}: {given} one of {', '.join(SASL_MECHANISMS)}, which "
+                f"{protocol} needs"
             )
-        if self.ssl_cafile is not None and not Path(self.ssl_cafile).is_file():
-            raise ConfigurationError(f"Kafka CA file {self.ssl_cafile!r} does not exist")
-        for address in self.addresses:
-            host, _, port = address.rpartition(":")
-            if not host or not (port.isdecimal() and 0 < int(port[:6]) <= _HIGHEST_PORT):
-                raise ConfigurationError(f"Kafka address {address!r}: write it as host:port")
+        for name in ("sasl_username", "sasl_password"):
+            if not getattr(self, name):
+                raise ConfigurationError(f"{named(name)} is not set: {protocol} needs an account")
+
+    def _check_certificates(self, file: str) -> None:
+        protocol, named = self.security_protocol, self._named
+        if not protocol.endswith("SSL"):
+            raise ConfigurationError(
+                f"{named('ssl_cafile')} is set, but {protocol} uses no certificates: set "
+                f"{named('security_protocol')} to SSL or SASL_SSL, or unset {named('ssl_cafile')}"
+            )
+        if not Path(file).is_file():
+            raise ConfigurationError(f"{named('ssl_cafile')}: there is no file {file!r}")
+
+    def _named(self, setting: str) -> str:
+        """Return the name of a setting, in the environment or in the file of a reconciliation."""
+        return f"topics.{setting}" if self.in_file else f"SHIELDTX_KAFKA_{setting.upper()}"
 
     @property
     def addresses(self) -> list[str]:
@@ -194,6 +215,12 @@ class KafkaConnection:
         if not hint and connects:
             hint = hint_of_protocol(error, self.security_protocol)
         return f"{error} ({hint})" if hint else str(error)
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    is_port = port.isdecimal() and 0 < int(port[:6]) <= _HIGHEST_PORT
+    return bool(host) and is_port and _NOT_IN_HOST.isdisjoint(host)
 
 
 def _free_failed_clients() -> None:

@@ -14,11 +14,12 @@ from sqlalchemy.exc import NoSuchModuleError, OperationalError, ProgrammingError
 from shieldtx.cli import reconcile_views
 from shieldtx.cli.errors import FAILED, MISCONFIGURED, Failure, failure_of
 from shieldtx.cli.logging import LogFormat, LogLevel, set_up
-from shieldtx.cli.output import age, print_fields, print_table, printable
+from shieldtx.cli.output import age, print_fields, print_table
 from shieldtx.cli.program import _common_first
 from shieldtx.domain.reasons import WITH_TRACEBACK
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import BrokerUnavailable, SchemaMismatch
+from shieldtx.logs.text import printable
 from shieldtx.reconcile.findings import Bounds, Count, Findings, OutputFolder, Pair, RunOutcome
 from shieldtx.reconcile.rules import Verdict
 from shieldtx.reconcile.spark_launcher import ReconcileResult
@@ -32,7 +33,6 @@ from shieldtx.reconcile.window import Window
         (["relay", "--app", "a:b"], ["--app", "a:b", "relay"]),
         (["consume", "--app=a:b", "stock"], ["--app=a:b", "consume", "stock"]),
         (["dead", "--", "--app", "x"], ["dead", "--", "--app", "x"]),
-        (["relay", "--log-level"], ["--log-level", "relay"]),
         (["dead", "list", "--group", "g", "--log-format", "json", "--json"],
          ["--log-format", "json", "dead", "list", "--group", "g", "--json"]),
     ],
@@ -80,7 +80,7 @@ def test_foreign_text_is_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
         (BrokerUnavailable("away"), Failure(line="away", status=FAILED)),
         (
             OperationalError("SELECT 'secret'", {}, sqlite3.OperationalError("no\n\tanswer")),
-            Failure(line="the database cannot be used: no answer", status=FAILED),
+            Failure(line="the database cannot be used: no; answer", status=FAILED),
         ),
         (
             ProgrammingError("SELECT 'secret'", {}, sqlite3.ProgrammingError("no right")),

@@ -113,7 +113,7 @@ import threading
 import time
 from datetime import timedelta
 
-from shieldtx.cli.logging import PlainFormatter
+from shieldtx.logs import PlainFormatter
 from shieldtx.scheduling.periodic_job import PeriodicJob
 from shieldtx.scheduling.worker import Worker
 
@@ -151,7 +151,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, ShieldTx
-from shieldtx.cli.logging import PlainFormatter
+from shieldtx.logs import PlainFormatter
 from shieldtx.testing.memory_broker import MemoryBroker
 from shieldtx.settings.settings import Settings
 from shieldtx.app.workers import consumer_process, relay_process

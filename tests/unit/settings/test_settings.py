@@ -7,9 +7,11 @@ from datetime import timedelta
 
 import pytest
 from pydantic import SecretStr, ValidationError
+from pydantic.fields import FieldInfo
 
 from shieldtx import Settings
 from shieldtx.errors import ConfigurationError
+from shieldtx.settings.shown import default_of, range_of
 
 SECRET = "hunter2"
 LONG_SECRET = "hunter2-" * 4
@@ -47,8 +49,8 @@ def test_source_and_database_are_enough(environment):
 
 def test_missing_settings_are_named_all_at_once(environment):
     message = refusal()
-    assert "SHIELDTX_SOURCE: Field required" in message
-    assert "SHIELDTX_DATABASE_URL: Field required" in message
+    assert "SHIELDTX_SOURCE is not set: the name of this service, as in orders" in message
+    assert "SHIELDTX_DATABASE_URL is not set: the URL of the service's own database" in message
 
 
 @pytest.mark.parametrize(
@@ -77,9 +79,9 @@ def test_missing_settings_are_named_all_at_once(environment):
         ("RELAY_BATCH_SIZE", "10001", "less than or equal to 10000"),
         ("RELAY_POLL_INTERVAL", "0", "longer than 0 seconds"),
         ("RELAY_POLL_INTERVAL", "-3", "longer than 0 seconds"),
-        ("RELAY_LEASE", "soon", "valid timedelta"),
+        ("RELAY_LEASE", "soon", "'soon' is not a duration; use seconds, or ISO 8601 as in PT15M"),
         ("RELAY_WAKEUP", "perhaps", "valid boolean"),
-        ("STOP_TIMEOUT", "nan", "valid timedelta"),
+        ("STOP_TIMEOUT", "nan", "'nan' is not a duration"),
         ("STOP_TIMEOUT", "1e300", "longer than a duration can be"),
         ("MAX_PAYLOAD_BYTES", "0", "greater than or equal to 1"),
     ],
@@ -176,10 +178,13 @@ def test_several_signing_keys_are_separated_by_commas(environment):
 
 
 def test_settings_made_in_code_are_checked_and_hide_secrets():
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(ConfigurationError) as caught:
         Settings(source="a b", database_url=f"nonsense {SECRET}", shard=3)
-    assert SECRET not in str(caught.value)
-    assert {problem["loc"][0] for problem in caught.value.errors()} == {
+    assert "SHIELDTX_SOURCE: the name 'a b' cannot be used" in str(caught.value)
+    found = caught.value.__cause__
+    assert isinstance(found, ValidationError)
+    assert SECRET not in f"{caught.value} {found}"
+    assert {problem["loc"][0] for problem in found.errors()} == {
         "source",
         "database_url",
         "shard",
@@ -190,6 +195,54 @@ def test_settings_are_immutable(environment):
     environment()
     with pytest.raises(ValidationError, match="frozen"):
         Settings.from_env().shards = 3
+
+
+@pytest.mark.parametrize(
+    ("rule", "names"),
+    [
+        ("relay_send_timeout", "RELAY_LEASE"),
+        ("half_check_interval", "HALF_CHECK_TIMEOUT"),
+        ("half_check_timeout", "HALF_CHECK_INTERVAL"),
+        ("half_check_timeout", "BARRIER_PATIENCE"),
+        ("barrier_patience", "HALF_CHECK_TIMEOUT"),
+        ("half_max_age", "RETENTION_BARRIER"),
+        ("retention_barrier", "HALF_MAX_AGE"),
+        ("retention_inbox", "RETENTION_OUTBOX"),
+    ],
+)
+def test_rule_between_settings_is_in_the_description(rule, names):
+    assert f"SHIELDTX_{names}" in Settings.model_fields[rule].description
+
+
+@pytest.mark.parametrize("name", list(Settings.model_fields))
+def test_allowed_values_are_in_the_description(name):
+    field = Settings.model_fields[name]
+    values = getattr(field.annotation, "__args__", ())
+    assert [v for v in values if isinstance(v, str) and v not in field.description] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "default", "limits"),
+    [
+        ("source", "required", ""),
+        ("database_schema", "", ""),
+        ("trace", "false", ""),
+        ("database_pooler", "none", ""),
+        ("shards", "", "1 to 32768"),
+        ("half_check_growth", "1.0", "1 to 10"),
+        ("trace_rows", "1000000", "at least 1"),
+        ("half_check_longest", "3600 s", ""),
+        ("retention_outbox", "7 days", ""),
+        ("retention_parked", "0, for ever", ""),
+    ],
+)
+def test_default_and_range_are_shown_as_a_variable_has_them(name, default, limits):
+    field = Settings.model_fields[name]
+    assert (default_of(field), range_of(field)) == (default, limits)
+
+
+def test_default_of_days_and_hours_is_shown_whole():
+    assert default_of(FieldInfo(default=timedelta(days=1, hours=6))) == "108000 s"
 
 
 def test_every_setting_has_a_description():
