@@ -1,8 +1,14 @@
-"""Fields of log records that name an event: the same keys wherever one is logged."""
+"""Fields of log records that name events: the same keys wherever one is logged."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 from shieldtx.domain.events import Envelope
+
+MOST_NAMED: Final = 20
+"""The maximum number of events that a log record names."""
 
 
 def event_fields(envelope: Envelope) -> dict[str, object]:
@@ -11,6 +17,15 @@ def event_fields(envelope: Envelope) -> dict[str, object]:
         "event_id": str(envelope.id),
         "event_type": envelope.type,
         "kind": str(envelope.kind),
+    }
+
+
+def events_fields(envelopes: Sequence[Envelope]) -> dict[str, object]:
+    """Return the fields that count events, and name the first of them."""
+    return {
+        "count": len(envelopes),
+        "event_ids": [str(envelope.id) for envelope in envelopes[:MOST_NAMED]],
+        "event_types": sorted({envelope.type for envelope in envelopes}),
     }
 
 
