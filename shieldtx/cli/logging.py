@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 from shieldtx.cli.errors import failure_of
 from shieldtx.cli.output import printable
+from shieldtx.cli.process_fields import ProcessFields
 from shieldtx.domain.reasons import WITH_TRACEBACK
 
 # Minimum levels of other packages' loggers; shieldtx itself reports an outage, once.
@@ -54,6 +55,7 @@ def set_up(level: LogLevel, form: LogFormat) -> None:
     formatter = JsonFormatter if form is LogFormat.JSON else PlainFormatter
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter(tracebacks=is_debug))
+    handler.addFilter(ProcessFields())
     if not is_debug:
         handler.addFilter(_is_worth_it)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

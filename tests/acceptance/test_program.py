@@ -202,3 +202,6 @@ def test_failing_database_logs_one_line_each_time(shop: Shop, eventually: Eventu
     eventually(lambda: shop.orders.outbox() == {"PROCESSED": 1}, "it goes on by itself")
     assert "the database refused a statement: relation" in relay.log.read_text()
     assert "Traceback" not in relay.log.read_text()
+    eventually(lambda: "action=job_recovered" in relay.log.read_text(), "the end is logged")
+    (failed,) = re.findall(r"action=job_failed .*job=poll .*", relay.log.read_text())
+    assert re.search(rf" service=\S+ pid={relay.pid}\b", failed)
