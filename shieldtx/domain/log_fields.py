@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from shieldtx.domain.events import Envelope
 
@@ -27,6 +27,30 @@ def events_fields(envelopes: Sequence[Envelope]) -> dict[str, object]:
         "event_ids": [str(envelope.id) for envelope in envelopes[:MOST_NAMED]],
         "event_types": sorted({envelope.type for envelope in envelopes}),
     }
+
+
+class Place(Protocol):
+    """A record of Kafka, as far as its place names it."""
+
+    @property
+    def topic(self) -> str:
+        """The physical topic."""
+        ...
+
+    @property
+    def partition(self) -> int:
+        """The partition of the topic."""
+        ...
+
+    @property
+    def offset(self) -> int:
+        """The offset in the partition."""
+        ...
+
+
+def record_fields(record: Place) -> dict[str, object]:
+    """Return the fields that name a record, without its key, value and headers."""
+    return {"topic": record.topic, "partition": record.partition, "offset": record.offset}
 
 
 def cause_fields(envelope: Envelope) -> dict[str, object]:

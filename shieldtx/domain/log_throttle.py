@@ -49,7 +49,7 @@ class Streak:
 class FailureThrottle:
     """Counts the failures of subjects, and admits one line a minute about each kind of failure.
 
-    A subject fails and succeeds in one thread; different subjects may do so in different threads.
+    Safe for any number of threads.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,19 +57,22 @@ class FailureThrottle:
         self._lines = LogThrottle(clock=clock)
         self._failures: dict[Hashable, dict[Hashable, tuple[float, int]]] = {}
         """By subject and kind: when the first of them failed, and how many have."""
+        self._lock = threading.Lock()
 
     def failed(self, subject: Hashable = None, kind: Hashable = None) -> Streak | None:
         """Count a failure; return those of its kind if the caller may log a line about them now."""
-        kinds = self._failures.setdefault(subject, {})
-        began, count = kinds.get(kind, (self._clock(), 0))
-        kinds[kind] = began, count + 1
+        with self._lock:
+            kinds = self._failures.setdefault(subject, {})
+            began, count = kinds.get(kind, (self._clock(), 0))
+            kinds[kind] = began, count + 1
         if not self._lines.admits((subject, kind)):
             return None
         return Streak(count + 1, self._clock() - began)
 
     def ended(self, subject: Hashable = None) -> Streak | None:
         """Forget the failures of a subject that has succeeded; return them, None without any."""
-        kinds = self._failures.pop(subject, None)
+        with self._lock:
+            kinds = self._failures.pop(subject, None)
         if not kinds:
             return None
         for kind in kinds:
