@@ -21,7 +21,7 @@ from shieldtx.relay.outcome import decide_outcomes
 from shieldtx.relay.permanent_failure import PermanentFailures
 from shieldtx.relay.result import RelayResult
 from shieldtx.relay.sender import ClaimedBatch
-from tests.support.log_records import fields_of
+from tests.support.log_records import fields_of, logged
 
 LEASE = timedelta(seconds=30)
 NO_RETRY = RetryPolicy(max_attempts=1)
@@ -48,7 +48,7 @@ class Outbox:
     def settle(self, token: UUID, settlement: Settlement) -> int:
         self._note("settle", token)
         self.settlements.append(settlement)
-        return len(settlement)
+        return len(settlement) if self.kept else 0
 
     def fail(self, token: UUID, _: UUID, **__: Any) -> bool:
         self._note("fail", token)
@@ -132,6 +132,19 @@ def test_permanent_failure_is_logged_as_it_was_written(
     send(in_flight, REJECTED)
     in_flight.settle()
     assert [fields_of(record)["action"] for record in caplog.records] == [action]
+
+
+def test_events_that_were_taken_over_are_named(
+    in_flight: InFlight, outbox: Outbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    outbox.kept = False
+    send(in_flight, DONE, REJECTED, UNSENT)
+    in_flight.settle()
+    (lost,) = logged(caplog.records, "events_taken_over")
+    (settlement,) = outbox.settlements
+    ids = list(map(str, [*settlement.processed, *settlement.unsent]))
+    assert lost["count"] == len(lost["event_ids"]) == 3  # type: ignore[arg-type]
+    assert lost["event_ids"][:2] == ids  # type: ignore[index]
 
 
 def test_failed_write_back_stays_first(in_flight: InFlight, outbox: Outbox) -> None:
