@@ -31,7 +31,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 
 def _made(kind: type[ShieldTxError], *args: Any) -> ShieldTxError:
@@ -110,6 +112,11 @@ class LateTransaction(TransactionRefused):
 
 class IllegalTransition(ShieldTxError):
     """A status change that the lifecycle does not list."""
+
+    def __init__(self, message: str, event_ids: Sequence[UUID] = ()) -> None:
+        """Name the rows in the message, and the ids of those that could not change."""
+        super().__init__(message)
+        self.event_ids = tuple(event_ids)
 
 
 class LeaseLost(ShieldTxError):

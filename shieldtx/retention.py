@@ -67,22 +67,29 @@ class RetentionService:
         """Purge each table once, up to `batches_per_pass` batches, and return what was removed."""
         r = self._retention
         done = [
-            self._purge(self._store.purge_outbox, r.outbox),
-            self._purge(self._store.purge_inbox, r.inbox),
-            self._purge(partial(self._store.purge_parked, waiting=r.parked), r.inbox),
-            *(self._purge(store.purge_barrier, r.barrier) for store in self._barriers),
+            self._purge("outbox", self._store.purge_outbox, r.outbox),
+            self._purge("inbox", self._store.purge_inbox, r.inbox),
+            self._purge("parked", partial(self._store.purge_parked, waiting=r.parked), r.inbox),
+            *(self._purge("barrier", store.purge_barrier, r.barrier) for store in self._barriers),
         ]
         if r.audit is not None:
-            done.append(self._purge(self._store.purge_audit, r.audit))
+            done.append(self._purge("audit", self._store.purge_audit, r.audit))
         if r.trace is not None:
             purge = partial(self._store.purge_trace, keep=r.trace_rows)
-            done.append(self._purge(purge, r.trace))
+            done.append(self._purge("trace", purge, r.trace))
         removed = sum(each.removed for each in done)
-        if removed:
-            log.info("expired rows purged", extra={"action": "rows_purged", "count": removed})
         return Purged(removed=removed, more=any(each.more for each in done))
 
-    def _purge(self, purge: Callable[..., Purged], older_than: timedelta) -> Purged:
+    def _purge(self, table: str, purge: Callable[..., Purged], older_than: timedelta) -> Purged:
+        done = self._purge_batches(purge, older_than)
+        if done.removed:
+            log.info(
+                "expired rows purged",
+                extra={"action": "rows_purged", "table": table, "count": done.removed},
+            )
+        return done
+
+    def _purge_batches(self, purge: Callable[..., Purged], older_than: timedelta) -> Purged:
         removed = 0
         for _ in range(self._retention.batches_per_pass):
             began = self._clock()

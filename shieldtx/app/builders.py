@@ -86,7 +86,7 @@ def build_consumer(
     )
     return Consumer(
         group=declared,
-        fetcher=PrefetchingFetcher(fetcher),
+        fetcher=PrefetchingFetcher(fetcher, group=group),
         store=store,
         processor=EventProcessor(
             group=declared,

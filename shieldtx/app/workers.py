@@ -7,12 +7,15 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
+from sqlalchemy import URL
+
 from shieldtx.app.application import ShieldTx
 from shieldtx.consumer.consumer import LONGEST_PASS
 from shieldtx.half_messages.check_back import CheckBack
 from shieldtx.relay.relay import RENEWALS_PER_LEASE
 from shieldtx.scheduling.periodic_job import PeriodicJob
 from shieldtx.scheduling.worker import Worker
+from shieldtx.scheduling.worker_log import WorkerIdentity
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +77,7 @@ def relay_process(app: ShieldTx) -> Worker:
         stop_timeout=app.settings.stop_timeout,
         watchdog=app.settings.watchdog,
         failure_limit=app.settings.failure_limit,
+        identity=_identity(app, relay=relay.name),
     )
     listener = app.connections.listener(lambda: worker.wake("poll"))
     if listener is not None:
@@ -149,8 +153,22 @@ def consumer_process(app: ShieldTx, group: str) -> Worker:
         stop_timeout=app.settings.stop_timeout,
         watchdog=max(app.settings.watchdog, _longest_pass(app, group)),
         failure_limit=app.settings.failure_limit,
+        identity=_identity(app, group=group),
     )
     return worker
+
+
+def _identity(
+    app: ShieldTx, *, relay: str | None = None, group: str | None = None
+) -> WorkerIdentity:
+    url = app.connections.engine.url
+    address = URL.create("db", host=url.host, port=url.port, database=url.database)
+    return WorkerIdentity(
+        relay=relay,
+        group=group,
+        database=address.render_as_string().removeprefix("db://"),
+        bootstrap=app.settings.kafka_bootstrap,
+    )
 
 
 def _longest_pass(app: ShieldTx, group: str) -> timedelta:

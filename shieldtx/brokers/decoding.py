@@ -54,15 +54,15 @@ E = TypeVar("E", bound=StrEnum)
 def decode(record: ReceivedRecord, prefix: str) -> Envelope:
     """Return the envelope that `record` carries.
 
-    Raises UndecodableRecord, which names only the invalid header or part: records of a topic may
-    come from other producers than shieldtx.
+    Raises UndecodableRecord, which names only the invalid header or part and its length: records of
+    a topic may come from other producers than shieldtx, and their values may be customer data.
     """
     own, users = _headers(record)
     if (version := _required(own, "ce_specversion")) != SPEC_VERSION:
-        raise UndecodableRecord(f"ce_specversion: {_shown(version)} is not {SPEC_VERSION}")
+        raise UndecodableRecord(f"ce_specversion: is not {SPEC_VERSION} {_length(version)}")
     content_type = _required(own, "content-type")
     if content_type != CONTENT_TYPE and not _is_json(content_type):
-        raise UndecodableRecord(f"content-type: {_shown(content_type)} is not {CONTENT_TYPE}")
+        raise UndecodableRecord(f"content-type: is not {CONTENT_TYPE} {_length(content_type)}")
     kind = _member(TxKind, "ce_txkind", _required(own, "ce_txkind"))
     event_id = _uuid("ce_id", _required(own, "ce_id"))
     causation = own.get("ce_causationid")
@@ -183,7 +183,7 @@ def _member(enum: type[E], name: str, text: str) -> E:
         return enum(text)
     except ValueError:
         expected = ", ".join(enum)
-        raise UndecodableRecord(f"{name}: {_shown(text)} is none of {expected}") from None
+        raise UndecodableRecord(f"{name}: is none of {expected} {_length(text)}") from None
 
 
 def _uuid(name: str, text: str) -> UUID:
@@ -194,19 +194,19 @@ def _uuid(name: str, text: str) -> UUID:
             return UUID(bytes=bytes.fromhex(text.replace("-", "")))
     except ValueError:
         pass
-    raise UndecodableRecord(f"{name}: {_shown(text)} is not a UUID")
+    raise UndecodableRecord(f"{name}: is not a UUID {_length(text)}")
 
 
 def _time(text: str) -> datetime:
     try:
         time = datetime.fromisoformat(text)
         if time.tzinfo is None:
-            raise UndecodableRecord(f"ce_time: {_shown(text)} has no time zone")
+            raise UndecodableRecord(f"ce_time: has no time zone {_length(text)}")
         time = time.astimezone(UTC)
-    except (ValueError, OverflowError) as error:
-        raise UndecodableRecord(f"ce_time: {_shown(text)} is not a time of RFC 3339") from error
+    except (ValueError, OverflowError):
+        raise UndecodableRecord(f"ce_time: is not a time of RFC 3339 {_length(text)}") from None
     if not EARLIEST <= time <= LATEST:
-        raise UndecodableRecord(f"ce_time: {_shown(text)} is beyond what every time zone can show")
+        raise UndecodableRecord(f"ce_time: is beyond what every time zone can show {_length(text)}")
     return time
 
 
@@ -268,6 +268,11 @@ def _refuse_unstorable(value: Any) -> None:
             _refuse_unstorable(member)
 
 
+def _length(text: str) -> str:
+    """Return the length of a foreign value, for an error that must not quote the value."""
+    return f"({len(text)} character{'' if len(text) == 1 else 's'})"
+
+
 def _shown(text: str) -> str:
-    """Return foreign text in a form that is safe in a log line."""
+    """Return a foreign name in a form that is safe in a log line."""
     return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")

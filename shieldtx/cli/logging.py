@@ -9,6 +9,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Final
 
+from shieldtx.cli.process_fields import ProcessFields
 from shieldtx.domain.reasons import WITH_TRACEBACK
 from shieldtx.logs import JsonFormatter, PlainFormatter
 
@@ -44,6 +45,7 @@ def set_up(level: LogLevel, form: LogFormat) -> None:
     formatter = JsonFormatter if form is LogFormat.JSON else PlainFormatter
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter(tracebacks=is_debug))
+    handler.addFilter(ProcessFields())
     if not is_debug:
         handler.addFilter(_is_worth_it)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -78,7 +78,6 @@ def reject_foreign_members(app: ShieldTx, group: str) -> None:
     try:
         found = admin.foreign_members(app.group_id(group))
     except BrokerError as error:
-        # A cluster without groups has no coordinator to query yet.
         log.warning(
             "group members could not be checked",
             extra={"action": "group_members_not_checked", "group": group, "error": str(error)},

@@ -20,6 +20,7 @@ from shieldtx.cli import topics
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.errors import FAILED
 from shieldtx.cli.output import AsJson, announce, print_json, print_line, require
+from shieldtx.cli.process_fields import name_service
 from shieldtx.errors import BrokerUnavailable
 from shieldtx.relay.result import RelayResult
 from shieldtx.scheduling.exit_status import leave
@@ -117,6 +118,7 @@ def consume(
 def _checked(context: typer.Context) -> ShieldTx:
     """Return the application of `--app`; raises ShieldTxError if its tables do not fit."""
     app = invocation(context).declared()
+    name_service(app.settings.source)
     app.schema.check()
     app.schema.check_sequences()
     return app

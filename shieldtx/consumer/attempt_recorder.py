@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from functools import partial
 
+from shieldtx.consumer.attempt_log import AttemptLog
 from shieldtx.consumer.compensation import CameTooLate, Compensation, EventUnfinished
 from shieldtx.consumer.handler_caller import UnfitPayload
 from shieldtx.consumer.handlers import ConsumerGroup, Handler
 from shieldtx.domain.error_groups import leaves_of, reason_with_leaves
 from shieldtx.domain.events import storable
-from shieldtx.domain.log_fields import event_fields
-from shieldtx.domain.reasons import WITH_TRACEBACK, loggable, reason_of
+from shieldtx.domain.reasons import loggable, reason_of
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import LeaseLost, NothingToCompensate, Refused
 from shieldtx.hooks.attempt_timer import AttemptTimer
 from shieldtx.outbox.outbox import Outbox
 from shieldtx.ports.inbox import Attempt, AttemptOutcome, InboxStore
-
-log = logging.getLogger(__name__)
 
 _PERMANENT = (UnfitPayload, NothingToCompensate)
 """Errors that no further attempt would change."""
@@ -44,7 +41,7 @@ class AttemptRecorder:
         compensation: Compensation,
         timer: AttemptTimer,
     ) -> None:
-        self._group = group
+        self._log = AttemptLog(group.name)
         self._store = store
         self._outbox = outbox
         self._compensation = compensation
@@ -82,19 +79,13 @@ class AttemptRecorder:
 
     def lose(self, attempt: Attempt, reason: LeaseLost) -> AttemptOutcome:
         """Record that another worker has taken the event over."""
-        log.warning(
-            "attempt lost its lease",
-            extra={"action": "attempt_lost", **_fields(attempt), "reason": str(reason)},
-        )
+        self._log.lost(attempt, str(reason))
         self._timer.fail(attempt, AttemptOutcome.LOST, reason)
         return AttemptOutcome.LOST
 
     def wait(self, attempt: Attempt, reason: EventUnfinished) -> AttemptOutcome:
         """Take back the start of a rollback's attempt: its event is not settled yet."""
-        log.info(
-            "rollback waits for its event",
-            extra={"action": "rollback_waits", **_fields(attempt), "reason": str(reason)},
-        )
+        self._log.waits(attempt, str(reason))
         self._store.release([attempt])
         self._timer.fail(attempt, AttemptOutcome.BLOCKED, reason)
         return AttemptOutcome.BLOCKED
@@ -105,27 +96,11 @@ class AttemptRecorder:
         The attempts stay counted: another worker continues when their lease expires.
         """
         reason = reason_of(error)
-        log.critical(
-            "process ends during attempts",
-            extra={
-                "action": "attempts_interrupted",
-                "group": self._group.name,
-                "count": len(attempts),
-                "error": reason,
-            },
-        )
+        self._log.interrupted(attempts, reason)
         try:
             self._store.note(attempts, reason=storable(f"ended its process: {reason}"))
-        except Exception as failure:
-            log.exception(
-                "interruption could not be recorded",
-                exc_info=loggable(failure),
-                extra={
-                    "action": "interruption_not_recorded",
-                    "group": self._group.name,
-                    "count": len(attempts),
-                },
-            )
+        except Exception as failure:  # noqa: BLE001  it is logged, and the process ends
+            self._log.interruption_not_recorded(attempts, failure)
 
     def forget(self) -> None:
         """Forget the start times of attempts without an outcome: repeated alone, or lost."""
@@ -137,22 +112,21 @@ class AttemptRecorder:
         reason = storable(reason_with_leaves(error))
         delay = handler.retry.delay_after(attempt.number, error)
         if delay is None or _is_final(error, handler):
-            return self._give_up(attempt, reason, error)
-        log.info(
-            "attempt failed",
-            exc_info=loggable(error) if log.isEnabledFor(logging.DEBUG) else None,
-            extra={
-                "action": "attempt_failed",
-                **_fields(attempt),
-                "delay_s": round(delay.total_seconds(), 1),
-                "reason": reason,
-            },
-        )
-        kept = self._store.postpone(attempt, delay=delay, reason=reason)
-        return AttemptOutcome.RETRIED if kept else AttemptOutcome.LOST
+            is_refusal = _is_refusal(error, handler)
+            return self._give_up(attempt, reason, error, is_refusal=is_refusal)
+        self._log.handler_failed(attempt, error, reason)
+        if not self._store.postpone(attempt, delay=delay, reason=reason):
+            return self._taken_over(attempt, reason)
+        self._log.failed(attempt, delay=delay, reason=reason)
+        return AttemptOutcome.RETRIED
 
     def _give_up(
-        self, attempt: Attempt, reason: str, error: Exception | None = None
+        self,
+        attempt: Attempt,
+        reason: str,
+        error: Exception | None = None,
+        *,
+        is_refusal: bool = False,
     ) -> AttemptOutcome:
         """End the attempts: with the ROLLBACK event in the same transaction, or as DEAD."""
         traceback = None
@@ -161,30 +135,25 @@ class AttemptRecorder:
         if attempt.envelope.kind is TxKind.ROLLBACK:
             came_too_late = isinstance(error, CameTooLate)
             return self._bury(attempt, reason, traceback, came_too_late=came_too_late)
-        return self._refuse(attempt, reason, traceback)
+        return self._refuse(attempt, reason, traceback, is_refusal=is_refusal)
 
     def _refuse(
-        self, attempt: Attempt, reason: str, traceback: BaseException | None
+        self, attempt: Attempt, reason: str, traceback: BaseException | None, *, is_refusal: bool
     ) -> AttemptOutcome:
         """Give an event up, and write its ROLLBACK event."""
-        envelope = attempt.envelope
-        log.warning(
-            "event is given up",
-            exc_info=traceback,
-            extra={
-                "action": "event_given_up",
-                **_fields(attempt),
-                "reason": reason,
-                **WITH_TRACEBACK,
-            },
-        )
-        rollback = self._outbox.rollback_of(envelope, reason=reason)
+        rollback = self._outbox.rollback_of(attempt.envelope, reason=reason)
         kept = self._store.give_up(
             attempt,
             reason=reason,
             in_transaction=lambda session: self._outbox.add_envelope(session, rollback),
         )
-        return AttemptOutcome.REFUSED if kept else AttemptOutcome.LOST
+        if not kept:
+            return self._taken_over(attempt, reason)
+        if is_refusal:
+            self._log.refused(attempt, reason, traceback)
+        else:
+            self._log.given_up(attempt, reason, traceback)
+        return AttemptOutcome.REFUSED
 
     def _bury(
         self,
@@ -195,31 +164,30 @@ class AttemptRecorder:
         came_too_late: bool,
     ) -> AttemptOutcome:
         """Give a rollback up: it is DEAD, and an operator decides."""
-        log.error(
-            "compensation is dead",
-            exc_info=traceback,
-            extra={
-                "action": "compensation_dead",
-                **_fields(attempt),
-                "reason": reason,
-                **WITH_TRACEBACK,
-            },
-        )
         close = partial(self._compensation.close, attempt=attempt)
         kept = self._store.give_up(
             attempt, reason=reason, in_transaction=close if came_too_late else None
         )
-        return AttemptOutcome.DEAD if kept else AttemptOutcome.LOST
+        if not kept:
+            return self._taken_over(attempt, reason)
+        self._log.dead(attempt, reason, traceback)
+        return AttemptOutcome.DEAD
 
-
-def _fields(attempt: Attempt) -> dict[str, object]:
-    """Return the log fields that name an attempt."""
-    return {"group": attempt.group, **event_fields(attempt.envelope), "attempt": attempt.number}
+    def _taken_over(self, attempt: Attempt, reason: str) -> AttemptOutcome:
+        """Log that the failure of an attempt is not written: the row has another owner."""
+        self._log.lost(attempt, f"taken over before its failure was written: {reason}")
+        return AttemptOutcome.LOST
 
 
 def _is_final(error: Exception, handler: Handler) -> bool:
     """Whether no further attempt would help; for a group of errors, with none of them."""
-    return isinstance(error, _PERMANENT) or _all_are(handler.retry.give_up_on, error)
+    return isinstance(error, _PERMANENT) or _is_refusal(error, handler)
+
+
+def _is_refusal(error: Exception, handler: Handler) -> bool:
+    """Whether the handler refuses the event, by an error that its retry policy declares."""
+    kinds = handler.retry.give_up_on
+    return isinstance(error, kinds) or _all_are(kinds, error)
 
 
 def _all_are(kinds: tuple[type[BaseException], ...], error: Exception) -> bool:

@@ -6,9 +6,11 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from operator import itemgetter
 from typing import Final
 
+from shieldtx.domain.log_throttle import LogThrottle
 from shieldtx.domain.sampler import Sampler
 from shieldtx.ports.broker import ReceivedRecord, TopicPartition
 
@@ -48,11 +50,13 @@ class PartitionBackpressure:
     def __init__(
         self,
         *,
+        group: str,
         limit: int,
         count: Callable[[], Mapping[TopicPartition, int]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Use `count` to sample the inbox; the first call of `sample` takes a sample."""
+        self._group = group
         self._limit = limit
         self._count = count
         self._clock = clock
@@ -60,6 +64,7 @@ class PartitionBackpressure:
         self._bound: Counter[TopicPartition] = Counter()
         self._is_needed = True
         self._paused: frozenset[TopicPartition] = frozenset()
+        self._lines = LogThrottle(clock=clock)
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
@@ -84,19 +89,34 @@ class PartitionBackpressure:
         self._paused = paused_after(before, pending, limit=self._limit)
         # A paused partition does not grow.
         self._is_needed = False
-        for topic, partition in sorted(self._paused - before):
+        self._log(resumed=before - self._paused, pending=pending)
+
+    def _log(
+        self, *, resumed: AbstractSet[TopicPartition], pending: Mapping[TopicPartition, int]
+    ) -> None:
+        """Log the paused partitions, once a minute while they are paused, and the resumed ones."""
+        for topic, partition in sorted(self._paused):
+            if not self._lines.admits((topic, partition)):
+                continue
             log.warning(
                 "partition is paused",
                 extra={
                     "action": "partition_paused",
+                    "group": self._group,
                     "topic": topic,
                     "partition": partition,
                     "count": pending[topic, partition],
                     "limit": self._limit,
                 },
             )
-        for topic, partition in sorted(before - self._paused):
+        for topic, partition in sorted(resumed):
+            self._lines.reset((topic, partition))
             log.info(
                 "partition is polled again",
-                extra={"action": "partition_resumed", "topic": topic, "partition": partition},
+                extra={
+                    "action": "partition_resumed",
+                    "group": self._group,
+                    "topic": topic,
+                    "partition": partition,
+                },
             )

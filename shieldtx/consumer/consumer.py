@@ -94,7 +94,10 @@ class Consumer:
         )
         self._due = DueEvents(group=group, store=store, interval=settings.poll_timeout, clock=clock)
         self._backpressure = PartitionBackpressure(
-            limit=settings.pending_limit, count=self._count_pending, clock=clock
+            group=group.name,
+            limit=settings.pending_limit,
+            count=self._count_pending,
+            clock=clock,
         )
         self._unhandled = UnhandledEvents(group=group, store=store, clock=clock)
         self._paused: frozenset[TopicPartition] = frozenset()

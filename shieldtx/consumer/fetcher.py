@@ -11,6 +11,7 @@ from concurrent.futures import Executor, Future
 from shieldtx._executors import SingleThread
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.events import Envelope
+from shieldtx.domain.log_fields import record_fields
 from shieldtx.errors import BrokerError, UndecodableRecord
 from shieldtx.ports.broker import BATCH_BYTES, ReceivedRecord, Subscriber, TopicPartition
 from shieldtx.ports.consumer import FetchedBatch, RecordFetcher
@@ -70,9 +71,8 @@ class BlockingFetcher:
                     "record is parked",
                     extra={
                         "action": "record_parked",
-                        "topic": record.topic,
-                        "partition": record.partition,
-                        "offset": record.offset,
+                        "group": self._group.name,
+                        **record_fields(record),
                         "reason": str(error),
                     },
                 )
@@ -129,14 +129,16 @@ class PrefetchingFetcher:
         self,
         fetcher: RecordFetcher,
         *,
+        group: str,
         fetch_thread: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Fetch through another fetcher in `fetch_thread`; by default a new thread.
+        """Fetch for a group through another fetcher in `fetch_thread`; by default a new thread.
 
         The thread makes one call at a time, in order.
         """
         self._fetcher = fetcher
+        self._group = group
         self._thread = fetch_thread or SingleThread("shieldtx-fetch")
         self._clock = clock
         self._prefetched: Future[FetchedBatch] | None = None
@@ -224,7 +226,12 @@ class PrefetchingFetcher:
             # The failed read has rewound its own records.
             self._prefetched = None
             log.warning(
-                "prefetch failed", extra={"action": "prefetch_failed", "error": str(failure)}
+                "prefetch failed",
+                extra={
+                    "action": "prefetch_failed",
+                    "group": self._group,
+                    "error": str(failure),
+                },
             )
         records = self._to_rewind + self._read_ahead().records
         self._thread.submit(self._fetcher.rewind, FetchedBatch(records)).result()
@@ -262,7 +269,11 @@ class PrefetchingFetcher:
         except BrokerError as error:
             log.warning(
                 "offsets could not be committed",
-                extra={"action": "offsets_not_committed", "error": str(error)},
+                extra={
+                    "action": "offsets_not_committed",
+                    "group": self._group,
+                    "error": str(error),
+                },
             )
         finally:
             self._thread.submit(self._fetcher.close).result()

@@ -59,8 +59,9 @@ class Handler:
         """Raise NotAuthorised for an event of a source that this handler does not accept."""
         if self.authorised is not None and envelope.source not in self.authorised:
             raise NotAuthorised(
-                f"ce_source: {envelope.source!r} is not authorised to send a {envelope.kind} of "
-                f"{envelope.type!r}, only {', '.join(sorted(self.authorised))}"
+                f"ce_source: a source of {len(envelope.source)} characters is not authorised to "
+                f"send a {envelope.kind} of {envelope.type!r}, only "
+                f"{', '.join(sorted(self.authorised))}"
             )
 
 

@@ -1,8 +1,14 @@
-"""Fields of log records that name an event: the same keys wherever one is logged."""
+"""Fields of log records that name events: the same keys wherever one is logged."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final, Protocol
+
 from shieldtx.domain.events import Envelope
+
+MOST_NAMED: Final = 20
+"""The maximum number of events that a log record names."""
 
 
 def event_fields(envelope: Envelope) -> dict[str, object]:
@@ -12,6 +18,39 @@ def event_fields(envelope: Envelope) -> dict[str, object]:
         "event_type": envelope.type,
         "kind": str(envelope.kind),
     }
+
+
+def events_fields(envelopes: Sequence[Envelope]) -> dict[str, object]:
+    """Return the fields that count events, and name the first of them."""
+    return {
+        "count": len(envelopes),
+        "event_ids": [str(envelope.id) for envelope in envelopes[:MOST_NAMED]],
+        "event_types": sorted({envelope.type for envelope in envelopes}),
+    }
+
+
+class Place(Protocol):
+    """A record of Kafka, as far as its place names it."""
+
+    @property
+    def topic(self) -> str:
+        """The physical topic."""
+        ...
+
+    @property
+    def partition(self) -> int:
+        """The partition of the topic."""
+        ...
+
+    @property
+    def offset(self) -> int:
+        """The offset in the partition."""
+        ...
+
+
+def record_fields(record: Place) -> dict[str, object]:
+    """Return the fields that name a record, without its key, value and headers."""
+    return {"topic": record.topic, "partition": record.partition, "offset": record.offset}
 
 
 def cause_fields(envelope: Envelope) -> dict[str, object]:

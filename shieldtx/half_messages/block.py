@@ -229,7 +229,7 @@ class HalfMessageBlock:
                 "outcome rejected, message already resolved",
                 extra={
                     "action": "outcome_rejected",
-                    "event_ids": list(map(str, self.ids)),
+                    "event_ids": list(map(str, conflict.event_ids)),
                     "outcome": str(outcome),
                     "error": str(conflict),
                 },
@@ -247,7 +247,7 @@ class HalfMessageBlock:
                 },
             )
         unguarded = [i for i in self._barriers if i not in self._guarded]
-        problem = contradictions(outcomes_by_id, reported=outcome, unguarded=unguarded)
+        ids, problem = contradictions(outcomes_by_id, reported=outcome, unguarded=unguarded)
         if problem and error is None:
             raise TransactionRefused(problem)
         if problem:
@@ -255,7 +255,7 @@ class HalfMessageBlock:
                 "barrier contradicts the outcome",
                 extra={
                     "action": "barrier_contradiction",
-                    "event_ids": list(map(str, self.ids)),
+                    "event_ids": list(map(str, ids)),
                     "reason": problem,
                 },
             )

@@ -135,13 +135,13 @@ class HalfMessages:
         before = self._store.resolve(event_ids, outcome)
         if outcome is LocalOutcome.COMMIT and OutboxStatus.HALF in before.values():
             self._after_commit()
-        problems = [
-            problem
+        problems = {
+            event_id: problem
             for event_id in event_ids
             if (problem := _problem(event_id, before.get(event_id), outcome))
-        ]
+        }
         if problems:
-            raise IllegalTransition("; ".join(problems))
+            raise IllegalTransition("; ".join(problems.values()), event_ids=tuple(problems))
 
     def commit(self, event_ids: Sequence[UUID]) -> None:
         """Commit half messages as `end` does; where a barrier is declared, only if it agrees.
@@ -285,15 +285,15 @@ def _problem(event_id: UUID, before: OutboxStatus | None, outcome: LocalOutcome)
 
 def contradictions(
     found: Mapping[UUID, LocalOutcome], *, reported: LocalOutcome, unguarded: Sequence[UUID]
-) -> str:
-    """Say where barriers contradict an outcome, or have not been entered; "" where they agree."""
+) -> tuple[Sequence[UUID], str]:
+    """Return which barriers contradict an outcome or were not entered, and how; "": none."""
     wrong = [i for i, its in found.items() if its is OPPOSITES.get(reported)]
     if wrong:
-        return "; ".join(contradiction(i, reported=reported, found=found[i]) for i in wrong)
+        return wrong, "; ".join(contradiction(i, reported=reported, found=found[i]) for i in wrong)
     if reported is not LocalOutcome.COMMIT or not unguarded:
-        return ""
+        return [], ""
     was = "" if found[unguarded[0]] is LocalOutcome.UNKNOWN else "committed "
-    return (
+    return unguarded, (
         f"half message {', '.join(map(str, unguarded))} {was}without its barrier, so that a "
         "check finds it rolled back: call guard(session) in the local transaction, after "
         "the messages are prepared and before anything else"

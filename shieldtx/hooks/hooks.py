@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
 from shieldtx.domain.callables import check_callable, name_of, run
-from shieldtx.domain.log_throttle import LogThrottle
+from shieldtx.domain.log_throttle import FailureThrottle
 from shieldtx.domain.reasons import WITH_TRACEBACK, loggable
 from shieldtx.hooks.contexts import ConsumeContext, SendContext, consume_context_of, send_context_of
 from shieldtx.ports.broker import Delivery, DeliveryOutcome
@@ -50,7 +50,7 @@ class Hooks:
         self._before_consume: list[ConsumeHook] = []
         self._after_consume: list[ConsumeHook] = []
         self._on_consume_error: list[ConsumeHook] = []
-        self._lines = LogThrottle(clock=clock)
+        self._failures = FailureThrottle(clock=clock)
 
     # --- registration by an application
     # ------------------------------------------------------------
@@ -177,13 +177,15 @@ class Hooks:
             try:
                 run(hook, context)
             except Exception as error:
-                if self._lines.admits((id(hook), type(error))):
+                failures = self._failures.failed(id(hook), type(error).__qualname__)
+                if failures is not None:
                     log.exception(
                         "hook failed, processing is unaffected",
                         exc_info=loggable(error),
                         extra={
                             "action": "hook_failed",
                             "hook": name_of(hook),
+                            "count": failures.count,
                             "event_id": str(context.event_id),
                             **WITH_TRACEBACK,
                         },

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TypeAlias
 from uuid import UUID
 
+from shieldtx.domain.log_fields import MOST_NAMED
 from shieldtx.ports.relay import RelayStore, Settlement
 from shieldtx.relay.outcome import BatchOutcome, PermanentFailure
 from shieldtx.relay.permanent_failure import PermanentFailures
@@ -194,9 +195,13 @@ class InFlight:
 
         Errors of the database are raised; the next call continues where this one stopped.
         """
-        done = RelayResult()
+        done, partly_lost = RelayResult(), list[UUID]()
         while self._pending:
-            done = done.then(self._write_back(self._pending[0]))
+            step = self._pending[0]
+            written = self._write_back(step)
+            done = done.then(written)
+            if written.lost:
+                partly_lost += _ids_of(step)
             self._pending.popleft()
         if self._has_ambiguous_claim:
             self.withdraw()
@@ -206,7 +211,12 @@ class InFlight:
         if done.lost:
             log.warning(
                 "another relay took events over",
-                extra={"action": "events_taken_over", "relay": self._name, "count": done.lost},
+                extra={
+                    "action": "events_taken_over",
+                    "relay": self._name,
+                    "count": done.lost,
+                    "event_ids": [str(event_id) for event_id in partly_lost[:MOST_NAMED]],
+                },
             )
         return done
 
@@ -233,3 +243,12 @@ class InFlight:
             return RelayResult(outage=step.outage)
         kept = self._store.settle(step.token, step.settlement)
         return RelayResult.of(step.settlement, kept=kept, outage=step.outage)
+
+
+def _ids_of(step: PendingWriteBack) -> list[UUID]:
+    """Return the ids of the events whose states a step writes back."""
+    if isinstance(step, PermanentFailure):
+        return [step.event.envelope.id]
+    its = step.settlement
+    retried = [retry.event_id for retry in its.retries]
+    return [*its.processed, *its.unsent, *its.unconfirmed, *retried]

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.log_fields import events_fields
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.ports.broker import Delivery, DeliveryOutcome
 from shieldtx.ports.relay import Claim, ClaimedEvent, Retry, Settlement
@@ -56,6 +58,7 @@ def decide_outcomes(
     for event, delivery in zip(claim.events, deliveries, strict=True):
         by_outcome[delivery.outcome].append((event, delivery.reason))
     retries: list[Retry] = []
+    refused: list[Envelope] = []
     permanent = by_outcome[DeliveryOutcome.REJECTED]
     for event, reason in by_outcome[DeliveryOutcome.REFUSED]:
         delay = retry_of(event.envelope.type).delay_after(event.attempts)
@@ -63,12 +66,13 @@ def decide_outcomes(
             permanent.append((event, f"{reason} (all {event.attempts} attempts used up)"))
         else:
             retries.append(Retry(event_id=event.envelope.id, delay=delay, reason=reason))
+            refused.append(event.envelope)
     if retries:
         log.warning(
             "events refused, sent again later",
             extra={
                 "action": "events_refused",
-                "count": len(retries),
+                **events_fields(refused),
                 "reason": retries[0].reason,
             },
         )

@@ -72,10 +72,17 @@ class PermanentFailures:
                 },
             )
             return self._retry(failure.token, envelope, f"{reason}; {error}")
-        log.error(
-            "event failed permanently",
-            extra={"action": "event_failed", **event_fields(envelope), "reason": reason},
-        )
+        if kept:
+            log.error(
+                "event failed permanently",
+                extra={
+                    "action": "event_failed",
+                    **event_fields(envelope),
+                    "topic": envelope.topic,
+                    "attempt": failure.event.attempts,
+                    "reason": reason,
+                },
+            )
         return RelayResult(claimed=1, failed=int(kept), lost=int(not kept))
 
     def _retry_unknown(self, failure: PermanentFailure) -> RelayResult:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +21,8 @@ from shieldtx.relay.permanent_failure import PermanentFailures
 from shieldtx.relay.result import RelayResult
 from shieldtx.relay.sender import ClaimedBatch, Sender
 from shieldtx.relay.settings import RelaySettings
+from shieldtx.relay.shard_log import log_shards
 from shieldtx.relay.throttle import AdaptiveBatchSize, CircuitBreaker
-
-log = logging.getLogger(__name__)
 
 PART_OF_A_SHARD = 1 / 4
 """The part of a batch that one shard may fill; a claim of that size or more shows a backlog."""
@@ -81,12 +79,13 @@ class Relay:
             clock=clock,
             hooks=hooks,
         )
-        self._breaker = CircuitBreaker(settings.outage_pause, clock=clock)
-        self._batch_size = AdaptiveBatchSize(settings.batch_size, clock=clock)
+        name = settings.name
+        self._breaker = CircuitBreaker(settings.outage_pause, relay=name, clock=clock)
+        self._batch_size = AdaptiveBatchSize(settings.batch_size, relay=name, clock=clock)
         failures = PermanentFailures(
             store=store, retry_of=retry_of, local_rollbacks=local_rollbacks, knows=knows
         )
-        self._in_flight = InFlight(relay=settings.name, store=store, failures=failures, clock=clock)
+        self._in_flight = InFlight(relay=name, store=store, failures=failures, clock=clock)
         self._holding = ShardLeases(shards=frozenset(), relays=0, surplus=frozenset())
         self._has_renewed = False
         self._renew_at = clock()
@@ -97,6 +96,11 @@ class Relay:
         self._passing = threading.Lock()
         self._unreported: RelayResult | None = None
         """The result of settlements between passes: the next pass reports it."""
+
+    @property
+    def name(self) -> str:
+        """The relay's first name in the tables."""
+        return self._settings.name
 
     @property
     def shards(self) -> frozenset[int]:
@@ -144,12 +148,7 @@ class Relay:
         if name != self._in_flight.name:
             # A pass has withdrawn an ambiguous claim, which may still find the shards taken here.
             self._in_flight.withdraw_former(name)
-        lost = before.shards - before.surplus - holding.shards
-        if lost:
-            log.warning(
-                "relay lost its shards' leases",
-                extra={"action": "shards_lost", "relay": name, "shards": sorted(lost)},
-            )
+        log_shards(name, before=before, now=holding)
         return holding
 
     def _release_shards(self, shards: frozenset[int], name: str) -> None:

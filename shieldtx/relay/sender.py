@@ -10,6 +10,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from shieldtx.domain.events import Envelope
+from shieldtx.domain.log_fields import events_fields
 from shieldtx.domain.reasons import loggable, reason_of
 from shieldtx.errors import ShieldTxError
 from shieldtx.hooks.hooks import Hooks
@@ -83,7 +84,10 @@ class Sender:
             log.exception(
                 "publishing failed",
                 exc_info=loggable(error),
-                extra={"action": "publishing_failed", "count": len(batch.claim.events)},
+                extra={
+                    "action": "publishing_failed",
+                    **events_fields([event.envelope for event in batch.claim.events]),
+                },
             )
             reason = f"publishing failed: {reason_of(error)}"
             ambiguous = Delivery(outcome=DeliveryOutcome.UNCONFIRMED, reason=reason)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from shieldtx.domain.broker_outage import BrokerOutage
 from shieldtx.domain.log_throttle import LogThrottle
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.ports.broker import Backpressure
@@ -21,9 +22,16 @@ STEPS: Final = 20
 class CircuitBreaker:
     """Stops sending while the broker is unavailable: longer after each failure."""
 
-    def __init__(self, pause: RetryPolicy, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        pause: RetryPolicy,
+        *,
+        relay: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._pause = pause
         self._clock = clock
+        self._outage = BrokerOutage(relay=relay, clock=clock)
         self._failures = 0
         self._open_until = 0.0
 
@@ -42,19 +50,15 @@ class CircuitBreaker:
         if not outcome.outage_reasons:
             if outcome.broker_responded:
                 self._failures = 0
+                self._outage.ended()
             return ""
         self._failures += 1
         pause = self._pause.delay_after(min(self._failures, self._pause.max_attempts - 1))
         self._open_until = self._clock() + (pause or self._pause.longest).total_seconds()
         reason = outcome.outage_reasons[0]
-        log.warning(
-            "broker unavailable, events released",
-            extra={
-                "action": "broker_unavailable",
-                "count": len(outcome.outage_reasons),
-                "reason": reason,
-            },
-        )
+        # The probes after the first failure are of one event each.
+        is_probe = self._failures > 1
+        self._outage.goes_on(reason, count=None if is_probe else len(outcome.outage_reasons))
         return reason
 
 
@@ -73,8 +77,11 @@ def next_size(size: int, *, sent: int, most: int, is_pressed: bool) -> int:
 class AdaptiveBatchSize:
     """The number of events that a relay sends at a time, and the pause that the broker asks for."""
 
-    def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, most: int, *, relay: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._most = most
+        self._relay = relay
         self._clock = clock
         self._size = most
         self._paused_until = 0.0
@@ -112,7 +119,11 @@ class AdaptiveBatchSize:
         elif self._size == self._most:
             log.info(
                 "relay is at full speed again",
-                extra={"action": "relay_at_full_speed", "count": self._pauses},
+                extra={
+                    "action": "relay_at_full_speed",
+                    "relay": self._relay,
+                    "count": self._pauses,
+                },
             )
             self._is_throttled = False
             self._pauses = 0
@@ -125,6 +136,7 @@ class AdaptiveBatchSize:
             "relay is slowed",
             extra={
                 "action": "relay_slowed",
+                "relay": self._relay,
                 "reason": "throttled by the broker" if pressure.pause else "client buffers full",
                 "delay_s": float(f"{pressure.pause:.3g}"),
                 "batch_size": self._size,

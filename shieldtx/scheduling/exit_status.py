@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import os
-from typing import NoReturn
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Final, NoReturn
 
 EXIT_STOPPED = 0
 
@@ -22,6 +26,10 @@ EXIT_FAILING = 75
 _LARGEST_STATUS = 255
 
 
+_LOG_S: Final = 0.5
+"""Seconds that a process which ends at once waits for its last log record."""
+
+
 def status_of(error: BaseException) -> int:
     """Return the exit status of a process that `error` ends: its own code, or 1; never 0."""
     code = error.code if isinstance(error, SystemExit) else None
@@ -34,3 +42,19 @@ def leave(status: int) -> NoReturn:
     Logs are not flushed, because that would wait for a thread that hangs in a log call.
     """
     os._exit(status)
+
+
+def log_briefly(write: Callable[[], None]) -> None:
+    """Write a log record from a signal handler, before `leave`; wait only briefly for its end.
+
+    The code that the signal interrupts may hold the lock of the log, or of starting threads.
+    """
+    written: SimpleQueue[None] = SimpleQueue()
+
+    def run() -> None:
+        write()
+        written.put(None)
+
+    with suppress(Empty, RuntimeError):
+        _thread.start_new_thread(run, ())
+        written.get(timeout=_LOG_S)

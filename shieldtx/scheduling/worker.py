@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -18,6 +20,7 @@ from shieldtx.scheduling.exit_status import (
     EXIT_NOT_GRACEFUL,
     EXIT_STOPPED,
     leave,
+    log_briefly,
     status_of,
 )
 from shieldtx.scheduling.gc_tuning import few_collections, free_failed_pass
@@ -25,7 +28,7 @@ from shieldtx.scheduling.health import NEVER, Health
 from shieldtx.scheduling.periodic_job import PeriodicJob
 from shieldtx.scheduling.process_state import main_thread_has_returned, wall_clock_lead
 from shieldtx.scheduling.signals import graceful_signals
-from shieldtx.scheduling.worker_log import WorkerLog
+from shieldtx.scheduling.worker_log import WorkerIdentity, WorkerLog
 
 _UNPLANNED = timedelta(days=365)
 """Interval between two runs of a job that only runs when woken."""
@@ -61,13 +64,15 @@ class Worker:
         stop_timeout: timedelta,
         watchdog: timedelta,
         failure_limit: timedelta = NEVER,
+        identity: WorkerIdentity = WorkerIdentity(),  # noqa: B008  immutable
     ) -> None:
-        self._log = WorkerLog(name)
+        self._log = WorkerLog(name, identity)
         self._jobs = {job.name: job for job in jobs}
         self._close = close
         self._stop_timeout = stop_timeout
         self._health = Health(watchdog=watchdog, failure_limit=failure_limit)
         self._stopping = False
+        self._stop_reason = ""
         self._exit_status = EXIT_STOPPED
         # The only object that a thread can wait for and a signal handler may use safely.
         self._ending: SimpleQueue[None] = SimpleQueue()
@@ -91,8 +96,9 @@ class Worker:
         if not self._running[job].locked() and self._scheduler.running:
             self._scheduler.modify_job(job, next_run_time=datetime.now(UTC))
 
-    def stop(self) -> None:
-        """Request a graceful stop."""
+    def stop(self, reason: str = "stop() was called") -> None:
+        """Request a graceful stop; the log names the reason of the first request."""
+        self._stop_reason = self._stop_reason or reason
         self._stopping = True
         self._ending.put(None)
 
@@ -115,8 +121,9 @@ class Worker:
         try:
             self._start()
             ready()
-        except BaseException:
+        except BaseException as error:
             # Release the leases of the first passes.
+            self._stop_reason = self._stop_reason or f"start failed: {type(error).__name__}"
             self._end()
             raise
         self._await_end(lead)
@@ -157,6 +164,7 @@ class Worker:
                 return
             if in_host and main_thread_has_returned():
                 self._log.main_thread_returned()
+                self._stop_reason = "main thread has returned"
                 return
 
     def _run_job(self, job: PeriodicJob) -> None:
@@ -181,12 +189,15 @@ class Worker:
                     more = job.run()
                 self._health.succeeded(job.name)
                 if isinstance(more, timedelta):
+                    self._log.job_succeeded(job.name)
                     woken.wait(more.total_seconds())
                     continue
                 if more or woken.wait(job.linger.total_seconds()):
+                    self._log.job_succeeded(job.name)
                     continue
                 with self._health.watching(job.name):
                     pause = job.until_next()
+                self._log.job_succeeded(job.name)
                 if not self._goes_on(job, pause):
                     break
         except Exception as error:  # noqa: BLE001  it is logged, and the job runs again
@@ -197,7 +208,7 @@ class Worker:
         except BaseException as error:  # noqa: BLE001  it is logged, and ends the process
             self._exit_status = status_of(error)
             self._log.job_ended_process(job.name, error, self._exit_status)
-            self.stop()
+            self.stop(f"{type(error).__name__} in job {job.name}")
         return True
 
     def _goes_on(self, job: PeriodicJob, pause: timedelta | None) -> bool:
@@ -229,11 +240,11 @@ class Worker:
         if not self.stopping and (failing := self._health.failing()) is not None:
             self._log.job_failing(failing)
             self._exit_status = EXIT_FAILING
-            self.stop()
+            self.stop(f"job {failing.job} keeps failing")
 
     def _end(self) -> int:
         """Wait for the passes, then close, all within the stop's deadline."""
-        self._log.stopping()
+        self._log.stopping(self._stop_reason)
         deadline = time.monotonic() + self._stop_timeout.total_seconds()
         self._stopping = True
         if self._scheduler.running:
@@ -264,6 +275,9 @@ class Worker:
             self._log.stopped()
 
     def _on_signal(self, number: int) -> None:
+        name = signal.Signals(number).name
         if self.stopping:
-            leave(128 + number)
-        self.stop()
+            status = 128 + number
+            log_briefly(partial(self._log.ended_at_once, f"{name} during the stop", status))
+            leave(status)
+        self.stop(name)

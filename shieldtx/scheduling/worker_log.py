@@ -4,25 +4,65 @@ from __future__ import annotations
 
 import logging
 import os
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
-from shieldtx.domain.reasons import loggable
+from shieldtx.domain.broker_outage import BrokerOutage
+from shieldtx.domain.log_throttle import FailureThrottle
+from shieldtx.domain.reasons import loggable, reason_of
+from shieldtx.errors import BrokerUnavailable
 from shieldtx.scheduling.exit_status import EXIT_FAILING, EXIT_HUNG, EXIT_NOT_GRACEFUL
 from shieldtx.scheduling.health import Symptom
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerIdentity:
+    """What a worker works for, and what it connects to, for its log."""
+
+    relay: str | None = None
+    """The name of a relay in the tables."""
+    group: str | None = None
+    database: str | None = None
+    """Address and name, without user and password."""
+    bootstrap: str | None = None
+
+
 class WorkerLog:
     """Logs under the name of one worker."""
 
-    def __init__(self, worker: str) -> None:
+    def __init__(
+        self,
+        worker: str,
+        identity: WorkerIdentity,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._worker = worker
+        self._identity = identity
+        self._failures = FailureThrottle(clock=clock)
+        outage = partial(BrokerOutage, relay=identity.relay, group=identity.group, clock=clock)
+        self._outages: defaultdict[str, BrokerOutage] = defaultdict(outage)
+        self._last_errors: dict[str, str] = {}
+        """The reason of each job's last failure."""
 
     def started(self) -> None:
         """Log that the jobs are scheduled."""
         log.info(
             "worker started",
-            extra={"action": "worker_started", "worker": self._worker, "pid": os.getpid()},
+            extra={
+                "action": "worker_started",
+                "worker": self._worker,
+                "pid": os.getpid(),
+                "relay": self._identity.relay,
+                "group": self._identity.group,
+                "database": self._identity.database,
+                "bootstrap": self._identity.bootstrap,
+            },
         )
 
     def clock_set_back(self, step_s: float) -> None:
@@ -44,11 +84,43 @@ class WorkerLog:
         )
 
     def job_failed(self, job: str, error: Exception) -> None:
-        """Log the error of a pass."""
+        """Log the error of a pass: the first of its class, then one a minute."""
+        self._last_errors[job] = reason_of(error)
+        if isinstance(error, BrokerUnavailable):
+            self._outages[job].goes_on(str(error))
+            return
+        failures = self._failures.failed(job, type(error).__qualname__)
+        if failures is None:
+            return
         log.error(
             "job failed, runs again later",
             exc_info=loggable(error),
-            extra={"action": "job_failed", "worker": self._worker, "job": job},
+            extra={
+                "action": "job_failed",
+                "worker": self._worker,
+                "job": job,
+                "count": failures.count,
+                "duration_s": round(failures.seconds),
+            },
+        )
+
+    def job_succeeded(self, job: str) -> None:
+        """Log that a pass has succeeded, if the passes before it have failed."""
+        if self._last_errors.pop(job, None) is None:
+            return
+        self._outages[job].ended()
+        failures = self._failures.ended(job)
+        if failures is None:
+            return
+        log.info(
+            "job works again",
+            extra={
+                "action": "job_recovered",
+                "worker": self._worker,
+                "job": job,
+                "count": failures.count,
+                "duration_s": round(failures.seconds),
+            },
         )
 
     def job_ended_process(self, job: str, error: BaseException, exit_status: int) -> None:
@@ -88,15 +160,31 @@ class WorkerLog:
                 "job": failing.job,
                 "duration_s": round(failing.seconds),
                 "exit_status": EXIT_FAILING,
-                "advice": "Repair what the errors above name (password, permissions, address of "
-                "the primary), and start the process again if no supervisor does. The limit is "
+                "error": self._last_errors.get(failing.job),
+                "advice": "Repair what the error names (password, permissions, address of the "
+                "primary), and start the process again if no supervisor does. The limit is "
                 "SHIELDTX_FAILURE_LIMIT",
             },
         )
 
-    def stopping(self) -> None:
+    def stopping(self, reason: str) -> None:
         """Log that the passes are about to end."""
-        log.info("worker is stopping", extra={"action": "worker_stopping", "worker": self._worker})
+        log.info(
+            "worker is stopping",
+            extra={"action": "worker_stopping", "worker": self._worker, "reason": reason},
+        )
+
+    def ended_at_once(self, reason: str, exit_status: int) -> None:
+        """Log the second signal, which does not wait for the passes."""
+        log.warning(
+            "worker ends at once",
+            extra={
+                "action": "worker_ended_at_once",
+                "worker": self._worker,
+                "reason": reason,
+                "exit_status": exit_status,
+            },
+        )
 
     def job_not_ended(self, job: str) -> None:
         """Log the job that did not end within the stop timeout."""

@@ -118,7 +118,11 @@ class BlockedRows:
             log.warning(
                 "blocked rows not moved, claims slow",
                 exc_info=loggable(error),
-                extra={"action": "blocked_rows_not_moved", "delay_s": round(pause)},
+                extra={
+                    "action": "blocked_rows_not_moved",
+                    "relay": relay,
+                    "delay_s": round(pause),
+                },
             )
             return True
         if is_scan:

@@ -8,6 +8,7 @@ from typing import Final
 
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
+from shieldtx.domain.log_fields import record_fields
 from shieldtx.domain.reasons import reason_of
 from shieldtx.errors import ShieldTxError
 from shieldtx.ports.broker import ReceivedRecord
@@ -25,9 +26,9 @@ _TOO_MUCH: Final = ("53200", "53400", "57014", "XX000")
 
 
 def receive_in_halves(
-    receive: Receive, arrivals: Sequence[IncomingEvent], parked: Sequence[Parked]
+    receive: Receive, arrivals: Sequence[IncomingEvent], parked: Sequence[Parked], *, group: str
 ) -> Receipt:
-    """Receive a batch; if the database refuses the batch, receive its halves in order.
+    """Receive a batch of a group; if the database refuses the batch, receive its halves in order.
 
     A refused record is parked with the reason. Raises ShieldTxError, which names the record, if the
     record cannot be parked. Raises other errors of `receive`, which the batch does not cause. After
@@ -44,16 +45,17 @@ def receive_in_halves(
             "batch refused, stored in halves",
             extra={
                 "action": "batch_halved",
+                "group": group,
                 "count": len(arrivals) + len(parked),
-                "reason": refusal_of(reason),
+                "error": refusal_of(reason),
             },
         )
         half, parked_half = (len(arrivals) + 1) // 2, (len(parked) + 1) // 2
         if arrivals and parked:
             half, parked_half = len(arrivals), 0
-        first = receive_in_halves(receive, arrivals[:half], parked[:parked_half])
+        first = receive_in_halves(receive, arrivals[:half], parked[:parked_half], group=group)
         try:
-            second = receive_in_halves(receive, arrivals[half:], parked[parked_half:])
+            second = receive_in_halves(receive, arrivals[half:], parked[parked_half:], group=group)
         except ReceivedInPart as part:
             raise ReceivedInPart(_both(first, part.receipt), part.error) from part.error
         except Exception as error:
@@ -61,18 +63,17 @@ def receive_in_halves(
         return _both(first, second)
     if arrivals and is_refused(reason):
         record = arrivals[0].record
+        refused = Parked(record=record, reason=f"the inbox refuses it: {refusal_of(reason)}")
         log.error(
             "record is parked",
             extra={
                 "action": "record_parked",
-                "topic": record.topic,
-                "partition": record.partition,
-                "offset": record.offset,
-                "reason": refusal_of(reason),
+                "group": group,
+                **record_fields(record),
+                "reason": refused.reason,
             },
         )
-        refused = Parked(record=record, reason=f"the inbox refuses it: {refusal_of(reason)}")
-        return receive_in_halves(receive, [], [refused])
+        return receive_in_halves(receive, [], [refused], group=group)
     record = (arrivals or parked)[0].record
     raise ShieldTxError(
         f"the record {_place(record)} ({record.size} bytes) cannot be stored: "

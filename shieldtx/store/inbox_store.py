@@ -76,7 +76,7 @@ class SqlInboxStore:
             with self._engine.begin() as connection:
                 return self._receiver.receive(connection, group, arrivals, parked)
 
-        return receive_in_halves(at_once, arrivals, parked)
+        return receive_in_halves(at_once, arrivals, parked, group=group)
 
     def due(self, group: str, *, handled: Handled, limit: int) -> Sequence[Envelope]:
         """Return rows that may be processed now, of the types that the worker handles."""

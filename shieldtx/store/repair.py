@@ -179,7 +179,7 @@ class SqlRepairStore:
                 connection.execute(noted(self._tables, self._dialect, action, events, note))
             return handed
 
-        return in_transaction(self._engine, store) if envelopes else HandedOver()
+        return in_transaction(self._engine, store, doing="hand-over") if envelopes else HandedOver()
 
     def repair(
         self, action: RepairAction, rows: Sequence[RowSeen], *, note: Note, dry_run: bool

@@ -71,7 +71,7 @@ class RowRepair:
                 connection.execute(noted(self._tables, self._dialect, action, events, note))
             return batch
 
-        return counted(in_transaction(self._engine, write))
+        return counted(in_transaction(self._engine, write, doing=f"repair {action}"))
 
     def _classify(
         self, connection: Connection, action: RepairAction, rows: Sequence[RowSeen], *, lock: bool

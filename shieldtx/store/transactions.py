@@ -23,10 +23,11 @@ TRIES: Final = 6
 _FIRST_PAUSE_S: Final = 0.1
 
 
-def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> ResultT:
+def in_transaction(engine: Engine, work: Callable[[Connection], ResultT], *, doing: str) -> ResultT:
     """Run `work` in a transaction, and repeat it if the server rolls it back for a conflict.
 
-    A deadlock and a serialization failure are conflicts. Raises the server's error after `TRIES`.
+    A deadlock and a serialization failure are conflicts; the log names what `work` was `doing`.
+    Raises the server's error after `TRIES`.
     """
     for attempt in count(1):
         try:
@@ -39,6 +40,7 @@ def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> Res
                 "transaction conflict, tried again",
                 extra={
                     "action": "transaction_retried",
+                    "doing": doing,
                     "attempt": attempt,
                     "error": reason_of(error),
                 },

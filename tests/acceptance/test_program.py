@@ -183,10 +183,10 @@ def test_json_logs_go_to_standard_error(shop: Shop, eventually: Eventually) -> N
 
     assert result.data["refused"] == 1
     entries = [json.loads(line) for line in result.err.splitlines()]
-    (entry,) = [entry for entry in entries if entry.get("action") == "event_given_up"]
-    assert (entry["message"], entry["group"]) == ("event is given up", group)
-    assert entry["level"] == "warning"
-    assert entry["logger"] == "shieldtx.consumer.attempt_recorder"
+    (entry,) = [entry for entry in entries if entry.get("action") == "event_refused"]
+    assert (entry["message"], entry["group"]) == ("event is refused", group)
+    assert entry["level"] == "info"
+    assert entry["logger"] == "shieldtx.consumer.attempt_log"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", entry["time"])
 
 
@@ -202,3 +202,6 @@ def test_failing_database_logs_one_line_each_time(shop: Shop, eventually: Eventu
     eventually(lambda: shop.orders.outbox() == {"PROCESSED": 1}, "it goes on by itself")
     assert "the database refused a statement: relation" in relay.log.read_text()
     assert "Traceback" not in relay.log.read_text()
+    eventually(lambda: "action=job_recovered" in relay.log.read_text(), "the end is logged")
+    (failed,) = re.findall(r"action=job_failed .*job=poll .*", relay.log.read_text())
+    assert re.search(rf" service=\S+ pid={relay.pid}\b", failed)

@@ -91,7 +91,8 @@ def _assert_parked(
 
     counts = json.loads(done.stdout)
     assert (counts["records"], counts["fresh"], counts["applied"], counts["parked"]) == (3, 2, 2, 1)
-    told = f'topic={topic} partition=0 offset=1 reason="value: {len(large)} bytes, the limit is '
+    place = f"group={prefix}stock topic={topic} partition=0 offset=1"
+    told = f'{place} reason="value: {len(large)} bytes, the limit is '
     assert f"action=record_parked {told}16777216" in done.stderr
     assert memory < OWN_MB * MB + copies * size
     assert len(service.effects()) == 2

@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -19,7 +20,7 @@ PUBLIC = [
     for each in vars(errors).values()
     if inspect.isclass(each) and issubclass(each, ShieldTxError)
 ]
-ARGUMENTS = {"str": "payload", "int": 7}
+ARGUMENTS = {"str": "payload", "int": 7, "Sequence[UUID]": [UUID(int=7)]}
 
 
 class OutOfStock(Refused):

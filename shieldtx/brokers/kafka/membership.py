@@ -103,7 +103,11 @@ class Membership:
         elif now - self._joining_since > self._join_timeout:
             log.warning(
                 "joining the consumer group again",
-                extra={"action": "group_join_repeated", "duration_s": round(self._join_timeout)},
+                extra={
+                    "action": "group_join_repeated",
+                    "group": self._options["group_id"],
+                    "duration_s": round(self._join_timeout),
+                },
             )
             self.drop()
 
@@ -136,7 +140,11 @@ class Membership:
         except Exception as error:  # noqa: BLE001  it stops half-way, its thread still runs
             log.warning(
                 "Kafka consumer did not close cleanly",
-                extra={"action": "kafka_consumer_close_failed", "error": repr(error)},
+                extra={
+                    "action": "kafka_consumer_close_failed",
+                    "group": self._options["group_id"],
+                    "error": repr(error),
+                },
             )
             self.network.close()
 

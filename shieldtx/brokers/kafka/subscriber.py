@@ -67,6 +67,9 @@ class KafkaSubscriber:
         longer, it simply retries. A broker that does not respond within `request_timeout` is
         unreachable. New partitions are found within `metadata_max_age`.
         """
+        self._group = group
+        self._assigned: frozenset[KafkaPartition] | None = None
+        """The partitions of this member that were logged last; None before it has joined."""
         self._identities = TopicIdentities(list(topics))
         self._options = {
             "group_id": group,
@@ -108,6 +111,7 @@ class KafkaSubscriber:
             self._pauses.renew(consumer)
             consumer.take_at_most(limit_bytes)
             fetched = self._fetch(consumer, timeout, limit)
+            self._log_assignment(consumer)
             records = self._kept(consumer, fetched)
         if not records:
             self._member.check_reachable()
@@ -141,6 +145,23 @@ class KafkaSubscriber:
             fetched = consumer.poll(timeout_ms=_JOIN_LOOK_MS, max_records=limit)
         return fetched
 
+    def _log_assignment(self, consumer: Any) -> None:
+        """Log the partitions of this member when they have changed."""
+        assigned = frozenset(consumer.assignment() or ())
+        if assigned == self._assigned or not self._member.has_joined():
+            return
+        self._assigned = assigned
+        log.info(
+            "partitions are assigned",
+            extra={
+                "action": "partitions_assigned",
+                "group": self._group,
+                "topics": sorted({place.topic for place in assigned}),
+                "partitions": sorted(f"{place.topic}[{place.partition}]" for place in assigned),
+                "count": len(assigned),
+            },
+        )
+
     def _without_misread(self, consumer: Any, fetched: dict[Any, Any]) -> dict[Any, Any]:
         """Leave out the records of recreated topics, and read these topics from their beginning."""
         recreated_topics = self._identities.recreated(self._member.network.cluster)
@@ -148,7 +169,11 @@ class KafkaSubscriber:
         if places:
             log.warning(
                 "topics were recreated, read from start",
-                extra={"action": "topics_recreated", "topics": sorted(recreated_topics)},
+                extra={
+                    "action": "topics_recreated",
+                    "group": self._group,
+                    "topics": sorted(recreated_topics),
+                },
             )
             consumer.seek_to_beginning(*places)
         return {
@@ -175,7 +200,11 @@ class KafkaSubscriber:
             except _TOO_LATE as error:
                 log.warning(
                     "offsets came too late",
-                    extra={"action": "offsets_too_late", "error": str(error)},
+                    extra={
+                        "action": "offsets_too_late",
+                        "group": self._group,
+                        "error": str(error),
+                    },
                 )
 
     def rewind(self, records: Sequence[ReceivedRecord]) -> None:

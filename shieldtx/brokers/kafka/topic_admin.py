@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -10,6 +11,7 @@ from uuid import UUID
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import (
+    CoordinatorNotAvailableError,
     InvalidTopicError,
     NoError,
     TopicAlreadyExistsError,
@@ -20,6 +22,8 @@ from kafka.errors import (
 from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.errors import BrokerError
 from shieldtx.ports.broker import TopicState
+
+log = logging.getLogger(__name__)
 
 _POLICY: Final = "cleanup.policy"
 _NO_ID: Final = str(UUID(int=0))
@@ -107,10 +111,19 @@ class KafkaTopics:
     def foreign_members(self, group_id: str) -> Collection[str]:
         """Return the client ids of a group's members that belong to other services.
 
-        Raises like `describe`.
+        Raises like `describe`. A new cluster has no coordinator yet, and so no groups.
         """
-        with self._asking("asking for a group's members") as admin:
-            found = admin.describe_groups([group_id])[group_id]
+        try:
+            with self._asking("asking for a group's members") as admin:
+                found = admin.describe_groups([group_id])[group_id]
+        except BrokerError as error:
+            if not isinstance(error.__cause__, CoordinatorNotAvailableError):
+                raise
+            log.info(
+                "cluster has no group coordinator",
+                extra={"action": "group_coordinator_missing", "group": group_id},
+            )
+            return frozenset()
         return {member["client_id"] for member in found["members"]} - {self._connection.client_id}
 
     def close(self) -> None:

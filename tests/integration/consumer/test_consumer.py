@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -533,10 +534,14 @@ def test_given_up_event_is_logged_with_the_traceback_of_an_error(
     once = RetryPolicy(max_attempts=1)
     world.downstream.app.consumer("stock").handles("orders.placed", retry=once)(handle)
     world.write("refused", "failed")
+    caplog.set_level(logging.INFO, "shieldtx")
     drain(world.consumer())
     tracebacks = {
-        fields_of(record)["reason"]: record.exc_info and record.exc_info[0]
+        (record.levelname, fields_of(record)["action"]): record.exc_info and record.exc_info[0]
         for record in caplog.records
-        if fields_of(record).get("action") == "event_given_up"
+        if fields_of(record).get("action") in {"event_given_up", "event_refused"}
     }
-    assert tracebacks == {"Refused: sold out": None, "LookupError: no such shelf": LookupError}
+    assert tracebacks == {
+        ("INFO", "event_refused"): None,
+        ("ERROR", "event_given_up"): LookupError,
+    }

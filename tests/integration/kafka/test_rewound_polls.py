@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from shieldtx.brokers.kafka.assignment import Pauses
 from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection, KafkaSubscriber
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import BrokerError, BrokerUnavailable
+from tests.support.log_records import logged
 
 VALUES = [str(n).encode() for n in range(20)]
 
@@ -59,3 +61,21 @@ def test_records_of_a_poll_that_failed_come_again(
         received += [record.value for record in records]
     assert fetched
     assert received == VALUES
+
+
+def test_assigned_partitions_are_logged_once(
+    subscriber: KafkaSubscriber, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "shieldtx")
+    deadline = time.monotonic() + 60
+    received = 0
+    while received < len(VALUES) and time.monotonic() < deadline:
+        received += len(subscriber.poll(timeout=1, limit=3))
+    (assigned,) = logged(caplog.records, "partitions_assigned")
+    (topic,) = assigned["topics"]  # type: ignore[misc]
+    assert assigned == {
+        "group": topic,
+        "topics": [topic],
+        "partitions": [f"{topic}[0]"],
+        "count": 1,
+    }

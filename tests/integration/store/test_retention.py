@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,7 @@ from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.retention import SqlRetentionStore
 from shieldtx.store.statements import retention as sql
 from shieldtx.store.trace import SqlTraceStore
+from tests.support.log_records import logged
 from tests.support.write_side_shop import Shop
 
 DAY = timedelta(days=1)
@@ -205,6 +207,15 @@ def test_a_received_event_stays_while_a_compensation_may_need_it(shop: Shop, bes
     beside(shop, {"causation_id": event, "causation_source": "shop"})
     retention_of(shop).run_once()
     assert (event in left(shop, "inbox")) is is_kept
+
+
+def test_purged_rows_are_logged_by_table(shop: Shop, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "shieldtx")
+    fill_outbox(shop, row(id_made(LONG_AGO), "PROCESSED", OLD))
+    fill_inbox(shop, *(row(id_made(LONG_AGO), "PROCESSED", OLD) for _ in range(2)))
+    retention_of(shop).run_once()
+    tables = {each["table"]: each["count"] for each in logged(caplog.records, "rows_purged")}
+    assert tables == {"outbox": 1, "inbox": 2}
 
 
 def test_outbox_and_inbox_have_retentions_of_their_own(shop: Shop):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine
 
 from shieldtx import ShieldTx
-from shieldtx.app.workers import consumer_process, relay_process
+from shieldtx.app.workers import _identity, consumer_process, relay_process
 from shieldtx.ports.relay import ShardLeases
 from shieldtx.scheduling.exit_status import EXIT_FAILING
+from shieldtx.scheduling.worker_log import WorkerLog
 from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.testing.memory_broker import MemoryBroker
+from tests.support.log_records import logged
 from tests.support.write_side_shop import Shop
 
 HOUR = timedelta(hours=1)
@@ -41,6 +45,18 @@ def test_consumer_watchdog_allows_for_the_longest_lease(
     worker = consumer_process(app, "stock")
     assert worker._health._watchdog == allowed
     worker._close()
+
+
+def test_started_worker_names_its_database_without_password(
+    shield: ShieldTx, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "shieldtx")
+    url = "postgresql+psycopg://owner:SECRET@db.internal:5433/shop?sslpassword=SECRET"
+    engine = create_engine(url)
+    WorkerLog("relay", _identity(ShieldTx(shield.settings, engine=engine), relay="r")).started()
+    (started,) = logged(caplog.records, "worker_started")
+    assert (started["relay"], started["database"]) == ("r", "db.internal:5433/shop")
+    assert "SECRET" not in str(started)
 
 
 def test_relay_ends_when_neither_renewals_nor_polls_succeed(app: ShieldTx) -> None:

@@ -15,9 +15,10 @@ from shieldtx.consumer.backpressure import (
     PartitionBackpressure,
     paused_after,
 )
+from shieldtx.domain.log_throttle import LOG_EVERY
 from shieldtx.domain.sampler import SHARE
 from shieldtx.ports.broker import ReceivedRecord, TopicPartition
-from tests.support.log_records import fields_of
+from tests.support.log_records import fields_of, logged
 
 LIMIT = 10
 A: TopicPartition = ("orders.commit", 0)
@@ -35,7 +36,7 @@ class Inbox:
         self.now = 1000.0
         self.took = 0.0
         self.backpressure = PartitionBackpressure(
-            limit=LIMIT, count=self.count, clock=lambda: self.now
+            group="stock", limit=LIMIT, count=self.count, clock=lambda: self.now
         )
 
     def count(self) -> Counter[TopicPartition]:
@@ -129,13 +130,29 @@ def test_paused_partition_is_polled_at_half_of_its_limit(
     assert [fields_of(record) for record in own_log.records] == [
         {
             "action": "partition_paused",
+            "group": "stock",
             "topic": "orders.commit",
             "partition": 0,
             "count": 10,
             "limit": 10,
         },
-        {"action": "partition_resumed", "topic": "orders.commit", "partition": 0},
+        {
+            "action": "partition_resumed",
+            "group": "stock",
+            "topic": "orders.commit",
+            "partition": 0,
+        },
     ]
+
+
+def test_paused_partition_is_logged_once_a_minute(
+    inbox: Inbox, own_log: pytest.LogCaptureFixture
+) -> None:
+    inbox.receive(A, LIMIT)
+    for _ in range(3):
+        inbox.paused()
+        inbox.now += LOG_EVERY / 2
+    assert len(logged(own_log.records, "partition_paused")) == 2
 
 
 def test_slow_samples_are_taken_seldom(inbox: Inbox) -> None:

@@ -147,6 +147,22 @@ def test_hook_is_named_without_its_bound_values(own_log: pytest.LogCaptureFixtur
     assert "s3cr3t" not in str(failed)
 
 
+def test_failures_of_a_hook_between_two_lines_are_counted(
+    own_log: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    hooks = Hooks(clock=clock)
+
+    def broken(context: SendContext) -> None:
+        raise ValueError(context.key)
+
+    hooks.before_send(broken)
+    hooks.sending(claimed("a", "b", "c"), waited=0)
+    clock.now += LOG_EVERY
+    hooks.sending(claimed("a"), waited=0)
+    assert [each["count"] for each in logged(own_log.records, "hook_failed")] == [1, 4]
+
+
 def test_error_of_a_hook_affects_no_later_hook_or_event() -> None:
     hooks, calls = Hooks(), []
 

@@ -21,6 +21,7 @@ from shieldtx.relay.outcome import decide_outcomes
 from shieldtx.relay.permanent_failure import PermanentFailures
 from shieldtx.relay.result import RelayResult
 from shieldtx.relay.sender import ClaimedBatch
+from tests.support.log_records import fields_of, logged
 
 LEASE = timedelta(seconds=30)
 NO_RETRY = RetryPolicy(max_attempts=1)
@@ -38,6 +39,7 @@ class Outbox:
         self.calls: list[tuple[Any, ...]] = []
         self.settlements: list[Settlement] = []
         self.error: BaseException | None = None
+        self.kept = True
 
     def claim(self, *, relay: str, limit: int) -> Claim:
         self._note("claim", relay, limit)
@@ -46,11 +48,11 @@ class Outbox:
     def settle(self, token: UUID, settlement: Settlement) -> int:
         self._note("settle", token)
         self.settlements.append(settlement)
-        return len(settlement)
+        return len(settlement) if self.kept else 0
 
     def fail(self, token: UUID, _: UUID, **__: Any) -> bool:
         self._note("fail", token)
-        return True
+        return self.kept
 
     def withdraw(self, *, relay: str, renamed: str) -> int:
         self._note("withdraw", relay, renamed)
@@ -116,6 +118,33 @@ def test_write_backs_are_made_in_their_order(in_flight: InFlight, outbox: Outbox
     assert done.outage == "no broker"
     assert in_flight.is_settled
     assert in_flight.settle() == RelayResult()
+
+
+@pytest.mark.parametrize(("kept", "action"), [(True, "event_failed"), (False, "events_taken_over")])
+def test_permanent_failure_is_logged_as_it_was_written(
+    in_flight: InFlight,
+    outbox: Outbox,
+    caplog: pytest.LogCaptureFixture,
+    kept: bool,
+    action: str,
+) -> None:
+    outbox.kept = kept
+    send(in_flight, REJECTED)
+    in_flight.settle()
+    assert [fields_of(record)["action"] for record in caplog.records] == [action]
+
+
+def test_events_that_were_taken_over_are_named(
+    in_flight: InFlight, outbox: Outbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    outbox.kept = False
+    send(in_flight, DONE, REJECTED, UNSENT)
+    in_flight.settle()
+    (lost,) = logged(caplog.records, "events_taken_over")
+    (settlement,) = outbox.settlements
+    ids = list(map(str, [*settlement.processed, *settlement.unsent]))
+    assert lost["count"] == len(lost["event_ids"]) == 3  # type: ignore[arg-type]
+    assert lost["event_ids"][:2] == ids  # type: ignore[index]
 
 
 def test_failed_write_back_stays_first(in_flight: InFlight, outbox: Outbox) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
@@ -16,7 +17,7 @@ from shieldtx.ports.broker import Backpressure
 from shieldtx.ports.relay import Settlement
 from shieldtx.relay.outcome import BatchOutcome
 from shieldtx.relay.throttle import STEPS, AdaptiveBatchSize, CircuitBreaker, next_size
-from tests.support.log_records import fields_of
+from tests.support.log_records import fields_of, logged
 
 MOST = 1000
 SIZES = st.integers(min_value=1, max_value=10_000)
@@ -42,7 +43,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def batch_size(clock: Clock) -> AdaptiveBatchSize:
-    return AdaptiveBatchSize(MOST, clock=clock)
+    return AdaptiveBatchSize(MOST, relay="one", clock=clock)
 
 
 @given(SIZES, SIZES, SIZES, st.booleans())
@@ -75,7 +76,7 @@ def test_full_speed_returns_after_any_sequence_of_pressures(
     pressures: list[Backpressure], most: int
 ) -> None:
     clock = Clock()
-    batch_size = AdaptiveBatchSize(most, clock=clock)
+    batch_size = AdaptiveBatchSize(most, relay="one", clock=clock)
     for pressure in [*pressures, *[CALM] * 2 * STEPS]:
         clock.now += batch_size.pause
         assert 1 <= batch_size.size <= most
@@ -114,7 +115,7 @@ def test_slowdown_is_logged_with_a_throttle_and_at_its_end(
     assert len(own_log.messages) == 2
     for _ in range(STEPS + 1):
         batch_size.record(CALM, sent=batch_size.size)
-    full_speed = {"action": "relay_at_full_speed", "count": 3}
+    full_speed = {"action": "relay_at_full_speed", "relay": "one", "count": 3}
     assert [fields_of(record) for record in own_log.records[2:]] == [full_speed]
 
 
@@ -141,8 +142,36 @@ LONGEST = timedelta(seconds=10)
 
 def test_outage_doubles_the_pause_up_to_the_longest(clock: Clock) -> None:
     policy = RetryPolicy(first=timedelta(seconds=1), longest=LONGEST, jitter=0, max_attempts=6)
-    breaker = CircuitBreaker(policy, clock=clock)
+    breaker = CircuitBreaker(policy, relay="one", clock=clock)
     assert [pause_after(breaker, clock) for _ in range(8)] == [1, 2, 4, 8, 10, 10, 10, 10]
+
+
+def test_outage_is_logged_once_a_minute_and_at_its_end(
+    clock: Clock, own_log: pytest.LogCaptureFixture
+) -> None:
+    own_log.set_level(logging.INFO)
+    breaker = CircuitBreaker(RetryPolicy(jitter=0), relay="one", clock=clock)
+    for outage in (replace(OUTAGE, outage_reasons=["no broker"] * 9), OUTAGE, OUTAGE):
+        breaker.record(outage)
+        clock.now += LOG_EVERY / 2
+    for _ in range(2):
+        breaker.record(replace(OUTAGE, outage_reasons=[], broker_responded=True))
+    of_relay = {"relay": "one", "group": None}
+    assert logged(own_log.records, "broker_unavailable") == [
+        {**of_relay, "count": 9, "duration_s": 0, "reason": "no broker"},
+        {**of_relay, "count": None, "duration_s": 60, "reason": "no broker"},
+    ]
+    assert logged(own_log.records, "broker_available") == [{**of_relay, "duration_s": 90}]
+
+
+def test_another_reason_of_an_outage_is_logged_at_once(
+    clock: Clock, own_log: pytest.LogCaptureFixture
+) -> None:
+    breaker = CircuitBreaker(RetryPolicy(jitter=0), relay="one", clock=clock)
+    for reason in ("timeout after 3.1 s", "timeout after 12 s", "NotEnoughReplicas"):
+        breaker.record(replace(OUTAGE, outage_reasons=[reason]))
+    reasons = [each["reason"] for each in logged(own_log.records, "broker_unavailable")]
+    assert reasons == ["timeout after 3.1 s", "NotEnoughReplicas"]
 
 
 def pause_after(breaker: CircuitBreaker, clock: Clock) -> int:

@@ -158,7 +158,8 @@ def test_error_in_a_tick_is_logged_and_the_tick_runs_again(bench: Bench, caplog)
     with caplog.at_level(logging.ERROR, logger="shieldtx.scheduling.worker_log"):
         assert bench.run() == EXIT_STOPPED
     assert len(runs) == 3
-    assert logged(caplog.records, "job_failed") == [{"worker": "bench", "job": "poll"}] * 3
+    of_first = {"worker": "bench", "job": "poll", "count": 1, "duration_s": 0}
+    assert logged(caplog.records, "job_failed") == [of_first]
     assert "LookupError: the database is away" in caplog.text
 
 
@@ -383,7 +384,8 @@ def test_error_about_the_next_time_keeps_the_interval(bench: Bench, caplog):
 
     bench.jobs.append(PeriodicJob(name="poll", run=run, every=SOON, until_next=until_next))
     assert bench.run() == EXIT_STOPPED
-    assert {"worker": "bench", "job": "poll"} in logged(caplog.records, "job_failed")
+    (failed,) = logged(caplog.records, "job_failed")
+    assert (failed["worker"], failed["job"]) == ("bench", "poll")
 
 
 def test_tick_never_runs_twice_concurrently(bench: Bench):
@@ -451,8 +453,9 @@ def test_tick_after_the_end_neither_runs_nor_waits(bench: Bench):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_ends_the_worker_at_any_time(number):
+def test_signal_ends_the_worker_at_any_time(number, caplog):
     """Afterwards the earlier handler is installed again."""
+    caplog.set_level(logging.INFO, "shieldtx")
     before = signal.getsignal(number)
     for delay_ms in range(0, 40, 2):
         bench = Bench()
@@ -460,6 +463,8 @@ def test_signal_ends_the_worker_at_any_time(number):
         timer = threading.Timer(delay_ms / 1000, os.kill, [os.getpid(), number])
         assert bench.run(ready=timer.start) == EXIT_STOPPED
         assert signal.getsignal(number) is before
+    reasons = {each["reason"] for each in logged(caplog.records, "worker_stopping")}
+    assert reasons == {signal.Signals(number).name}
 
 
 PROCESS = """
@@ -499,7 +504,7 @@ def process(hung: str, *, stop_timeout: float, watchdog: float = 600) -> Iterato
     """Start a worker process, ready, of which a part hangs."""
     command = [sys.executable, "-c", PROCESS, hung, str(stop_timeout), str(watchdog)]
     with child_process.start(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as started:
         try:
             said = {started.stdout.readline().strip() for _ in range(1 + (hung == "pass"))}
@@ -538,6 +543,7 @@ def test_second_signal_exits_at_once(hung, number):
             worker.wait(timeout=0.5)
         worker.send_signal(number)
         assert worker.wait(timeout=20) == 128 + number
+        assert "worker ends at once" in worker.stderr.read()
 
 
 def test_hanging_pass_ends_the_process():

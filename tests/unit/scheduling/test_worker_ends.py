@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from shieldtx.scheduling.exit_status import EXIT_FAILING, EXIT_STOPPED
 from shieldtx.scheduling.periodic_job import PeriodicJob
 from shieldtx.scheduling.worker import Worker
 from tests.support import child_process
-from tests.support.log_records import fields_of
+from tests.support.log_records import fields_of, logged
 
 HOUR = timedelta(hours=1)
 SOON = timedelta(milliseconds=10)
@@ -52,7 +52,7 @@ class Made:
         self.closed += 1
 
 
-def failing(error: Exception) -> Callable[[], None]:
+def failing(error: BaseException) -> Callable[[], None]:
     def fail() -> None:
         raise error
 
@@ -67,6 +67,29 @@ def test_worker_without_one_good_pass_ends_itself(caplog: pytest.LogCaptureFixtu
     assert (critical["action"], critical["job"]) == ("job_failing", "poll")
     assert critical["exit_status"] == EXIT_FAILING
     assert "SHIELDTX_FAILURE_LIMIT" in str(critical["advice"])
+    assert critical["error"] == "LookupError: the password is refused"
+
+
+def interrupted_start() -> None:
+    raise OSError("standard output is closed")
+
+
+@pytest.mark.parametrize(
+    ("run", "ready", "reason"),
+    [
+        (failing(LookupError("no such table")), lambda: None, "job poll keeps failing"),
+        (failing(SystemExit(3)), lambda: None, "SystemExit in job poll"),
+        (lambda: None, interrupted_start, "start failed: OSError"),
+    ],
+    ids=["failing", "ended", "start"],
+)
+def test_stop_is_logged_with_its_reason(
+    caplog: pytest.LogCaptureFixture, run: Callable[[], None], ready: Callable[[], None], reason
+) -> None:
+    caplog.set_level(logging.INFO, "shieldtx")
+    with suppress(OSError):
+        Made(run).worker.run(ready)
+    assert logged(caplog.records, "worker_stopping") == [{"worker": "bench", "reason": reason}]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from shieldtx.errors import ShieldTxError
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.ports.inbox import IncomingEvent, Parked, Receipt, ReceivedInPart
 from shieldtx.store.halving import receive_in_halves
+from tests.support.log_records import logged
 
 
 class OutOfMemory(psycopg.errors.OutOfMemory):
@@ -54,7 +55,7 @@ def of_the_server(error: psycopg.Error) -> DBAPIError:
 @pytest.mark.parametrize("error", [MemoryError(), of_the_server(OutOfMemory("out of memory"))])
 def test_batch_that_is_too_large_is_received_in_ordered_parts(error: Exception) -> None:
     inbox = Inbox(most=3, error=error)
-    receipt = receive_in_halves(inbox.receive, [arrival(n) for n in range(10)], [])
+    receipt = receive_in_halves(inbox.receive, [arrival(n) for n in range(10)], [], group="stock")
     assert inbox.received == list(range(10))
     assert len(receipt.fresh) == 10
 
@@ -62,7 +63,7 @@ def test_batch_that_is_too_large_is_received_in_ordered_parts(error: Exception) 
 def test_record_that_is_too_large_by_itself_is_named() -> None:
     inbox = Inbox(most=99, error=MemoryError(), poison=2)
     with pytest.raises(ReceivedInPart) as raised:
-        receive_in_halves(inbox.receive, [arrival(n) for n in range(4)], [])
+        receive_in_halves(inbox.receive, [arrival(n) for n in range(4)], [], group="stock")
     assert isinstance(raised.value.error, ShieldTxError)
     assert "t.commit[0]@2 (3 bytes) cannot be stored" in str(raised.value)
 
@@ -72,7 +73,7 @@ def test_records_received_before_an_error_are_in_its_receipt(poison: int) -> Non
     inbox = Inbox(most=3, error=MemoryError(), poison=poison)
     arrivals = [arrival(n) for n in range(9)]
     with pytest.raises((ReceivedInPart, ShieldTxError)) as raised:
-        receive_in_halves(inbox.receive, arrivals, [])
+        receive_in_halves(inbox.receive, arrivals, [], group="stock")
     assert inbox.received == list(range(poison))
     received = raised.value.receipt.fresh if isinstance(raised.value, ReceivedInPart) else []
     assert received == [a.envelope for a in arrivals[:poison]]
@@ -85,7 +86,7 @@ def test_records_received_before_an_error_are_in_its_receipt(poison: int) -> Non
 def test_error_unrelated_to_batch_size_is_raised_at_once(error: Any) -> None:
     inbox = Inbox(most=0, error=of_the_server(error))
     with pytest.raises(OperationalError):
-        receive_in_halves(inbox.receive, [arrival(n) for n in range(4)], [])
+        receive_in_halves(inbox.receive, [arrival(n) for n in range(4)], [], group="stock")
     assert inbox.calls == 1
 
 
@@ -101,13 +102,15 @@ def test_receipt_of_parts_counts_all_duplicates_and_parked(most: int) -> None:
         return Receipt(fresh=[], started=[], duplicates=len(arrivals), parked=len(records))
 
     receipt = receive_in_halves(
-        receive, [arrival(n) for n in range(5)], [parked(n) for n in range(5, 9)]
+        receive, [arrival(n) for n in range(5)], [parked(n) for n in range(5, 9)], group="stock"
     )
     assert (receipt.duplicates, receipt.parked) == (5, 4)
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_refused_event_keeps_all_parked_records_of_its_batch(number: int) -> None:
+def test_refused_event_keeps_all_parked_records_of_its_batch(
+    number: int, caplog: pytest.LogCaptureFixture
+) -> None:
     stored: list[int] = []
 
     def receive(arrivals: Sequence[IncomingEvent], records: Sequence[Parked]) -> Receipt:
@@ -120,7 +123,9 @@ def test_refused_event_keeps_all_parked_records_of_its_batch(number: int) -> Non
         receive,
         [arrival(n) for n in range(number)],
         [parked(n) for n in range(number, 2 * number)],
+        group="stock",
     )
+    assert {each["group"] for each in logged(caplog.records, "record_parked")} == {"stock"}
     assert stored == list(range(2 * number))
     assert receipt.parked == 2 * number
 
@@ -132,4 +137,4 @@ def test_record_is_not_parked_for_lack_of_memory(error: Exception) -> None:
         raise error
 
     with pytest.raises(ShieldTxError, match="cannot be stored"):
-        receive_in_halves(receive, [arrival(0)], [])
+        receive_in_halves(receive, [arrival(0)], [], group="stock")

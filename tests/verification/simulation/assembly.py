@@ -148,6 +148,7 @@ def consumer(
             group=group,
             fetcher=PrefetchingFetcher(
                 fetcher,
+                group=group.name,
                 fetch_thread=Beside(process),  # type: ignore[arg-type]
                 clock=process.clock,
             ),

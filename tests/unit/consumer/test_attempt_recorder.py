@@ -1,0 +1,158 @@
+"""What is logged about failed attempts: after the row is written, and as it was written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pydantic import TypeAdapter
+
+from shieldtx.consumer.attempt_recorder import AttemptRecorder
+from shieldtx.consumer.event_processor import EventProcessor
+from shieldtx.consumer.handlers import ConsumerGroup, Handler
+from shieldtx.domain.event_types import EventTypeRegistry
+from shieldtx.domain.events import Envelope
+from shieldtx.domain.retry import RetryPolicy
+from shieldtx.domain.states import TxKind
+from shieldtx.errors import Refused
+from shieldtx.ports.inbox import Attempt, AttemptOutcome
+from tests.support.log_records import fields_of, logged
+
+ERROR = LookupError("no such shelf")
+
+
+class Inbox:
+    """An inbox whose rows have another owner, or whose database is away."""
+
+    def __init__(self, kept: bool = True, error: Exception | None = None) -> None:
+        self.kept = kept
+        self.error = error
+
+    def postpone(self, _: Attempt, **__: Any) -> bool:
+        return self._answer()
+
+    def give_up(self, _: Attempt, **__: Any) -> bool:
+        return self._answer()
+
+    def note(self, _: Any, **__: Any) -> None:
+        self._answer()
+
+    def _answer(self) -> bool:
+        if self.error is not None:
+            raise self.error
+        return self.kept
+
+
+class Outbox:
+    """Makes rollback events."""
+
+    def rollback_of(self, envelope: Envelope, **_: Any) -> Envelope:
+        return envelope
+
+
+@pytest.fixture(autouse=True)
+def _log_from_info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "shieldtx")
+
+
+def recorder_of(inbox: Inbox) -> AttemptRecorder:
+    return EventProcessor(
+        group=ConsumerGroup("stock", EventTypeRegistry()),
+        store=inbox,  # type: ignore[arg-type]
+        outbox=Outbox(),  # type: ignore[arg-type]
+    ).recorder
+
+
+def handler_of(*, attempts: int) -> Handler:
+    return Handler(
+        function=lambda session, event: None,
+        topic="orders",
+        payload=TypeAdapter(Any),
+        retry=RetryPolicy(max_attempts=attempts),
+    )
+
+
+def attempt_of(kind: TxKind = TxKind.COMMIT, number: int = 1) -> Attempt:
+    envelope = Envelope(
+        id=uuid4(),
+        source="shop",
+        type="orders.placed",
+        topic="orders",
+        kind=kind,
+        payload="{}",
+        time=datetime.now(UTC),
+    )
+    return Attempt(envelope, "stock", number, uuid4())
+
+
+def actions(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(record.levelname, str(fields_of(record)["action"])) for record in caplog.records]
+
+
+def give_up(recorder: AttemptRecorder) -> AttemptOutcome:
+    return recorder.fail(attempt_of(), handler_of(attempts=1), ERROR)
+
+
+def refuse(recorder: AttemptRecorder) -> AttemptOutcome:
+    return recorder.fail(attempt_of(), handler_of(attempts=9), Refused("sold out"))
+
+
+def bury(recorder: AttemptRecorder) -> AttemptOutcome:
+    return recorder.fail(attempt_of(TxKind.ROLLBACK), handler_of(attempts=1), ERROR)
+
+
+def exhaust(recorder: AttemptRecorder) -> AttemptOutcome:
+    return recorder.exhaust(attempt_of())
+
+
+FINAL = {
+    give_up: ("ERROR", "event_given_up"),
+    refuse: ("INFO", "event_refused"),
+    bury: ("ERROR", "compensation_dead"),
+    exhaust: ("ERROR", "event_given_up"),
+}
+
+
+@pytest.mark.parametrize("end", FINAL, ids=lambda end: end.__name__)
+class TestTerminalState:
+    def test_written_state_is_logged_once(self, end: Callable[..., Any], caplog) -> None:
+        assert end(recorder_of(Inbox())) in {AttemptOutcome.REFUSED, AttemptOutcome.DEAD}
+        assert actions(caplog) == [FINAL[end]]
+
+    def test_lost_row_is_logged_as_a_lost_attempt(self, end: Callable[..., Any], caplog) -> None:
+        assert end(recorder_of(Inbox(kept=False))) is AttemptOutcome.LOST
+        assert actions(caplog) == [("WARNING", "attempt_lost")]
+
+    def test_database_error_logs_no_outcome(self, end: Callable[..., Any], caplog) -> None:
+        with pytest.raises(OSError, match="away"):
+            end(recorder_of(Inbox(error=OSError("the database is away"))))
+        assert actions(caplog) == []
+
+
+def test_lost_row_of_a_retry_is_logged_as_a_lost_attempt(caplog) -> None:
+    recorder = recorder_of(Inbox(kept=False))
+    assert recorder.fail(attempt_of(), handler_of(attempts=9), ERROR) is AttemptOutcome.LOST
+    assert actions(caplog) == [("WARNING", "handler_failed"), ("WARNING", "attempt_lost")]
+
+
+def test_traceback_of_a_retried_error_is_logged_once_a_minute(caplog) -> None:
+    recorder, handler = recorder_of(Inbox()), handler_of(attempts=9)
+    for number in (1, 2):
+        recorder.fail(attempt_of(number=number), handler, ERROR)
+    recorder.fail(attempt_of(), handler, ValueError("another class of error"))
+    tracebacks = [record.exc_info[0] for record in caplog.records if record.exc_info]
+    assert tracebacks == [LookupError, ValueError]
+    assert len(logged(caplog.records, "attempt_failed")) == 3
+
+
+def test_interruption_names_the_events_of_its_attempts(caplog) -> None:
+    attempts = [attempt_of(), attempt_of()]
+    recorder_of(Inbox(error=OSError("the database is away"))).interrupt(attempts, SystemExit(3))
+    ids = [str(attempt.envelope.id) for attempt in attempts]
+    for action in ("attempts_interrupted", "interruption_not_recorded"):
+        (fields,) = logged(caplog.records, action)
+        assert (fields["event_ids"], fields["event_types"]) == (ids, ["orders.placed"])
