@@ -95,7 +95,7 @@ def test_prefix_is_part_of_a_topic_name_or_refused(prefix: str) -> None:
     is_part = is_part and all(c.isalnum() or c in "._-" for c in prefix)
     try:
         taken = Settings(source="shop", database_url=URL, topic_prefix=prefix).topic_prefix
-    except ValueError:
+    except ConfigurationError:
         assert not is_part
     else:
         assert is_part

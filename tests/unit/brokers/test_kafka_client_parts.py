@@ -27,7 +27,9 @@ def test_client_without_such_a_part_is_refused(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("name", ["sasl_mechanism", "sasl_username", "sasl_password"])
 def test_account_without_effect_is_refused(protocol: str, name: str) -> None:
     given = {name: "PLAIN"}
-    with pytest.raises(ConfigurationError, match=f"{protocol} uses no account, but {name} is set"):
+    variable = f"SHIELDTX_KAFKA_{name.upper()}"
+    problem = f"{variable} is set, but {protocol} uses no account"
+    with pytest.raises(ConfigurationError, match=problem):
         KafkaConnection(bootstrap_servers="a:1", security_protocol=protocol, **given)
 
 
