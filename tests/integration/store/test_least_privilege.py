@@ -78,21 +78,6 @@ def test_a_role_with_documented_grants_changes_delayed_events(
         service.execute("DROP ROLE shop")
 
 
-@contextmanager
-def roles(*services: Service) -> Iterator[None]:
-    """Grant the tables of these services as the how-to page does."""
-    for role in ROLES:
-        services[0].execute(f"DROP ROLE IF EXISTS {role}")
-        services[0].execute(f"CREATE ROLE {role} LOGIN PASSWORD 'shop'")
-    for service in services:
-        service.execute(GRANTS.read_text())
-    yield
-    for role in ROLES:
-        for service in services:
-            service.execute(f"DROP OWNED BY {role}")
-        services[0].execute(f"DROP ROLE {role}")
-
-
 @pytest.fixture
 def service(make_service: Callable[..., Service]) -> Iterator[Service]:
     """A service whose tables are granted as the how-to page does."""
@@ -108,6 +93,21 @@ def pair(make_service: Callable[..., Service]) -> Iterator[Pair]:
     made = Pair(make_service)
     with roles(made.orders, made.stock):
         yield made
+
+
+@contextmanager
+def roles(*services: Service) -> Iterator[None]:
+    """Grant the tables of these services as the how-to page does."""
+    for role in ROLES:
+        services[0].execute(f"DROP ROLE IF EXISTS {role}")
+        services[0].execute(f"CREATE ROLE {role} LOGIN PASSWORD 'shop'")
+    for service in services:
+        service.execute(GRANTS.read_text())
+    yield
+    for role in ROLES:
+        for service in services:
+            service.execute(f"DROP OWNED BY {role}")
+        services[0].execute(f"DROP ROLE {role}")
 
 
 @contextmanager
