@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib.metadata import version
 from itertools import islice
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -31,7 +31,7 @@ from shieldtx.cli.app_loading import Invocation
 from shieldtx.cli.errors import EXIT_STATUSES, failure_of, report
 from shieldtx.cli.logging import LogFormat, LogLevel, log_crashes, set_up
 from shieldtx.cli.option_places import is_on_the_command_line
-from shieldtx.cli.reconcile_usage import usage_errors_as_error
+from shieldtx.cli.usage_errors import CommandLineError, UsageError, usage_errors_as_error
 from shieldtx.domain.reasons import loggable
 from shieldtx.logs.databases import name_databases
 from shieldtx.settings.environment import OTHER_VARIABLES
@@ -45,9 +45,6 @@ _ANYWHERE: Final = frozenset({"--app", "--log-level", "--log-format"})
 _WORKERS: Final = frozenset({"relay", "consume"})
 """Commands that have no results, or that check standard output themselves."""
 _CONNECT_S: Final = "10"
-_WRONG_USAGE: Final = cast("type[Exception]", typer.BadParameter.__mro__[1])
-_OF_TYPER: Final = cast("type[Exception]", typer.BadParameter.__mro__[2])
-"""UsageError, and its base class ClickException, which Typer does not export."""
 
 
 class Program(TyperGroup):
@@ -56,7 +53,7 @@ class Program(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Move the common options to the front, where the group expects them."""
         # A common option may be wrong in a command whose exit statuses are outcomes.
-        with usage_errors_as_error() if "reconcile" in args else nullcontext():
+        with usage_errors_as_error() if _command(args) == "reconcile" else nullcontext():
             return super().parse_args(ctx, _common_first(args))
 
     def invoke(self, ctx: Any) -> Any:
@@ -64,7 +61,7 @@ class Program(TyperGroup):
         try:
             result = super().invoke(ctx)
             output.flush()
-        except (typer.Exit, typer.Abort, _OF_TYPER):
+        except (typer.Exit, typer.Abort, CommandLineError):
             # A command ends itself with the first two; Typer reports a wrong command line.
             raise
         except Exception as error:
@@ -84,6 +81,17 @@ class Program(TyperGroup):
         return result
 
 
+def _command(args: Sequence[str]) -> str:
+    """Return the name of the command, which the values of common options may precede."""
+    rest = iter(args)
+    for arg in rest:
+        if arg in _ANYWHERE:
+            next(rest, None)
+        elif not arg.startswith("-"):
+            return arg
+    return ""
+
+
 def _common_first(args: Sequence[str]) -> list[str]:
     common: list[str] = []
     others: list[str] = []
@@ -95,7 +103,7 @@ def _common_first(args: Sequence[str]) -> list[str]:
         elif name in _ANYWHERE:
             value = [] if has_value else list(islice(rest, 1))
             if not has_value and not value:
-                raise _WRONG_USAGE(f"Option '{name}' requires an argument.")
+                raise UsageError(f"Option '{name}' requires an argument.")
             common += [arg, *value]
         else:
             others.append(arg)

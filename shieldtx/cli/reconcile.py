@@ -28,8 +28,8 @@ from shieldtx.cli.reconcile_config import (
     require_tables,
 )
 from shieldtx.cli.reconcile_log import log_end
-from shieldtx.cli.reconcile_usage import ReconcileGroup
 from shieldtx.cli.reconcile_views import data_of, show
+from shieldtx.cli.usage_errors import ReconcileGroup
 from shieldtx.errors import AlreadyRunning, ConfigurationError, NameTaken
 from shieldtx.reconcile.config import Configuration
 from shieldtx.reconcile.report_folder import new_folder

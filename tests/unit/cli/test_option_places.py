@@ -116,3 +116,16 @@ def test_application_and_file_together_are_refused(command: tuple[str, ...]):
 def test_usage_error_of_reconcile_is_not_an_outcome(words: tuple[str, ...]):
     """The exit status 2 means that not everything could be judged."""
     assert CliRunner().invoke(program, ["reconcile", *words]).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("--log-level", "loud", "reconcile", "runs"), 3),
+        (("--app", "reconcile", "status", "--log-level", "loud"), 2),
+        (("dead", "list", "--group", "reconcile", "--log-level", "loud"), 2),
+    ],
+    ids=["before the command", "as the name of an application", "as the name of a group"],
+)
+def test_status_of_a_wrong_common_option_depends_on_the_command(words, status):
+    assert CliRunner().invoke(program, words).exit_code == status

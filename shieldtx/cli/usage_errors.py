@@ -1,4 +1,4 @@
-"""The exit status of usage errors under `shieldtx reconcile`, whose other statuses are outcomes."""
+"""Errors of a command line, and their exit status where the others are outcomes of a run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from typer.core import TyperGroup
 
 from shieldtx.reconcile.findings import RunOutcome
 
-_USAGE_ERROR: Final[Any] = typer.BadParameter.__bases__[0]
-"""The class of all usage errors, which typer does not export."""
+# Typer does not export these two classes.
+UsageError: Final[Any] = typer.BadParameter.__mro__[1]
+"""The command line is wrong."""
+CommandLineError: Final[Any] = typer.BadParameter.__mro__[2]
+"""The base class of all errors that Typer reports itself."""
 
 
 class ReconcileGroup(TyperGroup):
@@ -37,6 +40,6 @@ def usage_errors_as_error() -> Iterator[None]:
     """End usage errors with the outcome ERROR."""
     try:
         yield
-    except _USAGE_ERROR as error:
+    except UsageError as error:
         error.exit_code = int(RunOutcome.ERROR)
         raise
