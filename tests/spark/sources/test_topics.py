@@ -166,7 +166,7 @@ def test_settings_that_cannot_work_are_reported(spark):
     with pytest.raises(ConfigurationError):
         topics.connection_of(access)
     reading = topics.read(spark, request_of("", broker=access), [("orders", TxKind.COMMIT)])
-    assert "SASL mechanism None" in reading.obstacles[0]
+    assert "topics.sasl_mechanism: not set; use one of PLAIN, " in reading.obstacles[0]
 
 
 def test_topic_of_a_broker_that_dies_is_not_judged(spark, monkeypatch):
