@@ -49,6 +49,17 @@ def containers(path: Path) -> list[dict[str, Any]]:
     ]
 
 
+def probes() -> list[tuple[str, dict[str, Any]]]:
+    """Return the kind and the specification of each probe of the manifests."""
+    return [
+        (name, value)
+        for path in MANIFESTS
+        for container in containers(path)
+        for name, value in container.items()
+        if name.endswith("Probe")
+    ]
+
+
 def options(path: Path) -> list[tuple[str, str]]:
     """Return the settings of a unit in the order of the file."""
     lines = (line.strip() for line in path.read_text().splitlines())
@@ -59,12 +70,13 @@ def options(path: Path) -> list[tuple[str, str]]:
 def commands() -> list[list[str]]:
     """Return the arguments of each `shieldtx` in a unit or manifest."""
     given = [c["args"] for path in MANIFESTS for c in containers(path)]
+    given += [probe["exec"]["command"][1:] for _, probe in probes()]
     started = (v for path in UNITS for name, v in options(path) if name == "ExecStart")
     return given + [shlex.split(line.replace("%i", "orders"))[1:] for line in started]
 
 
 def test_every_command_is_one_of_the_command_line() -> None:
-    known = {"db upgrade", "topics create", "relay", "consume", "reconcile"}
+    known = {"db upgrade", "db check", "topics create", "relay", "consume", "reconcile"}
     assert {understood(command) for command in commands()} == known
 
 
@@ -96,6 +108,15 @@ def test_workers_have_more_time_to_stop_than_the_stop_timeout() -> None:
     assert all(
         (unit["Restart"], unit["StartLimitIntervalSec"]) == ("always", "0") for unit in units
     )
+
+
+def test_workers_have_a_startup_probe_alone() -> None:
+    """A probe that goes on would restart all workers in an outage of the database."""
+    assert [name for name, _ in probes()] == ["startupProbe"] * 2
+    for _, probe in probes():
+        assert probe["exec"]["command"][0] == "shieldtx"
+        # The command has more time than a connection attempt of libpq, which is 10 s.
+        assert probe["timeoutSeconds"] > 10
 
 
 def test_settings_of_manifests_load_application_with_its_group() -> None:
