@@ -218,6 +218,10 @@ class Banks:
         logs = [worker.log for side in self.sides for worker in side.workers]
         return any(re.search(pattern, log.read_text(errors="replace")) for log in logs)
 
+    def count_in_server_log(self, words: str) -> int:
+        """Return how often PostgreSQL's log contains this text."""
+        return (self.postgres.directory / "postgres.log").read_text(errors="replace").count(words)
+
     def close(self) -> None:
         """Kill all remaining processes."""
         for side in self.sides:

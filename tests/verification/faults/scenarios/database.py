@@ -46,7 +46,7 @@ def stopped_immediately(banks: Banks) -> None:
         clients.finish()
     banks.write(20)
     banks.expect(
-        _server_says(banks, RECOVERED) >= STOPS,
+        banks.count_in_server_log(RECOVERED) >= STOPS,
         "PostgreSQL recovered from every stop",
     )
 
@@ -62,7 +62,7 @@ def backends_lost(banks: Banks) -> None:
             _terminate(banks, role)
         clients.finish()
     banks.expect(
-        _server_says(banks, TERMINATED) >= ROUNDS * len(ROLES),
+        banks.count_in_server_log(TERMINATED) >= ROUNDS * len(ROLES),
         "backends were terminated",
     )
     for role in ROLES:
@@ -71,7 +71,7 @@ def backends_lost(banks: Banks) -> None:
         clients.finish()
     banks.write(20)
     banks.expect(
-        _server_says(banks, REINITIALIZED) >= len(ROLES),
+        banks.count_in_server_log(REINITIALIZED) >= len(ROLES),
         "the server took all other backends down with each that was killed",
     )
 
@@ -108,7 +108,7 @@ def disk_full(banks: Banks) -> None:
     clients.finish()
     _give_space_back(banks, disk)
     banks.write(20)
-    banks.expect(_server_says(banks, RECOVERED), "PostgreSQL crashed for want of space")
+    banks.expect(banks.count_in_server_log(RECOVERED), "PostgreSQL crashed for want of space")
 
 
 def _give_space_back(banks: Banks, disk: SmallDisk) -> None:
@@ -151,10 +151,10 @@ def _terminate(banks: Banks, role: str) -> None:
 
 
 def _kill(banks: Banks, role: str) -> None:
-    seen = _server_says(banks, REINITIALIZED)
+    seen = banks.count_in_server_log(REINITIALIZED)
     _strike_at_work(banks, role, _kill_backend)
     banks.until(
-        lambda: _server_says(banks, REINITIALIZED) > seen,
+        lambda: banks.count_in_server_log(REINITIALIZED) > seen,
         f"the server notices the death of a backend of the {role}",
     )
     banks.until(lambda: banks.upstream.one("SELECT true"), "the server answers again", within=60)
@@ -188,11 +188,6 @@ def _strike_at_work(banks: Banks, role: str, strike: Callable[[int], bool]) -> N
             # They are active for a millisecond or two.
             time.sleep(0.001)
     raise NotInTime(f"no backend of the {role} does anything")
-
-
-def _server_says(banks: Banks, words: str) -> int:
-    """Return how often PostgreSQL's log contains this text."""
-    return (banks.postgres.directory / "postgres.log").read_text(errors="replace").count(words)
 
 
 def _until_all_work(banks: Banks) -> None:
