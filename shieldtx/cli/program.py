@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
 from importlib.metadata import version
 from itertools import islice
 from typing import Annotated, Any, Final
@@ -31,7 +30,7 @@ from shieldtx.cli.app_loading import Invocation
 from shieldtx.cli.errors import EXIT_STATUSES, failure_of, report
 from shieldtx.cli.logging import LogFormat, LogLevel, log_crashes, set_up
 from shieldtx.cli.option_places import is_on_the_command_line
-from shieldtx.cli.usage_errors import CommandLineError, UsageError, usage_errors_as_error
+from shieldtx.cli.usage_errors import CommandLineError, UsageError, usage_errors_of
 from shieldtx.domain.reasons import loggable
 from shieldtx.logs.databases import name_databases
 from shieldtx.settings.environment import OTHER_VARIABLES
@@ -52,14 +51,14 @@ class Program(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Move the common options to the front, where the group expects them."""
-        # A common option may be wrong in a command whose exit statuses are outcomes.
-        with usage_errors_as_error() if _command(args) == "reconcile" else nullcontext():
+        with usage_errors_of(lambda: _command(args)):
             return super().parse_args(ctx, _common_first(args))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command, and end with one line for an error that an operator can fix."""
         try:
-            result = super().invoke(ctx)
+            with usage_errors_of(lambda: ctx.invoked_subcommand):
+                result = super().invoke(ctx)
             output.flush()
         except (typer.Exit, typer.Abort, CommandLineError):
             # A command ends itself with the first two; Typer reports a wrong command line.

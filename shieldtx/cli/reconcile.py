@@ -29,7 +29,6 @@ from shieldtx.cli.reconcile_config import (
 )
 from shieldtx.cli.reconcile_log import log_end
 from shieldtx.cli.reconcile_views import data_of, show
-from shieldtx.cli.usage_errors import ReconcileGroup
 from shieldtx.errors import AlreadyRunning, ConfigurationError, NameTaken
 from shieldtx.reconcile.config import Configuration
 from shieldtx.reconcile.report_folder import new_folder
@@ -41,7 +40,7 @@ log = logging.getLogger(__name__)
 
 _MOMENT: Final = TypeAdapter(datetime)
 
-commands = typer.Typer(cls=ReconcileGroup)
+commands = typer.Typer()
 
 
 @commands.callback(invoke_without_command=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import typer
-from typer.core import TyperGroup
 
 from shieldtx.reconcile.findings import RunOutcome
 
@@ -18,28 +17,15 @@ CommandLineError: Final[Any] = typer.BadParameter.__mro__[2]
 """The base class of all errors that Typer reports itself."""
 
 
-class ReconcileGroup(TyperGroup):
-    """The commands of the reconciliation: a usage error has the exit status of ERROR.
-
-    By default, it has the status 2, which means that not everything could be judged.
-    """
-
-    def make_context(self, *args: Any, **options: Any) -> Any:
-        """Parse the options of the group."""
-        with usage_errors_as_error():
-            return super().make_context(*args, **options)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Parse the options of a command of the group, and run it."""
-        with usage_errors_as_error():
-            return super().invoke(ctx)
-
-
 @contextmanager
-def usage_errors_as_error() -> Iterator[None]:
-    """End usage errors with the outcome ERROR."""
+def usage_errors_of(command: Callable[[], str | None]) -> Iterator[None]:
+    """End usage errors of `shieldtx reconcile` with the outcome ERROR, and of others with 2.
+
+    Of a reconciliation, 2 means that not everything could be judged.
+    """
     try:
         yield
     except UsageError as error:
-        error.exit_code = int(RunOutcome.ERROR)
+        if command() == "reconcile":
+            error.exit_code = int(RunOutcome.ERROR)
         raise
