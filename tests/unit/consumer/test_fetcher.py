@@ -23,6 +23,7 @@ from shieldtx.ports.broker import ReceivedRecord, Record, Subscriber, TopicParti
 from shieldtx.ports.consumer import FetchedBatch
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.support.log_records import logged
+from tests.support.manual_clock import ManualClock
 
 TOPIC = "orders.placed.commit"
 
@@ -84,29 +85,19 @@ class Watched:
         return self._in_use
 
 
-class Clock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def subscriber(broker: MemoryBroker) -> Watched:
     return Watched(broker.subscriber("stock", [TOPIC]))
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock(0.0)
 
 
 @pytest.fixture
 def fetcher(
-    group: ConsumerGroup, subscriber: Watched, clock: Clock
+    group: ConsumerGroup, subscriber: Watched, clock: ManualClock
 ) -> Iterator[PrefetchingFetcher]:
     decode = partial(decoding.decode, prefix="")
     direct = BlockingFetcher(group=group, subscriber=subscriber, decode=decode)
@@ -178,7 +169,7 @@ def test_rewound_batch_takes_prefetched_records_with_it(
 
 
 def test_offsets_are_committed_periodically_and_when_idle(
-    broker: MemoryBroker, fetcher: PrefetchingFetcher, subscriber: Watched, clock: Clock
+    broker: MemoryBroker, fetcher: PrefetchingFetcher, subscriber: Watched, clock: ManualClock
 ) -> None:
     fill(broker, range(10))
     for _ in range(3):
@@ -214,7 +205,7 @@ def test_offsets_of_finished_events_are_committed_at_close(
 
 
 def test_offsets_deferred_by_an_outage_are_committed_later(
-    broker: MemoryBroker, fetcher: PrefetchingFetcher, clock: Clock
+    broker: MemoryBroker, fetcher: PrefetchingFetcher, clock: ManualClock
 ) -> None:
     fill(broker, range(2))
     batch = fetcher.fetch(timeout=0, limit=5)
@@ -341,7 +332,11 @@ class FailingThread(Executor):
 
 @pytest.mark.parametrize("fails_at", range(1, 14))
 def test_failed_thread_start_loses_or_skips_no_record(
-    broker: MemoryBroker, group: ConsumerGroup, subscriber: Watched, clock: Clock, fails_at: int
+    broker: MemoryBroker,
+    group: ConsumerGroup,
+    subscriber: Watched,
+    clock: ManualClock,
+    fails_at: int,
 ) -> None:
     fill(broker, range(7))
     direct = BlockingFetcher(
@@ -559,7 +554,7 @@ def test_without_records_no_offset_is_committed(
 
 
 def test_offsets_of_a_failed_commit_outlast_the_commits_after_it(
-    group: ConsumerGroup, clock: Clock
+    group: ConsumerGroup, clock: ManualClock
 ) -> None:
     broker = MemoryBroker()
     topics = [TOPIC, "orders.paid.commit"]

@@ -5,25 +5,16 @@ from __future__ import annotations
 import pytest
 
 from shieldtx.domain.sampler import SHARE, Sampler
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.manual_clock import ManualClock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock(0.0)
 
 
 @pytest.fixture
-def sampler(clock: Clock) -> Sampler:
+def sampler(clock: ManualClock) -> Sampler:
     return Sampler(every=1.0, clock=clock)
 
 
@@ -31,7 +22,7 @@ def test_first_sample_is_due_at_once(sampler: Sampler) -> None:
     assert sampler.is_due()
 
 
-def test_quick_sample_is_due_again_after_the_interval(sampler: Sampler, clock: Clock) -> None:
+def test_quick_sample_is_due_again_after_the_interval(sampler: Sampler, clock: ManualClock) -> None:
     sampler.record(took=0.01)
     clock.now = 0.99
     assert not sampler.is_due()
@@ -39,7 +30,7 @@ def test_quick_sample_is_due_again_after_the_interval(sampler: Sampler, clock: C
     assert sampler.is_due()
 
 
-def test_slow_sample_takes_no_more_than_its_share(sampler: Sampler, clock: Clock) -> None:
+def test_slow_sample_takes_no_more_than_its_share(sampler: Sampler, clock: ManualClock) -> None:
     sampler.record(took=2.0)
     clock.now = 2.0 * SHARE - 0.1
     assert not sampler.is_due()
@@ -54,7 +45,7 @@ def test_interval_can_be_overridden(sampler: Sampler) -> None:
     assert not sampler.is_due()
 
 
-def test_sample_in_progress_is_not_due(sampler: Sampler, clock: Clock) -> None:
+def test_sample_in_progress_is_not_due(sampler: Sampler, clock: ManualClock) -> None:
     sampler.record(took=2.0)
     clock.now = 100.0
     sampler.postpone()

@@ -14,19 +14,10 @@ from shieldtx.ports.broker import Backpressure
 from shieldtx.ports.relay import Claim, ShardLeases
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.settings import RelaySettings
+from tests.support.manual_clock import ManualClock
 
 LEASE = timedelta(seconds=40)
 ALL = frozenset(range(4))
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Leases:
@@ -73,8 +64,8 @@ class NoPublisher:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
@@ -88,7 +79,7 @@ def outbox() -> EmptyOutbox:
 
 
 @pytest.fixture
-def relay(clock: Clock, leases: Leases, outbox: EmptyOutbox) -> Any:
+def relay(clock: ManualClock, leases: Leases, outbox: EmptyOutbox) -> Any:
     relay = Relay(
         store=outbox,  # type: ignore[arg-type]
         leases=leases,  # type: ignore[arg-type]
@@ -111,7 +102,9 @@ def test_first_pass_takes_the_leases(relay: Relay, leases: Leases) -> None:
     assert relay.until_renewal == LEASE / 2
 
 
-def test_passes_renew_once_in_half_of_the_lease(relay: Relay, leases: Leases, clock: Clock) -> None:
+def test_passes_renew_once_in_half_of_the_lease(
+    relay: Relay, leases: Leases, clock: ManualClock
+) -> None:
     start = clock.now
     for seconds, renewals in ((0, 1), (19.9, 1), (20.1, 2), (40, 2), (40.2, 3), (200, 4)):
         clock.now = start + seconds
@@ -120,7 +113,7 @@ def test_passes_renew_once_in_half_of_the_lease(relay: Relay, leases: Leases, cl
 
 
 def test_passes_leave_renewals_to_a_thread_that_makes_them(
-    relay: Relay, leases: Leases, clock: Clock
+    relay: Relay, leases: Leases, clock: ManualClock
 ) -> None:
     for renewals in range(1, 6):
         relay.renew()
@@ -141,7 +134,7 @@ def test_each_requested_renewal_is_made(relay: Relay, leases: Leases) -> None:
 
 @pytest.mark.parametrize("waited", [0, 10, 20, 39])
 def test_no_pass_awaits_the_renewal_of_another_thread(
-    relay: Relay, leases: Leases, outbox: EmptyOutbox, clock: Clock, waited: float
+    relay: Relay, leases: Leases, outbox: EmptyOutbox, clock: ManualClock, waited: float
 ) -> None:
     relay.run_once()
     clock.now += 10
@@ -171,7 +164,7 @@ def test_failed_first_renewal_is_repeated_by_the_next_pass(
 
 
 def test_failed_renewal_is_raised_after_the_pass_and_repeated(
-    relay: Relay, leases: Leases, outbox: EmptyOutbox, clock: Clock
+    relay: Relay, leases: Leases, outbox: EmptyOutbox, clock: ManualClock
 ) -> None:
     relay.run_once()
     leases.error = OSError("the database is away")

@@ -16,20 +16,11 @@ from shieldtx.ports.broker import Backpressure, Delivery, DeliveryOutcome, Recor
 from shieldtx.ports.relay import Claim, ClaimedEvent, Settlement, ShardLeases
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.settings import RelaySettings
+from tests.support.manual_clock import ManualClock
 
 LEASE = timedelta(seconds=40)
 BATCH = 40
 ACKNOWLEDGED = Delivery(outcome=DeliveryOutcome.ACKNOWLEDGED)
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Database:
@@ -96,8 +87,8 @@ def claim_of(size: int, *, cut: bool = False, lease_left: timedelta = LEASE) -> 
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
@@ -117,7 +108,7 @@ def thread() -> Iterator[Executor]:
 
 
 @pytest.fixture
-def relay(clock: Clock, database: Database, broker: Broker, thread: Executor) -> Relay:
+def relay(clock: ManualClock, database: Database, broker: Broker, thread: Executor) -> Relay:
     return Relay(
         store=database,  # type: ignore[arg-type]
         leases=database,  # type: ignore[arg-type]
@@ -137,7 +128,7 @@ def test_batch_cut_at_its_bytes_shows_a_backlog(relay: Relay, database: Database
 
 
 def test_throttled_relay_with_a_backlog_passes_again(
-    relay: Relay, database: Database, broker: Broker, clock: Clock
+    relay: Relay, database: Database, broker: Broker, clock: ManualClock
 ) -> None:
     broker.asks_for = Backpressure(pause=5.0)
     database.claims = [claim_of(1), claim_of(BATCH // 2)]
@@ -149,7 +140,12 @@ def test_throttled_relay_with_a_backlog_passes_again(
 
 @pytest.mark.parametrize(("waited", "sent"), [(35.0, [3]), (37.0, [])])
 def test_batch_is_sent_only_if_its_lease_covers_the_write_back(
-    relay: Relay, database: Database, broker: Broker, clock: Clock, waited: float, sent: list[int]
+    relay: Relay,
+    database: Database,
+    broker: Broker,
+    clock: ManualClock,
+    waited: float,
+    sent: list[int],
 ) -> None:
     relay.renew()
     claim = claim_of(3)
@@ -165,7 +161,7 @@ def test_batch_is_sent_only_if_its_lease_covers_the_write_back(
 
 
 def test_slow_renewal_leaves_time_for_the_next_one(
-    relay: Relay, database: Database, clock: Clock
+    relay: Relay, database: Database, clock: ManualClock
 ) -> None:
     def be_slow() -> None:
         clock.now += 30
@@ -176,7 +172,7 @@ def test_slow_renewal_leaves_time_for_the_next_one(
 
 
 def test_failed_renewal_of_a_pass_is_reported_by_the_next_one(
-    relay: Relay, database: Database, clock: Clock
+    relay: Relay, database: Database, clock: ManualClock
 ) -> None:
     relay.renew()
     clock.now += 20

@@ -18,6 +18,7 @@ from shieldtx.ports.relay import Settlement
 from shieldtx.relay.outcome import BatchOutcome
 from shieldtx.relay.throttle import STEPS, AdaptiveBatchSize, CircuitBreaker, next_size
 from tests.support.log_records import fields_of, logged
+from tests.support.manual_clock import ManualClock
 
 MOST = 1000
 SIZES = st.integers(min_value=1, max_value=10_000)
@@ -26,23 +27,13 @@ FULL = Backpressure(full=True)
 CALM = Backpressure()
 
 
-class Clock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def batch_size(clock: Clock) -> AdaptiveBatchSize:
+def batch_size(clock: ManualClock) -> AdaptiveBatchSize:
     return AdaptiveBatchSize(MOST, relay="one", clock=clock)
 
 
@@ -75,7 +66,7 @@ def test_full_speed_returns_within_a_bounded_number_of_batches(most: int) -> Non
 def test_full_speed_returns_after_any_sequence_of_pressures(
     pressures: list[Backpressure], most: int
 ) -> None:
-    clock = Clock()
+    clock = ManualClock()
     batch_size = AdaptiveBatchSize(most, relay="one", clock=clock)
     for pressure in [*pressures, *[CALM] * 2 * STEPS]:
         clock.now += batch_size.pause
@@ -85,7 +76,7 @@ def test_full_speed_returns_after_any_sequence_of_pressures(
 
 
 def test_relay_pauses_as_long_as_the_broker_requests(
-    batch_size: AdaptiveBatchSize, clock: Clock
+    batch_size: AdaptiveBatchSize, clock: ManualClock
 ) -> None:
     batch_size.record(THROTTLED, sent=MOST)
     assert (batch_size.size, batch_size.pause, batch_size.is_throttled) == (500, 2.0, True)
@@ -102,7 +93,7 @@ def test_full_buffers_make_smaller_batches_without_a_pause(batch_size: AdaptiveB
 
 
 def test_slowdown_is_logged_with_a_throttle_and_at_its_end(
-    batch_size: AdaptiveBatchSize, clock: Clock, own_log: pytest.LogCaptureFixture
+    batch_size: AdaptiveBatchSize, clock: ManualClock, own_log: pytest.LogCaptureFixture
 ) -> None:
     own_log.set_level(logging.INFO)
     for _ in range(3):
@@ -140,14 +131,14 @@ OUTAGE = BatchOutcome(
 LONGEST = timedelta(seconds=10)
 
 
-def test_outage_doubles_the_pause_up_to_the_longest(clock: Clock) -> None:
+def test_outage_doubles_the_pause_up_to_the_longest(clock: ManualClock) -> None:
     policy = RetryPolicy(first=timedelta(seconds=1), longest=LONGEST, jitter=0, max_attempts=6)
     breaker = CircuitBreaker(policy, relay="one", clock=clock)
     assert [pause_after(breaker, clock) for _ in range(8)] == [1, 2, 4, 8, 10, 10, 10, 10]
 
 
 def test_outage_is_logged_once_a_minute_and_at_its_end(
-    clock: Clock, own_log: pytest.LogCaptureFixture
+    clock: ManualClock, own_log: pytest.LogCaptureFixture
 ) -> None:
     own_log.set_level(logging.INFO)
     breaker = CircuitBreaker(RetryPolicy(jitter=0), relay="one", clock=clock)
@@ -165,7 +156,7 @@ def test_outage_is_logged_once_a_minute_and_at_its_end(
 
 
 def test_another_reason_of_an_outage_is_logged_at_once(
-    clock: Clock, own_log: pytest.LogCaptureFixture
+    clock: ManualClock, own_log: pytest.LogCaptureFixture
 ) -> None:
     breaker = CircuitBreaker(RetryPolicy(jitter=0), relay="one", clock=clock)
     for reason in ("timeout after 3.1 s", "timeout after 12 s", "NotEnoughReplicas"):
@@ -174,7 +165,7 @@ def test_another_reason_of_an_outage_is_logged_at_once(
     assert reasons == ["timeout after 3.1 s", "NotEnoughReplicas"]
 
 
-def pause_after(breaker: CircuitBreaker, clock: Clock) -> int:
+def pause_after(breaker: CircuitBreaker, clock: ManualClock) -> int:
     """Return for how many seconds a breaker is open after one more outage."""
     assert breaker.record(OUTAGE) == "no broker"
     began = clock.now

@@ -10,31 +10,22 @@ from shieldtx.errors import BrokerUnavailable
 from shieldtx.scheduling.health import Symptom
 from shieldtx.scheduling.worker_log import WorkerIdentity, WorkerLog
 from tests.support.log_records import logged
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.manual_clock import ManualClock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def worker_log(clock: Clock, caplog: pytest.LogCaptureFixture) -> WorkerLog:
+def worker_log(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> WorkerLog:
     caplog.set_level(logging.INFO, "shieldtx")
     identity = WorkerIdentity(group="stock", database="db:5432/shop", bootstrap="kafka:9092")
     return WorkerLog("consumer stock", identity, clock=clock)
 
 
-def fail(worker_log: WorkerLog, clock: Clock, error: Exception) -> None:
+def fail(worker_log: WorkerLog, clock: ManualClock, error: Exception) -> None:
     """Let 90 passes of a job fail, one a second, and the next one succeed."""
     for _ in range(90):
         worker_log.job_failed("poll", error)
