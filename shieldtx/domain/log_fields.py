@@ -29,8 +29,8 @@ def events_fields(envelopes: Sequence[Envelope]) -> dict[str, object]:
     }
 
 
-class Place(Protocol):
-    """A record of Kafka, as far as its place names it."""
+class RecordPosition(Protocol):
+    """The position of a record in Kafka."""
 
     @property
     def topic(self) -> str:
@@ -48,7 +48,7 @@ class Place(Protocol):
         ...
 
 
-def record_fields(record: Place) -> dict[str, object]:
+def record_fields(record: RecordPosition) -> dict[str, object]:
     """Return the fields that name a record, without its key, value and headers."""
     return {"topic": record.topic, "partition": record.partition, "offset": record.offset}
 

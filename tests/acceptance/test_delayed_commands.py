@@ -82,9 +82,9 @@ def test_cancel_by_id_or_business_key_is_audited(shop: Shop) -> None:
     first, second = (remind(shop, n, delay=HOUR) for n in (1, 2))
     third = remind(shop, 3, biz_key="4711", delay=HOUR)
 
-    told = shop.orders.run("delayed", "cancel", str(first), str(second), *CANCEL, app=False)
-    assert told.status == 0
-    assert told.out == f"event {first} is cancelled\nevent {second} is cancelled\n"
+    result = shop.orders.run("delayed", "cancel", str(first), str(second), *CANCEL, app=False)
+    assert result.status == 0
+    assert result.out == f"event {first} is cancelled\nevent {second} is cancelled\n"
     by_key = ["--type", "orders.placed", "--biz-key", "4711", "--who", "ann, ticket 12"]
     answer = shop.orders.ok("delayed", "cancel", *by_key, *CANCEL, "--json").data
     assert [(a["event_id"], a["result"], a["status"]) for a in answer] == [
@@ -124,8 +124,8 @@ def test_reschedule_audits_both_times(shop: Shop) -> None:
     before = shop.orders.one("SELECT due_at FROM shield_outbox")
     at = "2199-05-01T08:00:00+02:00"
 
-    told = shop.orders.ok("delayed", "reschedule", str(event_id), "--at", at).out
-    assert told == f"event {event_id} is due 2199-05-01T06:00:00+00:00\n"
+    result = shop.orders.ok("delayed", "reschedule", str(event_id), "--at", at).out
+    assert result == f"event {event_id} is due 2199-05-01T06:00:00+00:00\n"
     assert shop.orders.one("SELECT due_at FROM shield_outbox") == datetime.fromisoformat(at)
     detail = json.loads(shop.orders.one("SELECT detail FROM shield_audit"))
     assert datetime.fromisoformat(detail["due_at"]) == before
@@ -152,9 +152,9 @@ def test_late_changes_are_reported_and_others_are_made(shop: Shop, command: list
     waits = remind(shop, 3, delay=HOUR)
     unknown = UUID(int=7)
 
-    told = shop.orders.run("delayed", *command, *map(str, (published, due, unknown, waits)))
-    assert told.status == 1
-    lines = told.out.splitlines()
+    result = shop.orders.run("delayed", *command, *map(str, (published, due, unknown, waits)))
+    assert result.status == 1
+    lines = result.out.splitlines()
     assert lines[:3] == [
         f"event {published} is left as it is: it has been published",
         f"event {due} is left as it is: its time has come, a relay may take it at any moment",

@@ -92,8 +92,8 @@ def _assert_parked(
     counts = json.loads(done.stdout)
     assert (counts["records"], counts["fresh"], counts["applied"], counts["parked"]) == (3, 2, 2, 1)
     place = f"group={prefix}stock topic={topic} partition=0 offset=1"
-    told = f'{place} reason="value: {len(large)} bytes, the limit is '
-    assert f"action=record_parked {told}16777216" in done.stderr
+    logged = f'{place} reason="value: {len(large)} bytes, the limit is '
+    assert f"action=record_parked {logged}16777216" in done.stderr
     assert memory < OWN_MB * MB + copies * size
     assert len(service.effects()) == 2
     [letter] = service.app.stores.dead_letters().parked(limit=9)

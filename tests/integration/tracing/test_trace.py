@@ -379,12 +379,12 @@ def test_unreachable_service_is_named_next_to_the_others_facts(
     shop.start()
     event_id = shop.place()
     shop.run_until(shop.is_settled("stock", "PROCESSED"), eventually)
-    nobody = shop.stock.engine.url.set(database="nobody", password="wr0ng-word")
-    url = nobody.render_as_string(hide_password=False)
+    missing = shop.stock.engine.url.set(database="missing", password="wr0ng-word")
+    url = missing.render_as_string(hide_password=False)
 
     as_text = run(shop, tmp_path, str(event_id), stock_url=url)
     assert as_text.exit_code == 0
-    place = rf"\w+@{re.escape(nobody.host)}:{nobody.port}/nobody"
+    place = rf"\w+@{re.escape(missing.host)}:{missing.port}/missing"
     unusable = rf"not asked: service stock: {place}: the database cannot be used"
     assert re.search(unusable, as_text.stdout)
     assert "not known who received it" in as_text.stdout

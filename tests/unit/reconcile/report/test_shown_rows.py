@@ -48,8 +48,8 @@ def test_maximum_of_rows_of_every_mismatch_is_readable(columns, tmp_path: Path):
 
     sizes = folder.page.stat().st_size, folder.findings.stat().st_size
     assert ROWS_BYTES * 0.9 < max(sizes) < MOST_BYTES
-    told = f"has no room for {len(rows) - len(shown):,} more requested rows"
-    assert told in folder.page.read_text(encoding="utf-8")
+    note = f"has no room for {len(rows) - len(shown):,} more requested rows"
+    assert note in folder.page.read_text(encoding="utf-8")
     numbers = Counter((row.pair, row.verdict) for row in shown)
     assert len(numbers) == len(PAIRS) * len(MISMATCHES)
     assert max(numbers.values()) - min(numbers.values()) <= 1
