@@ -24,7 +24,7 @@ UV := $(or $(shell command -v uv),build/uv/bin/uv)
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(UPGRADE)
 
-.PHONY: help demo test lint format bench bench-reconcile faults nemesis mutation lock dist clean kafka docs reference pictures demo-pictures
+.PHONY: help demo test lint format bench bench-reconcile faults nemesis mutation lock pin-jars dist clean kafka docs reference pictures demo-pictures
 
 help: ## list the targets
 	@echo 'shieldtx: make needs Python 3.11 or newer and Java 17 or newer, and fetches everything else.'
@@ -89,6 +89,9 @@ lock: $(UV) ## write the requirement locks (UPGRADE=--upgrade: with the newest v
 	$(COMPILE) --group build --output-file requirements-build.lock
 	$(COMPILE) --group bench --output-file benchmarks/requirements.txt
 
+pin-jars: .venv/.ready ## write the lists of pinned jars, after a change of a version in shieldtx/embedded/jars.py
+	@$(BIN)/python scripts/pin-jars
+
 clean: ## remove .venv and all build results (the cache of Kafka's jars stays)
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf spark-warehouse metastore_db derby.log *.egg-info
@@ -97,9 +100,7 @@ clean: ## remove .venv and all build results (the cache of Kafka's jars stays)
 # Before the tests, whose time limits do not include a download. $SHIELDTX_CACHE keeps the jars, and the class archive
 # with which each of the dozens of brokers starts in half the time.
 kafka: .venv/.ready
-	@$(BIN)/python -c 'from shieldtx.embedded.jars import fetch_jdbc_driver; \
-		from shieldtx.embedded.kafka import archive_classes; \
-		archive_classes(progress=print); fetch_jdbc_driver(progress=print)'
+	@$(BIN)/python scripts/fetch-jars
 
 build/uv/bin/uv:
 	@python3 -m venv build/uv

@@ -32,6 +32,7 @@ from benchmarks.experiments import (
     publish_latency,
     purge,
     relay,
+    waiting_handlers,
     waiting_rows,
     write_side,
 )
@@ -50,6 +51,7 @@ EXPERIMENTS: Final[dict[str, ModuleType]] = {
     "effect": effect_latency,
     "write_side": write_side,
     "consumer": consumer,
+    "waiting_handlers": waiting_handlers,
     "snapshot": open_snapshot,
     "backlog": backlog,
     "delayed": waiting_rows,

@@ -90,10 +90,10 @@ def settings_page() -> str:
         NOTE,
         (
             "Settings are read from environment variables when the application starts. A duration "
-            "is a number of seconds or an ISO 8601 duration, for example `PT1M30S`: above 0 unless "
-            "the description allows 0, and at most a century. An unknown variable with the prefix "
-            "`SHIELDTX_` is an error that names the nearest setting. So is a value that breaks a "
-            "rule of its description: the process ends with exit status 2.\n"
+            "is a number of seconds, or has units, as `15 min`, or is in ISO 8601, as `PT1M30S`: "
+            "above 0 unless the description allows 0, and at most a century. An unknown variable "
+            "with the prefix `SHIELDTX_` is an error that names the nearest setting. So is a value "
+            "that breaks a rule of its description: the process ends with exit status 2.\n"
         ),
     ]
     by_topic = {name: topic_of(name) for name in Settings.model_fields}

@@ -58,11 +58,13 @@ def cancel(session: Session, event: Event) -> None:
 
 
 def deliver() -> None:
-    """Run relays and consumers until nothing is left to do."""
+    """Run relays and consumers until nothing is left to do, and close them."""
     relays = shop.build_relay(), warehouse.build_relay()
     consumers = warehouse.build_consumer("stock"), shop.build_consumer("refunds")
     while any(w.run_once().more for w in relays) or any(w.run_once().more for w in consumers):
         continue
+    for worker in (*relays, *consumers):
+        worker.close()
 
 
 if __name__ == "__main__":

@@ -45,6 +45,8 @@ def migrate() -> None:
             version_table_schema=schema,
             include_schemas=schema is not None,
             include_object=is_ours,
+            # Without the plugin that hides these tables from other services' autogenerate.
+            autogenerate_plugins=["alembic.autogenerate.*", "~alembic.autogenerate.shieldtx"],
             on_version_apply=lambda step, **_: migrations.complete(step),
         )
         context.run_migrations(

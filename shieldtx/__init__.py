@@ -10,7 +10,29 @@ if TYPE_CHECKING:
     from shieldtx.domain.retry import RetryPolicy
     from shieldtx.domain.schedule import LEVELS
     from shieldtx.domain.states import InboxStatus, LocalOutcome, Operation, OutboxStatus, TxKind
-    from shieldtx.errors import EventRefused, Refused, ShieldTxError
+    from shieldtx.errors import (
+        BacklogExceeded,
+        BrokerError,
+        BrokerUnavailable,
+        ConfigurationError,
+        EventRefused,
+        HandlerConflict,
+        HandlerError,
+        IllegalTransition,
+        LateTransaction,
+        LeaseLost,
+        LocalRollbackFailed,
+        NothingToCompensate,
+        PayloadRefused,
+        Refused,
+        SchemaMismatch,
+        ShieldTxError,
+        TooLarge,
+        TopicMissing,
+        TransactionRefused,
+        UnknownEventType,
+        UpcastFailed,
+    )
     from shieldtx.hooks.contexts import ConsumeContext, SendContext
     from shieldtx.outbox.delayed_events import DelayedEvents
     from shieldtx.outbox.outbox import Outbox
@@ -42,8 +64,26 @@ __all__ = [
     "OutboxStatus",
     "InboxStatus",
     "ShieldTxError",
+    "ConfigurationError",
+    "UnknownEventType",
+    "HandlerConflict",
+    "SchemaMismatch",
+    "TopicMissing",
     "EventRefused",
+    "PayloadRefused",
+    "TooLarge",
+    "BacklogExceeded",
+    "TransactionRefused",
+    "LateTransaction",
+    "IllegalTransition",
+    "LeaseLost",
+    "BrokerError",
+    "BrokerUnavailable",
+    "HandlerError",
     "Refused",
+    "UpcastFailed",
+    "LocalRollbackFailed",
+    "NothingToCompensate",
     "new_event_id",
 ]
 
@@ -59,9 +99,27 @@ _HOMES = {
     "Operation": "domain.states",
     "OutboxStatus": "domain.states",
     "TxKind": "domain.states",
+    "BacklogExceeded": "errors",
+    "BrokerError": "errors",
+    "BrokerUnavailable": "errors",
+    "ConfigurationError": "errors",
     "EventRefused": "errors",
+    "HandlerConflict": "errors",
+    "HandlerError": "errors",
+    "IllegalTransition": "errors",
+    "LateTransaction": "errors",
+    "LeaseLost": "errors",
+    "LocalRollbackFailed": "errors",
+    "NothingToCompensate": "errors",
+    "PayloadRefused": "errors",
     "Refused": "errors",
+    "SchemaMismatch": "errors",
     "ShieldTxError": "errors",
+    "TooLarge": "errors",
+    "TopicMissing": "errors",
+    "TransactionRefused": "errors",
+    "UnknownEventType": "errors",
+    "UpcastFailed": "errors",
     "ConsumeContext": "hooks.contexts",
     "SendContext": "hooks.contexts",
     "DelayedEvents": "outbox.delayed_events",
@@ -83,6 +141,8 @@ def __getattr__(name: str) -> Any:
     """
     if name in {home.partition(".")[0] for home in _HOMES.values()}:
         return import_module(f"{__name__}.{name}")
+    if name == "__version__":
+        return import_module("importlib.metadata").version(__name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

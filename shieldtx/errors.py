@@ -23,7 +23,9 @@
     │   └── BrokerUnavailable       an outage: pause without counting an attempt
     ├── UndecodableRecord           a record that is not an event; parked with its bytes
     │   └── NotAuthorised           a rollback from a source that may not refuse the event
+    ├── UnknownSchemaVersion        a payload of a version that this release cannot read; it waits
     └── HandlerError                raised by a handler, or by a check of its call
+        ├── UpcastFailed            an upcaster raised, or returned a payload that does not fit
         ├── LocalRollbackFailed     the local rollback of a failed event raised; retried later
         ├── Refused                 a business refusal that no further attempt would change
         └── NothingToCompensate     a rollback of an event that this service never wrote
@@ -151,8 +153,16 @@ class NotAuthorised(UndecodableRecord):
     """A rollback from a source that may not refuse the event."""
 
 
+class UnknownSchemaVersion(ShieldTxError):
+    """A payload of a schema version that this release cannot read: the event waits for another."""
+
+
 class HandlerError(ShieldTxError):
     """A handler failed, or broke a rule of its transaction."""
+
+
+class UpcastFailed(HandlerError):
+    """An upcaster raised an error, or the payload that it returned does not fit."""
 
 
 class LocalRollbackFailed(HandlerError):

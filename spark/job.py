@@ -31,10 +31,10 @@ from .observations import differs, observed_in
 from .obstacles import obstacles_of, remarks_of
 from .prefetch import Prefetch
 from .progress import report_progress
-from .results.collect import counts_of, first_rows_of, unread_of
+from .results.collect import counts_of, first_rows_of, mismatched_events_in, unread_of
 from .results.counts import write_counts
 from .results.daily_stats import days_of, traffic_of
-from .results.payload_samples import with_payloads
+from .results.row_samples import with_samples
 from .sources.jdbc import Databases
 from .sources.other_sources import OtherSources, other_sources
 
@@ -67,10 +67,11 @@ def run(spark: SparkSession, prefetch: Prefetch) -> Findings:
     rows.coalesce(1).write.mode("overwrite").parquet(str(folder.rows))
     first = first_rows_of(found.rows, request.first_rows)
     shown = shown_rows(first)
-    if request.show_payloads:
-        shown = shown_rows(with_payloads(databases, shown))
+    shown = shown_rows(with_samples(databases, shown, show=request.show_payloads))
     findings = Findings(
         run_id=request.run_id,
+        mismatched_events=mismatched_events_in(found.rows, counts),
+        context=request.context,
         selection=request.selection,
         full_because=request.full_because,
         started_at=prefetch.started_at,

@@ -34,17 +34,17 @@ def run(bench: Bench) -> ExperimentResult:
         produce(plain, records * LIST_TIMES + WARM, keys=keys)
         produce(doubled, (records + WARM) // 2, keys=keys, copies=2)
 
-        def consume(topic: RunEnvironment, **job: Any) -> Callable[[], Run]:
-            return lambda: _consume(bench, topic, records=records, **job)
+        def reading(topic: RunEnvironment, **job: Any) -> Callable[[], Run]:
+            return lambda: consume(bench, topic, records=records, **job)
 
         subjects = {
-            "single_consumer": consume(plain, module="single_consumer"),
-            "consumer": consume(plain),
-            "consumer_duplicates": consume(doubled, copies=2),
+            "single_consumer": reading(plain, module="single_consumer"),
+            "consumer": reading(plain),
+            "consumer_duplicates": reading(doubled, copies=2),
         }
         remarks = {}
         if HAS_LISTS:
-            subjects["consumer_list"] = consume(plain, lists=True, times=LIST_TIMES)
+            subjects["consumer_list"] = reading(plain, lists=True, times=LIST_TIMES)
         else:
             remarks["consumer_list_vs_single"] = "left out, ConsumerGroup has no handles_many"
         runs = bench.by_turns("consumer", subjects)
@@ -80,7 +80,7 @@ def produce(place: RunEnvironment, events: int, *, keys: int, copies: int = 1) -
         raise BenchmarkFailed(f"the topic cannot be filled: {failures[:1]}")
 
 
-def _consume(
+def consume(
     bench: Bench,
     topic: RunEnvironment,
     *,
@@ -89,21 +89,23 @@ def _consume(
     lists: bool = False,
     copies: int = 1,
     times: int = 1,
+    warm: int = WARM,
+    **more: Any,
 ) -> Run:
-    """Consume into a separate database and count the effects."""
+    """Consume into a separate database and count the effects; `more` is for the subject."""
     group = f"bench-{uuid4()}"
     with bench.servers.place() as own:
         place = replace(own, prefix=topic.prefix)
         run = run_subjects(
             place,
             module,
-            [{"group": group, "lists": lists}],
+            [{"group": group, "lists": lists, **more}],
             events=records * times,
-            warm=WARM,
+            warm=warm,
         )
         with place.connect() as connection:
             rows = connection.execute("SELECT key, n FROM bench_effect ORDER BY id").fetchall()
     effects = [KeyPosition(key=key, number=number) for key, number in rows]
-    reading = check_beginning(effects, (records * times + WARM) // copies)
+    reading = check_beginning(effects, (records * times + warm) // copies)
     reading.require_whole("the effects of a consumer")
     return run

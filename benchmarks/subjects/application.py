@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -20,6 +22,7 @@ from sqlalchemy import (
     insert,
     select,
 )
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from benchmarks.data.events import EVENT_TYPE, SOURCE
@@ -51,7 +54,9 @@ _INSERT_LISTED = insert(EFFECT).from_select(["key", "n"], select(_LISTED.c.key, 
 """One statement for all rows: a list of parameters would be a statement for each of them."""
 
 
-def application(*, url: str, bootstrap: str, prefix: str, client: str = "kafka-python") -> ShieldTx:
+def application(
+    *, url: str, bootstrap: str, prefix: str, client: str = "kafka-python", concurrency: int = 1
+) -> ShieldTx:
     """Return the application; `client` is the Kafka client of its relay."""
     settings: dict[str, Any] = {
         "source": SOURCE,
@@ -59,6 +64,8 @@ def application(*, url: str, bootstrap: str, prefix: str, client: str = "kafka-p
         "kafka_bootstrap": bootstrap,
         "topic_prefix": prefix,
     }
+    if concurrency > 1:
+        settings["consumer_concurrency"] = concurrency
     broker = None
     if "kafka_producer" in Settings.model_fields:
         settings["kafka_producer"] = client
@@ -89,6 +96,24 @@ def handle(shield: ShieldTx, name: str, *, lists: bool = False) -> None:
         group.handles_many(EVENT_TYPE)(_handle_many)  # type: ignore[attr-defined]
     else:
         group.handles(EVENT_TYPE)(_handle)
+
+
+def handle_waiting(shield: ShieldTx, name: str, seconds: float, *, coroutine: bool) -> None:
+    """Declare a handler that waits, as for another service, before it writes."""
+    group = shield.consumer(name)
+
+    def wait_and_handle(session: Session, event: Event) -> None:
+        time.sleep(seconds)
+        _handle(session, event)
+
+    async def wait_and_handle_later(session: AsyncSession, event: Event) -> None:
+        await asyncio.sleep(seconds)
+        await session.run_sync(_handle, event)
+
+    if coroutine:
+        group.handles(EVENT_TYPE)(wait_and_handle_later)
+    else:
+        group.handles(EVENT_TYPE)(wait_and_handle)
 
 
 def _handle(session: Session, event: Event) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.harness.child_protocol import ProgressReporter
-from benchmarks.subjects.application import application, handle
+from benchmarks.subjects.application import application, handle, handle_waiting
 from shieldtx.ports.inbox import AttemptOutcome
 from shieldtx.scheduling.gc_tuning import few_collections
 
@@ -13,8 +13,14 @@ def main() -> None:
     """Consume until the harness ends the run."""
     reporter = ProgressReporter()
     job = reporter.job
-    app = application(url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"])
-    handle(app, job["group"], lists=job["lists"])
+    waits, concurrency = job.get("waits"), job.get("concurrency", 1)
+    app = application(
+        url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"], concurrency=concurrency
+    )
+    if waits:
+        handle_waiting(app, job["group"], waits, coroutine=job["coroutine"])
+    else:
+        handle(app, job["group"], lists=job["lists"])
     consumer = app.build_consumer(job["group"])
     reporter.ready()
     dealt_with = 0

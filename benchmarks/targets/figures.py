@@ -90,6 +90,20 @@ FIGURES = (
         " times",
     ),
     _least(
+        "consumer_waiting_handlers",
+        "coroutine handlers that wait 20 ms, 16 keys at a time, against one at a time",
+        8.0,
+        " times",
+        1,
+    ),
+    _least(
+        "consumer_waiting_threads",
+        "the same with plain handlers in threads",
+        8.0,
+        " times",
+        1,
+    ),
+    _least(
         "consumer_list_vs_single",
         "consumer with a handler of lists, against plain SQLAlchemy",
         20.0,

@@ -30,8 +30,3 @@ GRANT INSERT ON shield_audit TO shop_repair;
 
 -- The reconciliation stores its runs in the database of the first service of reconcile.toml. There:
 GRANT INSERT, UPDATE, DELETE ON shield_reconcile_run TO shop_reader;
-
--- Only with half messages: shop_web also prepares and resolves them. The grant on shield_barrier is for the database of the local
--- transactions.
-GRANT SELECT, UPDATE ON shield_outbox TO shop_web;
-GRANT SELECT, INSERT ON shield_barrier TO shop_web;

@@ -30,6 +30,7 @@ from examples.retail.topics import read_whole
 from shieldtx import ShieldTxError
 from shieldtx.embedded.jars import fetch_jdbc_driver, fetch_kafka
 from shieldtx.embedded.requirements import require_java
+from shieldtx.embedded.status_line import status_line
 
 EXIT_WELL: Final = 0
 EXIT_WRONG: Final = 1
@@ -67,8 +68,10 @@ def demonstrate(console: Console, baskets: int, folder: Path, *, keep: bool) -> 
     Without baskets nothing is played: the data kept in the folder are audited and reconciled.
     """
     require_java()
-    fetch_kafka(progress=console.print)
-    driver = fetch_jdbc_driver(progress=console.print)
+    with status_line(sys.stdout) as show:
+        fetch_kafka(progress=show)
+    with status_line(sys.stdout) as show:
+        driver = fetch_jdbc_driver(progress=show)
     display = Display(console, baskets=baskets)
     with opened(folder, keep=keep, anew=baskets > 0) as stage:
         fleet = Fleet(stage, display.say)

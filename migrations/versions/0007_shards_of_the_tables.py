@@ -14,6 +14,8 @@ from typing import Final
 import sqlalchemy as sa
 from alembic.operations import Operations
 
+from shieldtx.store.statements.locks import qualified
+
 revision = "0007"
 down_revision = "0006"
 branch_labels = None
@@ -22,8 +24,11 @@ depends_on = None
 NAME: Final = "shield_outbox_shard_check"
 
 
-def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa: ARG001  one signature for all
+def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:
     """Make the table refuse rows of shards that have no lease row."""
+    if op.get_context().as_sql:
+        _write_constraint(op, schema, shards)
+        return
     shard = sa.table("shield_shard", schema=schema)
     made_for = op.get_bind().scalar(sa.select(sa.func.count()).select_from(shard))
     if op.get_context().dialect.name == "sqlite":
@@ -35,12 +40,29 @@ def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa
                 f"BEGIN SELECT RAISE(ABORT, 'CHECK constraint failed: {NAME}'); END"
             )
         return
+    _add_constraint(op, schema, made_for)
+
+
+def _add_constraint(op: Operations, schema: str | None, shards: int | None) -> None:
     op.create_check_constraint(
         op.f(NAME),
         "shield_outbox",
-        f"shard >= 0 AND shard < {made_for}",
+        f"shard >= 0 AND shard < {shards}",
         schema=schema,
         postgresql_not_valid=True,
+    )
+
+
+def _write_constraint(op: Operations, schema: str | None, shards: int) -> None:
+    """Write the constraint as SQL; for existing tables, the server counts the shards."""
+    if shards:
+        _add_constraint(op, schema, shards)
+        return
+    outbox, shard = (qualified(name, schema) for name in ("shield_outbox", "shield_shard"))
+    count = f"(SELECT count(*) FROM {shard})"  # noqa: S608  our own names
+    op.execute(
+        f"DO $$ BEGIN EXECUTE format('ALTER TABLE {outbox} ADD CONSTRAINT {NAME} "
+        f"CHECK (shard >= 0 AND shard < %s) NOT VALID', {count}); END $$"
     )
 
 

@@ -21,7 +21,8 @@ def upgrade(op: Operations, *, schema: str | None, shards: int) -> None:  # noqa
     """Schedule a check-back of each at once, without blocking writers of the table."""
     outbox = sa.table(
         "shield_outbox",
-        *map(sa.column, ("status", "settled_at", "waiting", "checks", "check_at", "created_at")),
+        *map(sa.column, ("status", "settled_at", "waiting", "check_at", "created_at")),
+        sa.column("checks", sa.Integer()),
         schema=schema,
     )
     is_forgotten = sa.and_(

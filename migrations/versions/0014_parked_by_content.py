@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from alembic.operations import Operations
 
 from shieldtx.store.online import refuse_rows
+from shieldtx.store.statements.locks import qualified
 
 revision = "0014"
 down_revision = "0013"
@@ -43,6 +44,10 @@ class Digests:
 
     def make(self, op: Operations, schema: str | None, *, online: bool) -> None:  # noqa: ARG002  one signature for all
         """Compute the digests in batches; those of an interrupted upgrade stay."""
+        if op.get_context().as_sql:
+            for statement in _digest_statements(schema):
+                op.execute(statement)
+            return
         while _make_digests(op.get_bind(), schema):
             pass
 
@@ -84,6 +89,25 @@ def _make_digests(connection: sa.Connection, schema: str | None) -> bool:
         connection.execute(change, rows)
         connection.execute(parked.delete().where(is_row, is_known), rows)
     return bool(places)
+
+
+def _digest_statements(schema: str | None) -> tuple[str, str]:
+    """Return SQL that computes all digests, as `_digest`, and deletes what was parked again."""
+    parked = qualified(TABLE, schema)
+    parts = ("p.record_key", "p.record_value", "convert_to(p.record_headers, 'UTF8')")
+    content = " || ".join(
+        f"coalesce(convert_to(octet_length({part}) || ':', 'UTF8') || {part}, "
+        "convert_to('-', 'UTF8'))"
+        for part in parts
+    )
+    made = f"left(encode(sha256({content}), 'hex'), 16)"
+    same_place = " AND ".join(f"other.{name} = p.{name}" for name in PLACE)
+    known = f"SELECT FROM {parked} AS other WHERE {same_place} AND other.digest = {made}"
+    is_pending = f"digest = '{PENDING}'"
+    return (
+        f"UPDATE {parked} AS p SET digest = {made} WHERE {is_pending} AND NOT EXISTS ({known})",  # noqa: S608  our own names
+        f"DELETE FROM {parked} WHERE {is_pending}",  # noqa: S608  our own names
+    )
 
 
 def refuse_downgrade(connection: sa.Connection, *, schema: str | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -10,18 +10,24 @@ from typing import Any, Self, TypeVar, Unpack
 from uuid import UUID
 
 from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from shieldtx.app import builders
 from shieldtx.app.connections import Connections
 from shieldtx.app.declarations import Declarations
+from shieldtx.app.event_catalog import event_catalog
 from shieldtx.app.half_messages import HalfMessageWiring
+from shieldtx.app.replays import ParkedCheck
 from shieldtx.app.stores import Stores
+from shieldtx.catalog.catalog import Catalog
 from shieldtx.consumer.consumer import Consumer
-from shieldtx.consumer.handlers import ConsumerGroup, HandlerFunction
+from shieldtx.consumer.handler_types import HandlerFunction
+from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.callables import check_callable
 from shieldtx.domain.event_types import EventType, EventTypeRegistry, OnBacklog
 from shieldtx.domain.events import NO_HEADERS, Event
 from shieldtx.domain.retry import RetryPolicy
+from shieldtx.domain.schema_versions import Upcaster
 from shieldtx.domain.states import LocalOutcome, Operation, TxKind
 from shieldtx.half_messages.block import HalfMessageBlock
 from shieldtx.half_messages.messages import EventFields
@@ -43,13 +49,16 @@ from shieldtx.tracing.recorder import TraceRecorder
 
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=HandlerFunction)
-C = TypeVar("C", bound=Callable[[Event], LocalOutcome])
+U = TypeVar("U", bound=Upcaster)
+C = TypeVar("C", bound=Callable[[Event], LocalOutcome | Awaitable[LocalOutcome]])
 
 
 class ShieldTx:
     """The entry point of a service: declares events and handlers, and builds its workers.
 
     The constructor does not connect. `engine` and `broker` replace those of the settings, in tests.
+    `async_engine` is the engine of coroutine handlers, with psycopg or asyncpg, where it is not to
+    be made from the settings.
     `traceparent` returns the W3C trace context of the caller, which is stored with each event.
     """
 
@@ -58,6 +67,7 @@ class ShieldTx:
         settings: Settings,
         *,
         engine: Engine | None = None,
+        async_engine: AsyncEngine | None = None,
         broker: Broker | None = None,
         traceparent: Callable[[], str | None] = lambda: None,
     ) -> None:
@@ -68,7 +78,10 @@ class ShieldTx:
         """Registers an application's hooks around each send and each attempt."""
         self._declarations = Declarations(settings)
         self._connections = connections = Connections(
-            settings, engine=engine, longest_lease=self._declarations.longest_lease
+            settings,
+            engine=engine,
+            async_engine=async_engine,
+            longest_lease=self._declarations.longest_lease,
         )
         self._broker = broker
         self.outbox = Outbox(
@@ -90,6 +103,7 @@ class ShieldTx:
             checks_engine=lambda: connections.checks_engine,
             to_envelope=self.outbox.to_envelope,
             after_commit=connections.hint,
+            run_on_loop=lambda call: connections.event_loop.run([call])[0],
         )
         """The half messages of a service: the methods `half`, `half_prepare` and `guard` call
         it."""
@@ -112,6 +126,7 @@ class ShieldTx:
         event_type: str,
         *,
         payload: Any = None,
+        version: int | None = None,
         topic: str | None = None,
         retry: RetryPolicy | None = None,
         backlog_limit: int | None = None,
@@ -119,8 +134,9 @@ class ShieldTx:
     ) -> EventType:
         """Declare an event type that is written with `outbox.add`, and return it.
 
-        `payload` is the type of the payload (default: any JSON value), `topic` its logical topic
-        (default: the type's name), and `retry` limits the attempts to publish it. Give types one
+        `payload` is the type of the payload (default: any JSON value). Its events carry `version`,
+        which grows with each incompatible change of that type. `topic` is the logical topic
+        (default: the type's name), and `retry` limits the attempts to publish. Give types one
         topic if the order between them matters. `backlog_limit` is how many events of the topic may
         wait to be sent; `on_backlog` is "refuse", "warn" or "ignore". Raises ConfigurationError for
         a name or a type that cannot be used, and for a second declaration.
@@ -128,6 +144,7 @@ class ShieldTx:
         return self.event_types.declare(
             event_type,
             payload=payload,
+            version=version,
             topic=topic,
             retry=retry,
             backlog_limit=backlog_limit,
@@ -141,6 +158,7 @@ class ShieldTx:
         key: PayloadField = None,
         biz_key: PayloadField = None,
         payload: Any = None,
+        version: int | None = None,
         topic: str | None = None,
         operation: Operation = Operation.INSERT,
         headers: Mapping[str, str] = NO_HEADERS,
@@ -154,8 +172,8 @@ class ShieldTx:
         `key` and `biz_key` are names of payload fields, or functions of the payload. One of `delay`
         (timedelta), `at` (aware datetime) and `level` (1 to 18) chooses the due time, as a value or
         in the same way. `payload` is the type of the payload, if the return annotation does not
-        define it. Declare an event type with `declare` first if several methods publish it. Raises
-        ConfigurationError for bad arguments.
+        define it, and `version` the version of that type. Declare an event type with `declare`
+        first if several methods publish it. Raises ConfigurationError for bad arguments.
         """
         publication = Publication(
             event_type=event_type,
@@ -168,8 +186,19 @@ class ShieldTx:
             level=level,
         )
         return self._declarations.publishes(
-            self.outbox, publication, payload=payload, topic=topic, retry=retry
+            self.outbox, publication, payload=payload, version=version, topic=topic, retry=retry
         )
+
+    def upcasts(self, event_type: str, *, from_version: int) -> Callable[[U], U]:
+        """Return a decorator that declares how a payload of a version becomes one of the next.
+
+        shieldtx calls the function as `function(payload)` with JSON data (dicts, lists, texts,
+        numbers) and passes its result on, for events of `from_version` that this service reads:
+        handlers, compensations, local rollbacks and checks. Events without a version have version
+        1. Stored and sent events do not change. Raises ConfigurationError for a second upcaster of
+        the version, and where the type is declared with an older version.
+        """
+        return self._declarations.upcasts(event_type, from_version)
 
     def local_rollback(self, event_type: str) -> Callable[[H], H]:
         """Return a decorator that declares the local rollback of an event type.
@@ -246,6 +275,7 @@ class ShieldTx:
         key: PayloadField = None,
         biz_key: PayloadField = None,
         payload_type: Any = None,
+        version: int | None = None,
         topic: str | None = None,
         operation: Operation = Operation.INSERT,
         headers: Mapping[str, str] = NO_HEADERS,
@@ -272,7 +302,9 @@ class ShieldTx:
             immunity=immunity,
             rollback_on=rollback_on,
         )
-        return self.half_messages.transactional(transaction, payload_type=payload_type, topic=topic)
+        return self.half_messages.transactional(
+            transaction, payload_type=payload_type, version=version, topic=topic
+        )
 
     def checks(self, event_type: str) -> Callable[[C], C]:
         """Return a decorator that declares the checker of an event type's local transactions.
@@ -318,13 +350,18 @@ class ShieldTx:
         return builders.build_consumer(
             self.settings,
             group=group,
-            store=self.stores.inbox(),
+            stores=self.stores,
+            connections=self._connections,
             declarations=self._declarations,
             outbox=self.outbox,
             broker=self.broker,
             hooks=self.hooks,
             stopping=stopping,
         )
+
+    def parked_check(self) -> ParkedCheck:
+        """Return the check that a parked record must pass before it is received again."""
+        return ParkedCheck(self.settings, self._declarations)
 
     def build_retention(self) -> RetentionService:
         """Return the purge of this service's tables, and of its barriers in other databases."""
@@ -338,6 +375,13 @@ class ShieldTx:
     def event_types(self) -> EventTypeRegistry:
         """The event types that the service has declared."""
         return self._declarations.event_types
+
+    def catalog(self) -> Catalog:
+        """Return the declared events with the schemas of their payloads.
+
+        Raises ConfigurationError for a payload type without a JSON Schema.
+        """
+        return event_catalog(self.settings, self._declarations)
 
     @property
     def groups(self) -> Mapping[str, ConsumerGroup]:

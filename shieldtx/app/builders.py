@@ -7,22 +7,30 @@ import socket
 from collections.abc import Callable
 from functools import partial
 
+from sqlalchemy import Engine
+
 from shieldtx.app.connections import Connections
 from shieldtx.app.declarations import Declarations
 from shieldtx.app.half_messages import HalfMessageWiring
+from shieldtx.app.stores import Stores
 from shieldtx.brokers import signing
+from shieldtx.consumer.attempt_log import AttemptLog
 from shieldtx.consumer.compensation import KeptFor
 from shieldtx.consumer.consumer import Consumer, ConsumerSettings
 from shieldtx.consumer.event_processor import EventProcessor
 from shieldtx.consumer.fetcher import BlockingFetcher, PrefetchingFetcher
+from shieldtx.consumer.handlers import ConsumerGroup
+from shieldtx.consumer.lanes import OneLane
 from shieldtx.domain.events import new_event_id
+from shieldtx.errors import ConfigurationError
 from shieldtx.hooks.hooks import Hooks
 from shieldtx.outbox.outbox import Outbox
 from shieldtx.ports.broker import Broker
-from shieldtx.ports.inbox import InboxStore
+from shieldtx.ports.lanes import Lanes
 from shieldtx.relay.relay import CLAIMS_AT_A_TIME, Relay
 from shieldtx.relay.settings import RelaySettings
 from shieldtx.retention import Retention, RetentionService
+from shieldtx.scheduling.lanes import LoopLanes, ThreadLanes
 from shieldtx.settings.settings import Settings
 from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.retention import SqlRetentionStore
@@ -40,13 +48,16 @@ def build_relay(
     name: str,
 ) -> Relay:
     """Build a relay of this `name`, which no other relay or restart may have."""
+    declarations.check_versions()
     s = settings
+    lanes, engine = _lanes_of(connections, 1, has_coroutines=declarations.has_coroutine_rollbacks)
     return Relay(
         store=SqlRelayStore(
             connections.relay_engine,
             connections.tables,
             source=s.source,
-            of_local_rollbacks=connections.engine,
+            of_local_rollbacks=engine,
+            run_local_rollback=lambda call: lanes.run([call])[0],
             batch_bytes=max(1, s.relay_batch_bytes // CLAIMS_AT_A_TIME),
         ),
         leases=SqlLeaseStore(connections.relay_engine, connections.tables, shards=s.shards),
@@ -69,7 +80,8 @@ def build_consumer(
     settings: Settings,
     *,
     group: str,
-    store: InboxStore,
+    stores: Stores,
+    connections: Connections,
     declarations: Declarations,
     outbox: Outbox,
     broker: Broker,
@@ -79,6 +91,15 @@ def build_consumer(
     """Build the consumer of a declared group; raises ConfigurationError for an unknown group."""
     s = settings
     declared = declarations.group(group)
+    declarations.check_versions()
+    # SQLite has one writer at a time.
+    count = s.consumer_concurrency if connections.has_server else 1
+    if count > 1 and declared.has_coroutines:
+        _require_coroutines(declared)
+    lanes, engine = _lanes_of(connections, count, has_coroutines=declared.has_coroutines)
+    store = stores.inbox()
+    log = AttemptLog(group)
+    of_handlers = store if engine is connections.engine else stores.inbox(engine)
     fetcher = BlockingFetcher(
         group=declared,
         subscriber=broker.subscriber(declarations.group_id(group), declarations.topics_of(group)),
@@ -88,14 +109,19 @@ def build_consumer(
         group=declared,
         fetcher=PrefetchingFetcher(fetcher, group=group),
         store=store,
-        processor=EventProcessor(
-            group=declared,
-            store=store,
-            outbox=outbox,
-            hooks=hooks,
-            kept_for=KeptFor(inbox=s.retention_inbox, outbox=s.retention_outbox),
-            handled_elsewhere=partial(declarations.is_handled_elsewhere, group),
-        ),
+        processors=[
+            EventProcessor(
+                group=declared,
+                store=of_handlers,
+                outbox=outbox,
+                hooks=hooks,
+                kept_for=KeptFor(inbox=s.retention_inbox, outbox=s.retention_outbox),
+                handled_elsewhere=partial(declarations.is_handled_elsewhere, group),
+                log=log,
+            )
+            for _ in range(lanes.count)
+        ],
+        lanes=lanes,
         settings=ConsumerSettings(
             batch_size=s.consumer_batch_size,
             batch_bytes=s.consumer_batch_bytes,
@@ -104,6 +130,28 @@ def build_consumer(
         ),
         stopping=stopping,
     )
+
+
+def _require_coroutines(group: ConsumerGroup) -> None:
+    """Raise ConfigurationError where a plain handler would stop the event loop for the others."""
+    if plain := group.plain_types():
+        raise ConfigurationError(
+            f"consumer group {group.name!r} has coroutine handlers, and plain ones for "
+            f"{', '.join(plain)}: with SHIELDTX_CONSUMER_CONCURRENCY above 1 a plain function "
+            "would stop all the others while it waits. Make it a coroutine function, or put it "
+            "into a group of its own"
+        )
+
+
+def _lanes_of(
+    connections: Connections, count: int, *, has_coroutines: bool
+) -> tuple[Lanes, Engine]:
+    """Return where functions of the application run, and the engine of their transactions."""
+    if has_coroutines:
+        return LoopLanes(count, run=connections.run_on_loop), connections.coroutine_engine
+    if count > 1:
+        return ThreadLanes(count, name="shieldtx-handlers"), connections.handler_engine
+    return OneLane(), connections.engine
 
 
 def build_retention(

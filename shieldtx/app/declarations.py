@@ -10,12 +10,16 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
-from shieldtx.consumer.handlers import ConsumerGroup, HandlerFunction
-from shieldtx.domain.callables import check_callable, run
-from shieldtx.domain.event_types import EventLimits, EventTypeRegistry
+from shieldtx._coroutines import run_coroutine
+from shieldtx.consumer.failures import let_fail
+from shieldtx.consumer.handler_types import HandlerFunction
+from shieldtx.consumer.handlers import ConsumerGroup
+from shieldtx.domain.callables import check_callable, is_coroutine_function, run
+from shieldtx.domain.event_fields import EventLimits
+from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import Envelope, physical_topic
-from shieldtx.domain.payloads import decode_payload
 from shieldtx.domain.retry import RetryPolicy
+from shieldtx.domain.schema_versions import Upcaster
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import ConfigurationError
 from shieldtx.outbox.outbox import Outbox
@@ -29,6 +33,7 @@ from shieldtx.settings.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=HandlerFunction)
+U = TypeVar("U", bound=Upcaster)
 
 
 class Declarations:
@@ -43,6 +48,8 @@ class Declarations:
         )
         self.groups: dict[str, ConsumerGroup] = {}
         self.local_rollbacks: dict[str, LocalRollback] = {}
+        self.has_coroutine_rollbacks = False
+        """Whether a local rollback is a coroutine function: all then run on the event loop."""
 
     def publishes(
         self,
@@ -50,6 +57,7 @@ class Declarations:
         publication: Publication,
         *,
         payload: Any,
+        version: int | None,
         topic: str | None,
         retry: RetryPolicy | None,
     ) -> Callable[[F], F]:
@@ -61,10 +69,20 @@ class Declarations:
                 publication.event_type,
                 infer_payload=partial(payload_type_of, function),
                 payload=payload,
+                version=version,
                 topic=topic,
                 retry=retry,
             )
             return decorated
+
+        return decorate
+
+    def upcasts(self, event_type: str, from_version: int) -> Callable[[U], U]:
+        """Return the decorator of the upcaster of an event type from a version to the next."""
+
+        def decorate(function: U) -> U:
+            self.event_types.declare_upcaster(event_type, from_version, function)
+            return function
 
         return decorate
 
@@ -75,8 +93,13 @@ class Declarations:
             if event_type in self.local_rollbacks:
                 raise ConfigurationError(f"event type {event_type!r} has two local rollbacks")
             what = f"local rollback of event type {event_type!r}"
-            check_callable(function, what=what, call="local_rollback(session, event)")
-            self.local_rollbacks[event_type] = partial(self._roll_back_locally, function)
+            check_callable(
+                function, what=what, call="local_rollback(session, event)", accepts_async=True
+            )
+            is_coroutine = is_coroutine_function(function)
+            self.has_coroutine_rollbacks = self.has_coroutine_rollbacks or is_coroutine
+            call = run_coroutine if is_coroutine else run
+            self.local_rollbacks[event_type] = partial(self._roll_back_locally, function, call)
             return function
 
         return decorate
@@ -137,13 +160,30 @@ class Declarations:
         declared = self.event_types.find(event_type)
         return RetryPolicy() if declared is None else declared.retry
 
+    def check_versions(self) -> None:
+        """Raise ConfigurationError for a version that is read and no chain of upcasters makes.
+
+        This is checked when a worker is built, because upcasters and readers are declared in any
+        order.
+        """
+        upcasters = self.event_types.upcasters
+        read = {(t.name, t.version) for t in self.event_types}
+        for group in self.groups.values():
+            read |= {(name, handler.version) for (name, _), handler in group.declared()}
+        for event_type, version in read:
+            upcasters.check_chain(event_type, version or upcasters.newest(event_type))
+
     def knows(self, envelope: Envelope) -> bool:
         """Whether this release knows if an event has a local rollback."""
         known = self.event_types.find(envelope.type) is not None
         return known or envelope.kind is TxKind.ROLLBACK
 
     def _roll_back_locally(
-        self, function: HandlerFunction, session: Session, envelope: Envelope
+        self,
+        function: HandlerFunction,
+        call: Callable[..., None],
+        session: Session,
+        envelope: Envelope,
     ) -> None:
-        payload = decode_payload(self.event_types.get(envelope.type).payload, envelope.payload)
-        run(function, session, envelope.opened(payload))
+        event = envelope.opened(self.event_types.read(envelope))
+        let_fail(partial(call, function, session, event))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import cache, cached_property, partial
 from typing import Any, TypeAlias, TypeVar, Unpack
 from uuid import UUID
 
 from sqlalchemy import Engine
 
-from shieldtx.domain.callables import check_callable, check_result
+from shieldtx._coroutines import wait_for
+from shieldtx.domain.callables import check_callable, check_result, is_coroutine_function
 from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import Envelope, Event
-from shieldtx.domain.payloads import decode_payload
 from shieldtx.domain.states import LocalOutcome
 from shieldtx.errors import ConfigurationError
 from shieldtx.half_messages.block import HalfMessageBlock
@@ -34,7 +34,7 @@ from shieldtx.store.half_messages import SqlHalfMessageStore
 from shieldtx.store.tables import tables
 
 F = TypeVar("F", bound=Callable[..., Any])
-C = TypeVar("C", bound=Callable[[Event], LocalOutcome])
+C = TypeVar("C", bound=Callable[[Event], LocalOutcome | Awaitable[LocalOutcome]])
 
 
 _BarrierDatabase: TypeAlias = tuple[Engine | None, str | None]
@@ -53,10 +53,12 @@ class HalfMessageWiring:
         checks_engine: Callable[[], Engine],
         to_envelope: Callable[[Event, Handled | None], Envelope],
         after_commit: Callable[[], None],
+        run_on_loop: Callable[[Callable[[], Any]], Any],
     ) -> None:
         """Connect to nothing yet.
 
-        `engine` opens the service's own database, `checks_engine` does so for a relay's checks.
+        `engine` opens the service's own database, `checks_engine` does so for a relay's checks;
+        `run_on_loop` runs a call that waits for a coroutine.
         """
         self._settings = settings
         self._event_types = event_types
@@ -64,6 +66,7 @@ class HalfMessageWiring:
         self._checks_engine = checks_engine
         self._to_envelope = to_envelope
         self._after_commit = after_commit
+        self._run_on_loop = run_on_loop
         self._checkers: dict[str, Checker] = {}
         self._barriers: dict[str, _BarrierDatabase] = {}
         """The database of each event type's barrier."""
@@ -119,7 +122,12 @@ class HalfMessageWiring:
     # --- declarations of a service ----------------------------------------------------------------
 
     def transactional(
-        self, transaction: LocalTransactionSpec, *, payload_type: Any, topic: str | None
+        self,
+        transaction: LocalTransactionSpec,
+        *,
+        payload_type: Any,
+        version: int | None,
+        topic: str | None,
     ) -> Callable[[F], F]:
         """Return the decorator of a method that is a local transaction."""
 
@@ -134,6 +142,7 @@ class HalfMessageWiring:
                 transaction.event_type,
                 infer_payload=payload_of_argument,
                 payload=payload_type,
+                version=version,
                 topic=topic,
             )
             return decorated
@@ -149,8 +158,9 @@ class HalfMessageWiring:
 
         def decorate(function: C) -> C:
             what = f"check of event type {event_type!r}"
-            check_callable(function, what=what, call="checker(event)")
-            self._add(event_type, partial(self._call, function))
+            check_callable(function, what=what, call="checker(event)", accepts_async=True)
+            is_coroutine = is_coroutine_function(function)
+            self._add(event_type, partial(self._call, function, is_coroutine=is_coroutine))
             return function
 
         return decorate
@@ -274,8 +284,14 @@ class HalfMessageWiring:
             )
         self._checkers[event_type] = checker
 
-    def _call(self, function: Callable[[Event], LocalOutcome], envelope: Envelope) -> LocalOutcome:
-        declared = self._event_types.get(envelope.type)
-        outcome = function(envelope.opened(decode_payload(declared.payload, envelope.payload)))
+    def _call(
+        self, function: Callable[[Event], Any], envelope: Envelope, *, is_coroutine: bool
+    ) -> LocalOutcome:
+        event = envelope.opened(self._event_types.read(envelope))
+        outcome: LocalOutcome
+        if is_coroutine:
+            outcome = self._run_on_loop(lambda: wait_for(function(event)))
+        else:
+            outcome = function(event)
         check_result(outcome, function)
         return outcome

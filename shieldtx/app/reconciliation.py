@@ -8,12 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from sqlalchemy import create_engine
+from sqlalchemy.exc import SQLAlchemyError
 
+from shieldtx.app.reconciliation_context import after_earlier_run, context_of
 from shieldtx.app.reconciliation_memory import memory_of
+from shieldtx.app.reconciliation_notice import outcome_before, with_notice
 from shieldtx.app.reconciliation_start import Start, opened, start_of
 from shieldtx.domain.events import new_event_id
 from shieldtx.domain.reasons import message_of
-from shieldtx.errors import AlreadyRunning, NameTaken
+from shieldtx.errors import AlreadyRunning, NameTaken, ShieldTxError
 from shieldtx.reconcile import basis, spark_launcher
 from shieldtx.reconcile.basis import Basis, basis_of
 from shieldtx.reconcile.config import Configuration
@@ -47,6 +50,7 @@ def request_of(configuration: Configuration, folder: Path) -> ReconcileRequest:
     return ReconcileRequest(
         services=configuration.services,
         folder=folder,
+        context=context_of(configuration),
         broker=configuration.broker,
         margin=configuration.margin,
         statement_timeout=configuration.statement_timeout,
@@ -60,12 +64,15 @@ def run_reconciliation(
     *,
     who: str,
     progress: Callable[[str], None] = lambda _: None,
+    check: Callable[[], None] = lambda: None,
 ) -> ReconcileResult:
     """Run the reconciliation, store its outcome under the name of `who`, and return the result.
 
     Without a `selection`, the run reads the rows that have changed since the last good run that
     judged the same things in the same databases. Without such a run, it reads everything, and the
-    findings contain the reason. `progress` is called with each step.
+    findings contain the reason. `progress` is called with each step. `check` is called before the
+    run; an error of it is an error of the run. After a run that is not clean, and after a recovery,
+    the webhook of the configuration is called.
 
     Raises AlreadyRunning while another run under the configuration's name is in progress, on any
     machine, and NameTaken if that run judges something else; LeaseLost if this run was given up
@@ -77,7 +84,24 @@ def run_reconciliation(
     def job(asked: ReconcileRequest, given_up: Callable[[], bool]) -> ReconcileResult:
         return spark_launcher.run(asked, given_up=given_up, report=progress)
 
-    return run_stored(configuration, request, selection, who=who, job=job)
+    def run() -> ReconcileResult:
+        check()
+        return run_stored(configuration, request, selection, who=who, job=job)
+
+    return with_notice(configuration, run, before=_outcome_before(configuration, selection))
+
+
+def _outcome_before(configuration: Configuration, selection: Selection | None) -> str | None:
+    """Return the outcome of the run before; None if unknown, or if no recovery can be reported."""
+    is_window = selection is not None and mode_of(selection) is Mode.WINDOW
+    if configuration.webhook is None or is_window:
+        return None
+    try:
+        with stored_runs(configuration) as runs:
+            return outcome_before(runs.ended())
+    except (SQLAlchemyError, ShieldTxError):
+        # The run meets the same error, and reports it.
+        return None
 
 
 def run_stored(
@@ -119,6 +143,7 @@ def run_stored(
                 asked = replace(
                     request,
                     run_id=run_id,
+                    context=after_earlier_run(request, selection, runs.ended(), judged),
                     selection=selection or selection_since(start.watermarks),
                     full_because=start.why_not_later,
                     observed=start.observed,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sqlalchemy import Engine
+
 from shieldtx.app.connections import Connections
 from shieldtx.app.half_messages import HalfMessageWiring
 from shieldtx.settings.settings import Settings
@@ -9,6 +11,7 @@ from shieldtx.store.dead_letters import SqlDeadLetters
 from shieldtx.store.discards import SqlDiscards
 from shieldtx.store.half_message_admin import SqlHalfMessageAdmin
 from shieldtx.store.inbox_store import SqlInboxStore
+from shieldtx.store.parked_replays import SqlParkedReplays
 from shieldtx.store.schema import Schema
 from shieldtx.store.status import SqlLimitStatus, SqlStatus
 from shieldtx.store.trace import SqlTraceStore
@@ -37,10 +40,10 @@ class Stores:
         """Build the reader of topics and partitions that are at their limits."""
         return SqlLimitStatus(self._connections.engine, self._connections.tables)
 
-    def inbox(self) -> SqlInboxStore:
-        """Build the consumer's store of the inbox table."""
+    def inbox(self, engine: Engine | None = None) -> SqlInboxStore:
+        """Build the consumer's store of the inbox table; `engine` replaces the service's own."""
         return SqlInboxStore(
-            self._connections.engine,
+            engine or self._connections.engine,
             self._connections.tables,
             batch_bytes=self._settings.consumer_batch_bytes,
         )
@@ -56,6 +59,10 @@ class Stores:
     def discards(self) -> SqlDiscards:
         """Build the store that discards rows which will never be handled."""
         return SqlDiscards(self._connections.engine, self._connections.tables)
+
+    def parked_replays(self) -> SqlParkedReplays:
+        """Build the store that receives parked records again."""
+        return SqlParkedReplays(self._connections.engine, self._connections.tables)
 
     def half_message_admin(self) -> SqlHalfMessageAdmin:
         """Build the store for an operator's view of half messages, and decisions about them."""

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
-from sqlalchemy import URL
-
 from shieldtx.app.application import ShieldTx
 from shieldtx.consumer.consumer import LONGEST_PASS
 from shieldtx.half_messages.check_back import CheckBack
+from shieldtx.logs.databases import address_of
 from shieldtx.relay.relay import RENEWALS_PER_LEASE
 from shieldtx.scheduling.periodic_job import PeriodicJob
 from shieldtx.scheduling.worker import Worker
@@ -161,12 +160,10 @@ def consumer_process(app: ShieldTx, group: str) -> Worker:
 def _identity(
     app: ShieldTx, *, relay: str | None = None, group: str | None = None
 ) -> WorkerIdentity:
-    url = app.connections.engine.url
-    address = URL.create("db", host=url.host, port=url.port, database=url.database)
     return WorkerIdentity(
         relay=relay,
         group=group,
-        database=address.render_as_string().removeprefix("db://"),
+        database=address_of(app.connections.engine.url),
         bootstrap=app.settings.kafka_bootstrap,
     )
 

@@ -25,6 +25,8 @@ MAX_HEADER_BYTES: Final = 65_536
 MAX_PAYLOAD_BYTES: Final = 16 * 1024 * 1024
 MAX_NAME_BYTES: Final = 256
 """Maximum bytes of a source or an event type."""
+MAX_SCHEMA_BYTES: Final = 2_048
+"""Maximum bytes of the URI of a payload's schema."""
 MAX_KEY_BYTES: Final = 1_024
 """Maximum bytes of a key or a business key.
 
@@ -44,7 +46,7 @@ def encode(envelope: Envelope, prefix: str) -> Record:
     # Every event of every relay passes here: fields are read once, and values that many events
     # share are computed once.
     event_id, type_, source, topic, payload, time, kind, operation, key, biz_key = envelope[:10]
-    users, causation_id, causation_source, traceparent = envelope[10:]
+    users, causation_id, causation_source, traceparent, dataschema = envelope[10:]
     headers = [
         *_constant_headers(type_, source, kind, operation),
         ("ce_id", str(event_id).encode()),
@@ -64,6 +66,8 @@ def encode(envelope: Envelope, prefix: str) -> Record:
         headers.append(("ce_causationsource", causation_source.encode()))
     if traceparent is not None:
         headers.append(("ce_traceparent", traceparent.encode()))
+    if dataschema is not None:
+        headers.append(("ce_dataschema", dataschema.encode()))
     for header, value in users.items():
         if is_reserved(header):
             raise EventRefused(f"headers[{header!r}]", "the name is reserved for shieldtx")

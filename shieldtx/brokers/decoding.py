@@ -19,6 +19,7 @@ from shieldtx.brokers.cloudevents import (
     MAX_KEY_BYTES,
     MAX_NAME_BYTES,
     MAX_PAYLOAD_BYTES,
+    MAX_SCHEMA_BYTES,
     SPEC_VERSION,
     is_reserved,
 )
@@ -84,6 +85,8 @@ def decode(record: ReceivedRecord, prefix: str) -> Envelope:
         causation_id=causation_id,
         causation_source=_optional(own, "ce_causationsource", MAX_NAME_BYTES),
         traceparent=_optional(own, "ce_traceparent", MAX_NAME_BYTES),
+        # CloudEvents forbids an empty URI, which would name no schema.
+        dataschema=_optional(own, "ce_dataschema", MAX_SCHEMA_BYTES) or None,
     )
 
 

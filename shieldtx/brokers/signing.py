@@ -55,6 +55,11 @@ def decode(record: ReceivedRecord, prefix: str, keys: Sequence[SecretStr] = ()) 
     return envelope
 
 
+def names_signature(reason: str) -> bool:
+    """Whether a signature is the reason why a record was refused."""
+    return reason.startswith(f"{HEADER}:")
+
+
 def _signature(envelope: Envelope, topic: str, key: SecretStr) -> bytes:
     secret = key.get_secret_value().encode()
     return hmac.digest(secret, _signed_part(envelope, topic), "sha256").hex().encode()

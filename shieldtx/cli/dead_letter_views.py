@@ -6,8 +6,18 @@ from datetime import datetime
 from typing import Any, Final
 
 from shieldtx.cli.output import moment
-from shieldtx.store.dead_letters import DeadLetter, ParkedRecord
+from shieldtx.store.dead_letter_rows import DeadLetter, ParkedRecord
 from shieldtx.store.discards import DISCARDED, PARKED
+
+_TITLES: Final = {
+    "group": "group",
+    "key": "key",
+    "business key": "biz_key",
+    "attempts": "attempts",
+}
+
+_LONGEST: Final = 256
+"""The most characters that a list shows of a header; an event's names are shorter."""
 
 RECORD_REF: Final = ("GROUP", "TOPIC", "PARTITION", "OFFSET")
 
@@ -42,6 +52,7 @@ def summary_of_letter(letter: DeadLetter) -> dict[str, Any]:
         "kind": event.kind.value,
         "event_type": event.type,
         "key": event.key,
+        "biz_key": event.biz_key,
         "attempts": letter.attempts,
         "since": moment(letter.settled_at),
         "reason": letter.reason,
@@ -54,11 +65,11 @@ def details_of_letter(letter: DeadLetter, *, unmasked: bool) -> dict[str, Any]:
     return summary_of_letter(letter) | {
         "may_have_been_delivered": letter.unconfirmed,
         "operation": event.operation.value,
-        "biz_key": event.biz_key,
         "time": moment(event.time),
         "causation_id": None if event.causation_id is None else str(event.causation_id),
         "causation_source": event.causation_source,
         "traceparent": event.traceparent,
+        "dataschema": event.dataschema,
         "headers": {
             name: value if unmasked else masked(value.encode())
             for name, value in event.headers.items()
@@ -77,7 +88,10 @@ def summary_of_record(parked: ParkedRecord) -> dict[str, Any]:
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
+        "kind": _header(parked, "ce_txkind"),
+        "event_type": _header(parked, "ce_type"),
         "key": _text(record.key),
+        "biz_key": _header(parked, "ce_bizkey"),
         "since": moment(parked.parked_at),
         "reason": parked.reason,
     }
@@ -94,15 +108,15 @@ def details_of_record(parked: ParkedRecord, *, unmasked: bool) -> dict[str, Any]
 
 def lines_of(summary: dict[str, Any]) -> list[str]:
     """Return a summary in three lines; the first contains the argument of `dead show`."""
-    what = [f"{summary['event_type']} {summary['kind']}"] if "kind" in summary else []
+    what = [summary[name] for name in ("event_type", "kind") if summary[name] is not None]
     named = [
-        f"{name} {summary[name]}"
-        for name in ("group", "key", "attempts")
+        f"{title} {summary[name]}"
+        for title, name in _TITLES.items()
         if summary.get(name) is not None
     ]
     return [
         f"{summary['status']:<7} {summary['ref']}  {summary['since'] or ''}",
-        f"        {', '.join([*what, *named])}",
+        f"        {', '.join([*([' '.join(what)] if what else []), *named])}",
         f"        {summary['reason']}",
     ]
 
@@ -143,6 +157,12 @@ def warning_of(
 def masked(value: bytes | None) -> str | None:
     """Return a placeholder for a value that may be confidential."""
     return None if value is None else f"({len(value)} bytes, --payload shows them)"
+
+
+def _header(parked: ParkedRecord, name: str) -> str | None:
+    """Return the beginning of a header of a record that may be no event."""
+    text = _text(dict(parked.record.headers).get(name))
+    return text if text is None or len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _text(value: bytes | None) -> str | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -11,23 +9,27 @@ import typer
 from shieldtx.cli import dead_letter_views
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.discards import discard
-from shieldtx.cli.errors import FAILED
 from shieldtx.cli.filters import Group, Topic
 from shieldtx.cli.output import AsJson, print_fields, print_json, print_line
-from shieldtx.cli.prompts import Who, Yes, confirm, current_operator
-from shieldtx.cli.waiting import (
+from shieldtx.cli.replays import replay
+from shieldtx.cli.selection import (
+    BizKey,
+    ErrorPart,
+    EventType,
+    Key,
+    Kind,
     Limit,
-    Status,
-    in_group,
-    record_of,
-    rows_of,
-    waiting_in,
+    Listed,
+    ListedStatus,
+    Since,
+    selection_of,
 )
-from shieldtx.errors import ConfigurationError, IllegalTransition
-from shieldtx.store.dead_letters import DeadLetter
+from shieldtx.cli.waiting import has_given_up, record_of, rows_of, selected_in
+from shieldtx.errors import ConfigurationError
+from shieldtx.store.statements.row_filters import RowFilter
 
 commands = typer.Typer(
-    help="List, show, replay and discard FAILED events, DEAD compensations and parked records.",
+    help="List, show, replay and discard dead letters and parked records; list given-up events.",
     no_args_is_help=True,
 )
 
@@ -36,28 +38,57 @@ commands = typer.Typer(
 def list_(
     context: typer.Context,
     *,
-    status: Status = None,
+    status: ListedStatus = None,
+    given_up: Annotated[
+        bool, typer.Option("--given-up", help="List given-up events (MAX_RECONSUMED).")
+    ] = False,
     group: Group = None,
     topic: Topic = None,
+    event_type: EventType = None,
+    kind: Kind = None,
+    key: Key = None,
+    biz_key: BizKey = None,
+    error: ErrorPart = None,
+    since: Since = None,
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List the dead letters, the latest first.
+    """List the rows that wait for an operator, or the given-up events; the latest first.
 
     FAILED: an event that could not be published. Its local rollback has run if the event type
     declares one, the kind is COMMIT, and no attempt is unconfirmed. DEAD: a rollback event whose
-    compensation failed permanently. PARKED: a record that is not an event, with its bytes. The last
-    line on standard error is "more exist" if --limit ends the list.
+    compensation failed permanently. PARKED: a record that its group could not handle, with its
+    bytes. UNRESOLVED: a half message whose outcome is unknown, see `shieldtx half`.
+    MAX_RECONSUMED: a given-up event, listed with --given-up. It waits for nothing: its rollback
+    event was written with its state. The last line on standard error is "more exist" if --limit
+    ends the list.
 
-    Example: `shieldtx dead list --group stock`
+    Example: `shieldtx dead list --group stock --biz-key 4711`
 
     Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA,
     SHIELDTX_TOPIC_PREFIX.
     """
+    if given_up and status not in {None, Listed.MAX_RECONSUMED}:
+        raise ConfigurationError(f"--given-up lists MAX_RECONSUMED, --status {status}: give one")
+    selection = selection_of(
+        status=Listed.MAX_RECONSUMED if given_up else status,
+        group=group,
+        topic=topic,
+        event_type=event_type,
+        kind=kind,
+        key=key,
+        biz_key=biz_key,
+        error=error,
+        since=since,
+    )
     app = invocation(context).service()
     app.schema.check()
-    waiting = waiting_in(app, status=status, group=group, topic=topic, limit=limit)
+    waiting = selected_in(app, selection, limit=limit)
     found = [dead_letter_views.summary_of(row) for row in waiting]
+    # Without filters the search ends at once, and with them it is worth its time after no result.
+    is_asked = selection.status is None and (not found or selection.rows == RowFilter())
+    if is_asked and has_given_up(app, selection):
+        typer.echo("given-up events exist: --given-up lists them", err=True)
     if as_json:
         print_json(found)
         return
@@ -65,7 +96,8 @@ def list_(
         for line in dead_letter_views.lines_of(entry):
             print_line(line)
     if not found:
-        print_line("no dead letters")
+        what = "given-up events" if selection.status == Listed.MAX_RECONSUMED else "dead letters"
+        print_line(f"no {what}")
 
 
 @commands.command()
@@ -109,65 +141,5 @@ def show(
         print_line("")
 
 
-@commands.command()
-def replay(
-    context: typer.Context,
-    event_ids: Annotated[
-        list[str], typer.Argument(help="Event ids; all events are replayed, or none.")
-    ],
-    *,
-    group: Group = None,
-    who: Who = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Replay FAILED events and DEAD compensations, with all their attempts.
-
-    The operator is recorded in shield_audit, in the same transaction. The local rollback of a
-    FAILED event may have run, and later events of its key may have been published. Replay an event
-    only if the service's data require it to be sent anyway. A warning appears if this
-    database has a rollback event of it, or if it may have been delivered longer ago than
-    SHIELDTX_RETENTION_INBOX: a group may then apply it twice.
-
-    Example: `shieldtx dead replay 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de`
-
-    Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA,
-    SHIELDTX_RETENTION_INBOX.
-    """
-    app = invocation(context).service()
-    app.schema.check()
-    store = app.stores.dead_letters()
-    chosen = [_chosen(rows_of(store, ref), group) for ref in dict.fromkeys(event_ids)]
-    failed = [letter for letter in chosen if letter.group is None]
-    taken_back = store.taken_back(failed)
-    kept_since = datetime.now(UTC) - app.settings.retention_inbox
-    for letter in failed:
-        warning = dead_letter_views.warning_of(
-            letter, taken_back=letter.envelope.id in taken_back, kept_since=kept_since
-        )
-        typer.echo(warning, err=True)
-    if failed and not yes and not confirm("Replay?"):
-        typer.echo("Aborted: nothing was replayed (use --yes to skip the prompt)", err=True)
-        raise typer.Exit(FAILED)
-    store.replay(chosen, who=who or current_operator())
-    if as_json:
-        print_json([dead_letter_views.summary_of_letter(letter) for letter in chosen])
-        return
-    for letter in chosen:
-        print_line(f"{letter} is queued again")
-
-
+commands.command()(replay)
 commands.command()(discard)
-
-
-def _chosen(rows: Sequence[DeadLetter], group: str | None) -> DeadLetter:
-    """Return the only row of an event that can be replayed."""
-    wanted = in_group(rows, group)
-    possible = [row for row in wanted if row.can_be_replayed]
-    if not possible:
-        states = ", ".join(f"{row} is {row.status}" for row in wanted)
-        raise IllegalTransition(f"{states}: only FAILED and DEAD events can be replayed")
-    if len(possible) > 1:
-        named = ", ".join(str(row) for row in possible)
-        raise ConfigurationError(f"choose one with --group: {named}")
-    return possible[0]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
-from typing import Annotated, Any, Final
+from datetime import timedelta
+from typing import Annotated, Any
 from uuid import UUID
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.orm import Session
 
 from shieldtx.app.application import ShieldTx
+from shieldtx.cli import selection
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.durations import duration_of
 from shieldtx.cli.errors import FAILED
@@ -25,6 +25,7 @@ from shieldtx.cli.prompts import (
     current_operator,
     require_reason,
 )
+from shieldtx.cli.times import EXAMPLE, time_of
 from shieldtx.domain.schedule import LEVELS
 from shieldtx.errors import ConfigurationError, EventRefused
 from shieldtx.ports.delayed_events import BizKey, Change, ChangeResult, DelayedEvent, EventRef
@@ -32,8 +33,6 @@ from shieldtx.settings.fields import Seconds
 
 commands = typer.Typer(help="List, cancel and reschedule delayed events.", no_args_is_help=True)
 
-_DELAY: TypeAdapter[timedelta] = TypeAdapter(Seconds)
-_AT: Final = "2031-05-01T08:00:00+02:00"
 _WHY_NOT = {
     ChangeResult.UNKNOWN: "there is no such event in this outbox",
     ChangeResult.NOT_DELAYED: "it waits for something else than its time",
@@ -60,9 +59,10 @@ Key = Annotated[
 def list_(
     context: typer.Context,
     *,
-    event_type: Annotated[str | None, typer.Option("--type", help="Filter by event type.")] = None,
+    event_type: selection.EventType = None,
     topic: Topic = None,
-    key: Annotated[str | None, typer.Option("--key", help="Filter by key.")] = None,
+    key: selection.Key = None,
+    biz_key: selection.BizKey = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of events.")] = 50,
     as_json: AsJson = False,
 ) -> None:
@@ -80,7 +80,7 @@ def list_(
     topic = topic_of(app, topic)
     with Session(app.engine) as session:
         found = app.delayed.waiting(
-            session, limit=limit, event_type=event_type, topic=topic, key=key
+            session, limit=limit, event_type=event_type, topic=topic, key=key, biz_key=biz_key
         )
     if topic is not None and not found:
         check_topic(app, topic)
@@ -121,7 +121,7 @@ def cancel(
     confirm_discard(len(events), yes=yes, done="cancelled")
     name = who or current_operator()
     changes = _change(app, events, lambda s, e: app.delayed.cancel(s, e, who=name, reason=reason))
-    _tell(changes, "is cancelled", as_json=as_json)
+    _print_changes(changes, "is cancelled", as_json=as_json)
 
 
 @commands.command()
@@ -133,11 +133,11 @@ def reschedule(
     biz_key: Key = None,
     delay: Annotated[
         str | None,
-        typer.Option("--delay", help="New delay from now on: seconds, or ISO 8601 (PT2H)."),
+        typer.Option("--delay", help="New delay from now on: seconds, or with units (2h)."),
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option("--at", help=f"New due time with its time zone: {_AT}."),
+        typer.Option("--at", help=f"New due time with its time zone: {EXAMPLE}."),
     ] = None,
     level: Annotated[
         int | None,
@@ -162,7 +162,11 @@ def reschedule(
         raise ConfigurationError("give one of --delay, --at and --level")
     app = invocation(context).service()
     name = who or current_operator()
-    when: dict[str, Any] = {"delay": _delay(delay), "at": _time(at), "level": level}
+    when: dict[str, Any] = {
+        "delay": None if delay is None else duration_of("--delay", delay, Seconds),
+        "at": None if at is None else time_of("--at", at),
+        "level": level,
+    }
 
     def move(session: Session, event: EventRef) -> Change:
         try:
@@ -170,7 +174,7 @@ def reschedule(
         except EventRefused as error:
             raise ConfigurationError(f"--{error.field}: {error.problem}") from error
 
-    _tell(_change(app, events, move), "is due", as_json=as_json)
+    _print_changes(_change(app, events, move), "is due", as_json=as_json)
 
 
 def _named(
@@ -193,28 +197,6 @@ def _event_id(ref: str) -> UUID:
         ) from None
 
 
-def _delay(text: str | None) -> timedelta | None:
-    if text is None:
-        return None
-    try:
-        return _DELAY.validate_python(duration_of("--delay", text))
-    except ValidationError as error:
-        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise ConfigurationError(f"--delay {text!r}: {problem}") from None
-
-
-def _time(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigurationError(f"--at {text!r}: write it as {_AT}") from None
-    if time.utcoffset() is None:
-        raise ConfigurationError(f"--at {text!r}: its time zone is missing; write it as {_AT}")
-    return time
-
-
 def _change(
     app: ShieldTx, events: Sequence[EventRef], change: Callable[[Session, EventRef], Change]
 ) -> list[tuple[EventRef, Change]]:
@@ -224,7 +206,7 @@ def _change(
         return [(event, change(session, event)) for event in events]
 
 
-def _tell(changes: Sequence[tuple[EventRef, Change]], done: str, *, as_json: bool) -> None:
+def _print_changes(changes: Sequence[tuple[EventRef, Change]], done: str, *, as_json: bool) -> None:
     """Report the outcome of each event; the exit status is 1 unless all were changed."""
     if as_json:
         print_json([_answer(event, change) for event, change in changes])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from shieldtx.app.application import ShieldTx
 from shieldtx.cli import dead_letter_views
 from shieldtx.cli.app_loading import invocation
+from shieldtx.cli.bulk import in_batches, preview
 from shieldtx.cli.errors import FAILED
 from shieldtx.cli.filters import Group, Topic
 from shieldtx.cli.output import AsJson, print_json, print_line
@@ -21,18 +22,26 @@ from shieldtx.cli.prompts import (
     current_operator,
     require_reason,
 )
-from shieldtx.cli.waiting import (
-    Limit,
+from shieldtx.cli.selection import (
+    MOST_CHANGED,
+    BizKey,
+    ChangeLimit,
+    ErrorPart,
+    EventType,
+    Key,
+    Kind,
+    Since,
     Status,
     Waiting,
-    in_group,
-    record_of,
-    rows_of,
-    waiting_in,
+    require_one_choice,
+    selection_of,
 )
+from shieldtx.cli.waiting import in_group, record_of, rows_of, selected_in
 from shieldtx.errors import ConfigurationError
-from shieldtx.store.dead_letters import DeadLetter
+from shieldtx.store.dead_letter_rows import DeadLetter
 from shieldtx.store.discards import DISCARD, Discard, Discardable, consequence_of
+
+_MOST_WARNINGS: Final = 50
 
 Refs = Annotated[
     list[str] | None,
@@ -51,7 +60,13 @@ def discard(
     status: Status = None,
     group: Group = None,
     topic: Topic = None,
-    limit: Limit = 50,
+    event_type: EventType = None,
+    kind: Kind = None,
+    key: Key = None,
+    biz_key: BizKey = None,
+    error: ErrorPart = None,
+    since: Since = None,
+    limit: ChangeLimit = 50,
     who: Who = None,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -60,9 +75,9 @@ def discard(
 
     Discarded rows are not published, handled or compensated any more, and nothing is undone: if a
     rollback event is discarded, the effect of its event stays. The operator and the reason are
-    recorded in shield_audit, in the same transaction. Without ids, --status selects the rows that
-    `shieldtx dead list` shows with the same options. Rows that no longer wait for an operator stay
-    unchanged: they are listed, and the exit status is 1.
+    recorded in shield_audit, in the same transaction. Without ids, --status selects the oldest rows
+    that `shieldtx dead list` shows with the same filters, in batches. Rows that no longer wait for
+    an operator stay unchanged: they are listed, and the exit status is 1.
 
     Example: `shieldtx dead discard --status PARKED --group stock --reason "a test of the producer"`
 
@@ -70,20 +85,29 @@ def discard(
     SHIELDTX_TOPIC_PREFIX, SHIELDTX_RETENTION_OUTBOX, SHIELDTX_RETENTION_INBOX.
     """
     require_reason(reason)
-    if bool(refs) == (status is not None) or (refs and topic is not None):
-        raise ConfigurationError(
-            "name rows by their ids, or choose them by --status, --group and --topic"
-        )
+    selection = selection_of(
+        status=status,
+        group=group,
+        topic=topic,
+        event_type=event_type,
+        kind=kind,
+        key=key,
+        biz_key=biz_key,
+        error=error,
+        since=since,
+    )
+    require_one_choice(refs, selection)
     app = invocation(context).service()
     app.schema.check()
     if refs:
         chosen = _named(app, refs, group)
     else:
-        chosen = waiting_in(app, status=status, group=group, topic=topic, limit=limit)
+        chosen = selected_in(app, selection, limit=limit, most=MOST_CHANGED, oldest=True)
     if chosen:
         _confirm(chosen, yes=yes)
-    found = app.stores.discards().discard(chosen, who=who or current_operator(), reason=reason)
-    _tell(found, as_json=as_json)
+    operator, discards = who or current_operator(), app.stores.discards()
+    found = in_batches(chosen, lambda part: discards.discard(part, who=operator, reason=reason))
+    _print_changes(found, as_json=as_json)
 
 
 def _named(app: ShieldTx, refs: Sequence[str], group: str | None) -> list[Discardable]:
@@ -109,10 +133,18 @@ def _chosen(rows: Sequence[DeadLetter]) -> DeadLetter:
 
 
 def _confirm(rows: Sequence[Discardable], *, yes: bool) -> None:
+    """Report the consequence of each discard, or the numbers of many discards, and ask."""
+    if len(rows) > _MOST_WARNINGS:
+        preview(rows, verb="discard")
+    else:
+        _warn(rows)
+    confirm_discard(len(rows), yes=yes)
+
+
+def _warn(rows: Sequence[Discardable]) -> None:
     for row in rows:
         if dead_letter_views.status_of(row) in set(Waiting):
             typer.echo(f"warning: discarding {_described(row)}: {consequence_of(row)}", err=True)
-    confirm_discard(len(rows), yes=yes)
 
 
 def _described(row: Discardable) -> str:
@@ -121,7 +153,7 @@ def _described(row: Discardable) -> str:
     return str(row)
 
 
-def _tell(found: Sequence[Discard], *, as_json: bool) -> None:
+def _print_changes(found: Sequence[Discard], *, as_json: bool) -> None:
     """Report the outcome of each row; the exit status is 1 unless all were discarded."""
     left = [each for each in found if not each.done]
     if as_json:

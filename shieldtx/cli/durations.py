@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import timedelta
-from typing import Final
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from shieldtx.errors import ConfigurationError
+from shieldtx.settings.fields import SecondsOrNever
+from shieldtx.settings.problems import problem_of_value
 
-_DURATION: Final = TypeAdapter(timedelta)
 
-
-def duration_of(option: str, text: str) -> timedelta:
-    """Return the duration that a text means: a plain number counts seconds."""
-    with suppress(ValueError, OverflowError):
-        return timedelta(seconds=float(text))
-    with suppress(ValidationError):
-        return _DURATION.validate_python(text)
-    raise ConfigurationError(
-        f"{option}: {text!r} is not a duration; use seconds, or ISO 8601 as in PT15M or P7D"
-    )
+def duration_of(option: str, text: str, kind: Any = SecondsOrNever) -> timedelta:
+    """Return the duration that a text means, by the type of a setting."""
+    try:
+        duration: timedelta = TypeAdapter(kind).validate_python(text)
+    except ValidationError as error:
+        raise ConfigurationError(f"{option}: {problem_of_value(error.errors()[0])}") from None
+    return duration

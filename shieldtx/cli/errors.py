@@ -19,8 +19,9 @@ MISCONFIGURED: Final = 2
 
 EXIT_STATUSES: Final = {
     "0": "done; or a signal ended a worker gracefully",
-    "1": "failed: the database or the broker cannot be used, a row was not changed, or a defect, "
-    "with its traceback; or a worker did not end within SHIELDTX_STOP_TIMEOUT",
+    "1": "failed: the database or the broker cannot be used, a row was not changed, an event was "
+    "not sent, results could not be written, or a defect, with its traceback; or a worker did not "
+    "end within SHIELDTX_STOP_TIMEOUT",
     "2": "a wrong command line, or settings, tables or topics that do not fit; a restart does not "
     "help",
     "70": "a pass of a worker took longer than SHIELDTX_WATCHDOG",
@@ -33,7 +34,7 @@ EXIT_STATUSES: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """One line without secrets or line breaks, and an exit status."""
+    """One line without secrets, and an exit status; the end of a log has more lines."""
 
     line: str
     status: int
@@ -56,6 +57,9 @@ def report(failure: Failure) -> None:
 
 def failure_of(error: BaseException | None) -> Failure | None:
     """Return the report of an error; None for a defect, which needs its traceback."""
+    if isinstance(error, UnicodeEncodeError):
+        # The text is not shown: it may be part of a secret.
+        return Failure(line="an argument or a setting is not UTF-8 text", status=MISCONFIGURED)
     explanation = explanation_of(error)
     if explanation is None:
         return None

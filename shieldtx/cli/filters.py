@@ -33,7 +33,11 @@ def check_group(app: ShieldTx, group: str) -> None:
     Without declarations, the name cannot be checked: a note on standard error reports that.
     """
     store = app.stores.dead_letters()
-    if store.latest(limit=1, group=group) or store.parked(limit=1, group=group, values=False):
+    if (
+        store.latest(limit=1, group=group)
+        or store.parked(limit=1, group=group, values=False)
+        or store.given_up(limit=1, group=group)
+    ):
         return
     _check(app, "--group", group, known=set(app.groups))
 

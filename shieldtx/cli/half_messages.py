@@ -13,6 +13,7 @@ from shieldtx.cli.errors import FAILED
 from shieldtx.cli.filters import Topic, check_topic, topic_of
 from shieldtx.cli.output import AsJson, moment, print_fields, print_json, print_line
 from shieldtx.cli.prompts import Who, Yes, confirm, current_operator
+from shieldtx.cli.selection import BizKey, EventType, Key
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.half_message_admin import HalfMessage, SqlHalfMessageAdmin
@@ -32,6 +33,9 @@ def list_(
     context: typer.Context,
     *,
     topic: Topic = None,
+    event_type: EventType = None,
+    key: Key = None,
+    biz_key: BizKey = None,
     limit: Annotated[
         int, typer.Option(min=1, max=1000, help="Maximum number of half messages per state.")
     ] = 50,
@@ -50,7 +54,10 @@ def list_(
     app = invocation(context).service()
     app.schema.check()
     topic = topic_of(app, topic)
-    found = [_summary(m) for m in app.stores.half_message_admin().latest(limit=limit, topic=topic)]
+    messages = app.stores.half_message_admin().latest(
+        limit=limit, topic=topic, event_type=event_type, key=key, biz_key=biz_key
+    )
+    found = [_summary(message) for message in messages]
     if topic is not None and not found:
         check_topic(app, topic)
     if as_json:
@@ -216,6 +223,7 @@ def _details(message: HalfMessage, *, unmasked: bool) -> dict[str, Any]:
         "operation": event.operation.value,
         "biz_key": event.biz_key,
         "traceparent": event.traceparent,
+        "dataschema": event.dataschema,
         "headers": {
             name: value if unmasked else masked(value.encode())
             for name, value in event.headers.items()

@@ -49,7 +49,7 @@ def require() -> None:
 
 
 def flush() -> None:
-    """Flush the printed results; raises ResultsLost."""
+    """Flush what the application has printed; raises ResultsLost."""
     if sys.stdout is not None:
         with _writing():
             sys.stdout.flush()
@@ -62,7 +62,6 @@ def announce(text: str) -> None:
     try:
         print_line(text)
     except BrokenPipeError:
-        _silence()
         log.warning(
             "standard output lost, worker goes on",
             extra={"action": "output_lost", "error": "standard output is closed"},
@@ -82,9 +81,8 @@ def print_json(data: Any) -> None:
 
 
 def print_line(text: str) -> None:
-    """Print a line at once, also into a pipe."""
+    """Print a line."""
     _write(printable(text))
-    flush()
 
 
 def print_table(
@@ -113,7 +111,8 @@ def print_table(
 def print_made_table(table: Table | Tree) -> None:
     """Print a table or a tree whose text is already printable."""
     console = _console()
-    with console.capture() as capture:
+    # The capture flushes standard output too.
+    with _writing(), console.capture() as capture:
         console.print(table)
     _write(capture.get().removesuffix("\n"))
 
@@ -164,8 +163,10 @@ def moment(time: datetime | None) -> str | None:
 
 
 def _write(text: str) -> None:
+    """Write a line at once: an output that is lost later could not change the exit status."""
     with _writing():
         sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
 
 
 @contextmanager
@@ -173,6 +174,7 @@ def _writing() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:  # the reader has closed the pipe
+        _silence()
         raise
     except OSError as error:
         _silence()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import islice
 from typing import Annotated, Any, Final
@@ -16,6 +17,8 @@ from shieldtx.cli import (
     db,
     dead_letters,
     delayed_events,
+    dev,
+    events,
     half_messages,
     output,
     reconcile,
@@ -30,7 +33,12 @@ from shieldtx.cli.app_loading import Invocation
 from shieldtx.cli.errors import EXIT_STATUSES, failure_of, report
 from shieldtx.cli.logging import LogFormat, LogLevel, log_crashes, set_up
 from shieldtx.cli.option_places import is_on_the_command_line
-from shieldtx.cli.usage_errors import CommandLineError, UsageError, usage_errors_of
+from shieldtx.cli.usage_errors import (
+    CommandLineError,
+    UsageError,
+    status_of_error,
+    usage_errors_of,
+)
 from shieldtx.domain.reasons import loggable
 from shieldtx.logs.databases import name_databases
 from shieldtx.settings.environment import OTHER_VARIABLES
@@ -75,8 +83,9 @@ class Program(TyperGroup):
                 exc_info=loggable_error,
                 extra={"action": "command_traceback"},
             )
-            report(failure)
-            raise typer.Exit(failure.status) from error
+            status = status_of_error(ctx.invoked_subcommand, failure.status)
+            report(replace(failure, status=status))
+            raise typer.Exit(status) from error
         return result
 
 
@@ -111,7 +120,9 @@ def _common_first(args: Sequence[str]) -> list[str]:
 
 def _settings_help() -> str:
     """List every setting and other variable, in Markdown."""
-    lines = ["**Settings**, by environment variables; durations in seconds or as ISO 8601:\n"]
+    lines = [
+        "**Settings**, by environment variables; durations in seconds, or with units (15min):\n"
+    ]
     for name, setting in Settings.model_fields.items():
         limits = [text for text in (default_of(setting), range_of(setting)) if text]
         shown = f" ({'; '.join(limits)})" if limits else ""
@@ -196,6 +207,7 @@ def start(
 
 program.add_typer(db.commands, name="db")
 program.add_typer(topics.commands, name="topics")
+program.add_typer(events.commands, name="events")
 program.command()(workers.relay)
 program.command()(workers.consume)
 program.command()(status_command.status)
@@ -203,6 +215,7 @@ program.command()(trace_command.trace)
 program.add_typer(dead_letters.commands, name="dead")
 program.add_typer(half_messages.commands, name="half")
 program.add_typer(delayed_events.commands, name="delayed")
+program.command()(dev.dev)
 reconcile.commands.command()(reconcile_repair.repair)
 reconcile.commands.command()(reconcile_runs.runs)
 program.add_typer(reconcile.commands, name="reconcile")

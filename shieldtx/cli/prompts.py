@@ -34,9 +34,9 @@ def current_operator() -> str:
 
 def confirm(question: str) -> bool:
     """Ask for confirmation on standard error: standard output is for results."""
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+    typer.echo(f"{question} [y/N] ", nl=False, err=True)
+    # None: closed, as in a unit without a terminal.
+    return sys.stdin is not None and sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def require_reason(reason: str) -> None:

@@ -6,17 +6,17 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 
 from shieldtx.app.reconciliation import request_of, run_reconciliation
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.durations import duration_of
+from shieldtx.cli.errors import Failure, report
 from shieldtx.cli.logging import log_crashes
 from shieldtx.cli.option_places import refuse_options_before
 from shieldtx.cli.output import AsJson, print_json, showing_progress
@@ -29,6 +29,7 @@ from shieldtx.cli.reconcile_config import (
 )
 from shieldtx.cli.reconcile_log import log_end
 from shieldtx.cli.reconcile_views import data_of, show
+from shieldtx.cli.times import time_of
 from shieldtx.errors import AlreadyRunning, ConfigurationError, NameTaken
 from shieldtx.reconcile.config import Configuration
 from shieldtx.reconcile.report_folder import new_folder
@@ -37,8 +38,6 @@ from shieldtx.reconcile.spark_launcher import ReconcileRequest, ReconcileResult
 from shieldtx.scheduling.cron import run_by_crontab
 
 log = logging.getLogger(__name__)
-
-_MOMENT: Final = TypeAdapter(datetime)
 
 commands = typer.Typer()
 
@@ -57,7 +56,7 @@ def reconcile(
     ] = Path("reconciliation"),
     margin: Annotated[
         str | None,
-        typer.Option(help="Age below which changes are in flight; seconds or ISO 8601. [PT15M]"),
+        typer.Option(help="Age below which changes are in flight, as 900 or 15min. [PT15M]"),
     ] = None,
     full: Annotated[
         bool,
@@ -97,7 +96,10 @@ def reconcile(
     ] = 20,
     show_payloads: Annotated[
         bool,
-        typer.Option("--show-payloads", help="Show payloads of sample rows (masked by default)."),
+        typer.Option(
+            "--show-payloads",
+            help="Show payloads and keys of sample rows (masked by default).",
+        ),
     ] = False,
     master: Annotated[
         str, typer.Option(envvar="SHIELDTX_SPARK_MASTER", help="URL of the Spark master.")
@@ -149,6 +151,8 @@ def reconcile(
             nightly = partial(_run_at_night, asked, selection, as_json=as_json)
             raise typer.Exit(run_by_crontab(cron, nightly, configuration=configuration.scope))
         result = _run(configuration, request, selection, as_json=as_json)
+        if result.problem:
+            report(Failure(line=result.problem, status=result.outcome))
     raise typer.Exit(result.outcome)
 
 
@@ -177,18 +181,20 @@ def _run(
     *,
     as_json: bool,
 ) -> ReconcileResult:
-    # The run itself reports and stores what is wrong with the other services.
-    require_tables(configuration.services[:1])
     with showing_progress() as progress:
         result = run_reconciliation(
-            configuration, request, selection, who=current_operator(), progress=progress
+            configuration,
+            request,
+            selection,
+            who=current_operator(),
+            progress=progress,
+            # The run itself reports and stores what is wrong with the other services.
+            check=partial(require_tables, configuration.services[:1]),
         )
     if as_json:
         print_json(data_of(result))
     else:
         show(result)
-    if result.problem:
-        typer.echo(f"error: {result.problem}", err=True)
     return result
 
 
@@ -212,7 +218,7 @@ def _run_at_night(
     except AlreadyRunning as error:
         log.info(
             "another machine runs the reconciliation",
-            extra={"action": "reconciliation_elsewhere", "reason": str(error)},
+            extra={"action": "reconciliation_elsewhere", "error": str(error)},
         )
     else:
         log_end(configuration, result)
@@ -229,16 +235,6 @@ def _selection(*, full: bool, since: str | None, until: str | None) -> Selection
     if since is None and until is None:
         return EVERYTHING if full else None
     return Selection(
-        written_since=_moment("--since", since), written_until=_moment("--until", until)
+        written_since=None if since is None else time_of("--since", since),
+        written_until=None if until is None else time_of("--until", until),
     )
-
-
-def _moment(option: str, text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        return _MOMENT.validate_python(text)
-    except ValidationError:
-        raise ConfigurationError(
-            f"{option}: {text!r} is not a time; write it as 2026-01-31T00:00:00+00:00"
-        ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from traceback import format_exception
 from typing import Annotated
@@ -17,6 +18,7 @@ from shieldtx.app.application import ShieldTx
 from shieldtx.cli.app_loading import Invocation, load
 from shieldtx.cli.errors import Failure, failure_of, report
 from shieldtx.consumer.handlers import ConsumerGroup
+from shieldtx.domain.reasons import loggable
 from shieldtx.errors import ConfigurationError, SchemaMismatch
 from shieldtx.reconcile.config import Configuration, read_configuration
 from shieldtx.reconcile.expectations import ExpectedGroup, Others
@@ -53,7 +55,7 @@ def load_configuration(config: Path | None, invoked: Invocation) -> Configuratio
     if config is not None:
         return read_configuration(config, os.environ)
     if app is not None:
-        return _of_application(load(app))
+        return replace(_of_application(load(app)), options=("--app", app))
     raise ConfigurationError(
         "name the services to compare: --config reconcile.toml, or --app for one that receives its "
         "own events"
@@ -86,10 +88,13 @@ def ending_as_error() -> Iterator[None]:
         yield
     except (typer.Exit, typer.Abort, typer.BadParameter):
         raise
+    except BrokenPipeError as error:
+        # Silent like other commands: the reader of the results has ended.
+        raise typer.Exit(RunOutcome.ERROR) from error
     except Exception as error:
         failure = failure_of(error)
         if failure is None:
-            typer.echo("".join(format_exception(error)), err=True, nl=False)
+            typer.echo("".join(format_exception(loggable(error))), err=True, nl=False)
             raise typer.Exit(RunOutcome.ERROR) from error
         where = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
         report(Failure(line=f"{where}{failure.line}", status=RunOutcome.ERROR))

@@ -54,6 +54,13 @@ def runs(
     with ending_as_error():
         with opened(context, config) as found:
             listed = [_run_data(run) for run in found.runs.latest(limit=limit)]
+            others = [] if listed else [runs.scope for runs in found.runs.of_other_scopes()]
+        if others:
+            typer.echo(
+                f"note: {found.scope} has no runs; other configurations have some: "
+                f"{', '.join(others)}. Name their file with --config",
+                err=True,
+            )
         if as_json:
             print_json(listed)
             return

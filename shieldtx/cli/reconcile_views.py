@@ -36,6 +36,7 @@ def data_of(result: ReconcileResult) -> dict[str, Any]:
     if findings is None:
         return data
     return data | {
+        "mismatched_events": findings.mismatched_events,
         "not_judged": list(findings.problems),
         "left_out": list(findings.left_out),
         "remarks": list(findings.remarks),

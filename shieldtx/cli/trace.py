@@ -26,12 +26,24 @@ from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
 from shieldtx.store.trace import SqlTraceStore
 from shieldtx.tracing import timeline
+from shieldtx.tracing.model import EventTimeline
 
 
 def trace(
     context: typer.Context,
-    event_id: Annotated[str, typer.Argument(help="Id of any event, also of a rollback event.")],
+    event_id: Annotated[
+        str | None, typer.Argument(help="Id of any event, also of a rollback event.")
+    ] = None,
     *,
+    biz_key: Annotated[
+        str | None, typer.Option("--biz-key", help="Business key of the events, in place of an id.")
+    ] = None,
+    event_type: Annotated[
+        str | None, typer.Option("--type", help="Event type of the events that --biz-key names.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Key of the events that --biz-key names.")
+    ] = None,
     config: Config = None,
     whole: Annotated[
         bool,
@@ -43,31 +55,45 @@ def trace(
 ) -> None:
     """Show the timeline of one event: written, published, received, and its outcome.
 
-    Below it are its rollback events and compensations, and the events that its handlers wrote. With
-    --config, the command reads the databases of all services of reconcile.toml, and names those
-    that it cannot read. Otherwise it reads the database of --app or of the settings. It reads no
-    payloads.
+    Below it are its rollback events and compensations, and the events that its handlers wrote.
+    With --biz-key, the command shows each event that has the business key; an event type can have
+    one such event. With --config, the command reads the databases of all services of
+    reconcile.toml, and names those that it cannot read. Otherwise it reads the database of --app or
+    of the settings. It reads no payloads.
 
     The tables have the status of each event. The times of single attempts are known only where
     SHIELDTX_TRACE was set. The output names what is unknown.
 
-    Example: `shieldtx trace 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de --config reconcile.toml`
+    Example: `shieldtx trace --biz-key 4711 --type orders.placed --config reconcile.toml`
 
     Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA, or those that
     reconcile.toml names; SHIELDTX_TRACE, SHIELDTX_TRACE_ROWS, SHIELDTX_RETENTION_TRACE of the
     workers.
     """
-    asked = _id_of(event_id)
+    if (event_id is None) == (biz_key is None) or (biz_key is None and (event_type or key)):
+        raise ConfigurationError(
+            "name an event by its id, or events by --biz-key, with --type and --key if others have "
+            "the same business key"
+        )
     with _asked_services(context, config) as services:
-        first = timeline.first_cause(asked, services.readers) if whole else asked
-        found = timeline.trace(first, services.readers)
-    if found is None:
+        if biz_key is None:
+            asked = [_id_of(event_id or "")]
+            named = f"event {asked[0]}"
+        else:
+            asked = _events_of(services, biz_key, event_type, key)
+            of_type = "event" if event_type is None else f"{event_type} event"
+            named = f"{of_type} with business key {biz_key!r}"
+            named += "" if key is None else f" and key {key!r}"
+        found = _timelines(services, asked, whole=whole)
+    if not found:
         names = ", ".join(services.readers)
-        raise ConfigurationError(f"there is no event {asked} in the database of {names}")
+        raise ConfigurationError(f"there is no {named} in the database of {names}")
     if as_json:
-        print_json(data_of(found) | {"not_asked": services.absent})
+        data = [data_of(each) for each in found]
+        print_json((data[0] if biz_key is None else {"events": data}) | _not_asked(services))
         return
-    print_made_table(tree_of(found, asked=asked))
+    for each in found:
+        print_made_table(tree_of(each, asked=asked))
     for problem in services.absent:
         print_line(f"not asked: {problem}")
 
@@ -114,6 +140,47 @@ def _of_configuration(services: Sequence[ServiceDatabase], closing: ExitStack) -
     if not found.readers:
         raise ConfigurationError("; ".join(found.absent))
     return found
+
+
+def _events_of(
+    services: _Services, biz_key: str, event_type: str | None, key: str | None
+) -> list[UUID]:
+    """Return the events with a business key in any service, in the order of their ids."""
+    found = {
+        event_id
+        for reader in services.readers.values()
+        for event_id in reader.events_of(biz_key, event_type=event_type)
+        if key is None or key in _keys_of(reader, event_id)
+    }
+    return sorted(found)
+
+
+def _keys_of(reader: TraceReader, event_id: UUID) -> set[str | None]:
+    facts = reader.facts(event_id)
+    rows = [*facts.received, *([] if facts.written is None else [facts.written])]
+    return {row.identity.key for row in rows}
+
+
+def _timelines(
+    services: _Services, asked: Sequence[UUID], *, whole: bool
+) -> Sequence[EventTimeline]:
+    """Return the timelines of events, without those that another timeline contains."""
+    readers = services.readers
+    firsts = [timeline.first_cause(each, readers) if whole else each for each in asked]
+    found = [timeline.trace(each, readers) for each in dict.fromkeys(firsts)]
+    known = [each for each in found if each is not None]
+    inside = {event_id for each in known for event_id in _caused_by(each)}
+    return [each for each in known if each.identity.event_id not in inside]
+
+
+def _caused_by(cause: EventTimeline) -> Iterator[UUID]:
+    for caused in (*cause.caused, *(each for hop in cause.hops for each in hop.caused)):
+        yield caused.identity.event_id
+        yield from _caused_by(caused)
+
+
+def _not_asked(services: _Services) -> dict[str, list[str]]:
+    return {"not_asked": services.absent}
 
 
 def _id_of(text: str) -> UUID:

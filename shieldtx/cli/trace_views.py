@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -57,8 +58,8 @@ def data_of(timeline: EventTimeline) -> dict[str, Any]:
     }
 
 
-def tree_of(timeline: EventTimeline, *, asked: UUID) -> Tree:
-    """Return the timeline as a tree; the event `asked` for is marked unless it is the first."""
+def tree_of(timeline: EventTimeline, *, asked: Container[UUID]) -> Tree:
+    """Return the timeline as a tree; events `asked` for are marked, except the first."""
     tree = Tree(_title(timeline), guide_style="dim")
     event = timeline.identity
     if event.causation_id is not None:
@@ -95,7 +96,7 @@ def _data_of_step(step: Step) -> dict[str, Any]:
     }
 
 
-def _fill(tree: Tree, timeline: EventTimeline, asked: UUID) -> None:
+def _fill(tree: Tree, timeline: EventTimeline, asked: Container[UUID]) -> None:
     for hop in timeline.hops:
         where = "outbox" if hop.group is None else f"inbox of group {hop.group}"
         branch = tree.add(_text(f"{hop.service}, {where}: {hop.status}", style="bold"))
@@ -111,12 +112,14 @@ def _fill(tree: Tree, timeline: EventTimeline, asked: UUID) -> None:
         _fill(tree.add(_title(caused, asked)), caused, asked)
 
 
-def _title(timeline: EventTimeline, asked: UUID | None = None) -> Text:
+def _title(timeline: EventTimeline, asked: Container[UUID] = ()) -> Text:
     event = timeline.identity
     named = [f"{event.kind.value} {event.type} {event.event_id} of {event.source}"]
     if event.key is not None:
         named.append(f"key {event.key}")
-    if event.event_id == asked:
+    if event.biz_key is not None:
+        named.append(f"business key {event.biz_key}")
+    if event.event_id in asked:
         named.append("asked for")
     return _text(", ".join(named), style="bold cyan")
 

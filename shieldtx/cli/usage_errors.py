@@ -1,4 +1,4 @@
-"""Errors of a command line, and their exit status where the others are outcomes of a run."""
+"""Errors of a command line, and the exit status of errors where 1 and 2 are outcomes of a run."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ def usage_errors_of(command: Callable[[], str | None]) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        if command() == "reconcile":
-            error.exit_code = int(RunOutcome.ERROR)
+        error.exit_code = status_of_error(command(), error.exit_code)
         raise
+
+
+def status_of_error(command: str | None, status: int) -> int:
+    """Return the exit status of an error: ERROR for a reconciliation, `status` for others."""
+    return int(RunOutcome.ERROR) if command == "reconcile" else status

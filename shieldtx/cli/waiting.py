@@ -1,11 +1,11 @@
-"""Rows that wait for an operator, and the options that select them."""
+"""Rows that wait for an operator, found by their references or by filters."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from enum import StrEnum
-from typing import Annotated, Final
+from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import typer
@@ -13,82 +13,97 @@ import typer
 from shieldtx.app.application import ShieldTx
 from shieldtx.cli import dead_letter_views
 from shieldtx.cli.filters import check_group, check_topic, topic_of
+from shieldtx.cli.selection import LETTERS, MOST_LISTED, Listed, Selection
 from shieldtx.domain.events import physical_topic
-from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
+from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.errors import ConfigurationError
-from shieldtx.store.dead_letters import DeadLetter, ParkedRecord, SqlDeadLetters
-
-
-class Waiting(StrEnum):
-    """The states in which a row waits for an operator."""
-
-    FAILED = "FAILED"
-    DEAD = "DEAD"
-    PARKED = "PARKED"
-
-
-Status = Annotated[
-    Waiting | None,
-    typer.Option("--status", help="Filter by state.", case_sensitive=False),
-]
-MOST_ROWS: Final = 1000
-Limit = Annotated[
-    int, typer.Option(min=1, max=MOST_ROWS, help="Maximum number of rows of each kind.")
-]
+from shieldtx.store.dead_letter_rows import DeadLetter, ParkedRecord
+from shieldtx.store.dead_letters import SqlDeadLetters, settled
 
 _NUMBER = re.compile("[0-9]{1,18}")
-_LETTERS: dict[Waiting, OutboxStatus | InboxStatus] = {
-    Waiting.FAILED: OutboxStatus.FAILED,
-    Waiting.DEAD: InboxStatus.DEAD,
-}
 
 
-def waiting_in(
-    app: ShieldTx, *, status: Waiting | None, group: str | None, topic: str | None, limit: int
+def selected_in(
+    app: ShieldTx,
+    selection: Selection,
+    *,
+    limit: int,
+    most: int = MOST_LISTED,
+    oldest: bool = False,
 ) -> list[DeadLetter | ParkedRecord]:
-    """Return the waiting rows: at most `limit` dead letters and parked records each.
+    """Return the selected rows: at most `limit` of outbox and inbox, and as many parked records.
 
-    A note on standard error reports that more rows wait. Raises ConfigurationError for a group or a
-    topic that is not known.
+    The latest are first, or the oldest. A note on standard error reports that more rows exist; a
+    larger limit helps up to `most`. Raises ConfigurationError for a group or a topic that is not
+    known.
     """
-    topic = topic_of(app, topic)
-    letters = _letters(app, status=status, group=group, topic=topic, limit=limit + 1)
-    parked = _parked(app, status=status, group=group, topic=topic, limit=limit + 1)
+    selection = replace(selection, topic=topic_of(app, selection.topic))
+    letters = _letters(app, selection, limit=limit + 1, oldest=oldest)
+    parked = _parked(app, selection, limit=limit + 1, oldest=oldest)
     if len(letters) > limit or len(parked) > limit:
-        advice = "raise --limit" if limit < MOST_ROWS else "choose by --status, --group and --topic"
+        advice = "raise --limit" if limit < most else "choose by --status, --group and --topic"
         typer.echo(f"more exist: {advice}", err=True)
     found: list[DeadLetter | ParkedRecord] = [*letters[:limit], *parked[:limit]]
     if not found:
-        _check_names(app, group=group, topic=topic)
+        _check_names(app, group=selection.group, topic=selection.topic)
     return found
 
 
+def has_given_up(app: ShieldTx, selection: Selection) -> bool:
+    """Whether groups have given up any of the selected events."""
+    selection = replace(
+        selection, status=Listed.MAX_RECONSUMED, topic=topic_of(app, selection.topic)
+    )
+    return bool(_letters(app, selection, limit=1))
+
+
 def _letters(
-    app: ShieldTx, *, status: Waiting | None, group: str | None, topic: str | None, limit: int
+    app: ShieldTx, selection: Selection, *, limit: int, oldest: bool = False
 ) -> Sequence[DeadLetter]:
-    if status is Waiting.PARKED:
+    store, status = app.stores.dead_letters(), selection.status
+    same: dict[str, Any] = {
+        "limit": limit,
+        "group": selection.group,
+        "topic": selection.topic,
+        "rows": selection.rows,
+    }
+    if status == Listed.MAX_RECONSUMED:
+        return store.given_up(**same)
+    if status == Listed.PARKED:
         return ()
-    of_status = None if status is None else _LETTERS[status]
-    return app.stores.dead_letters().latest(limit=limit, group=group, topic=topic, status=of_status)
+    if status is not None:
+        return store.latest(**same, status=LETTERS[status], oldest=oldest)
+    half = store.latest(**same, status=OutboxStatus.UNRESOLVED)
+    found = [*store.latest(**same), *half]
+    return sorted(found, key=settled, reverse=True)[:limit]
 
 
 def _parked(
-    app: ShieldTx, *, status: Waiting | None, group: str | None, topic: str | None, limit: int
+    app: ShieldTx, selection: Selection, *, limit: int, oldest: bool = False
 ) -> Sequence[ParkedRecord]:
-    if status not in {Waiting.PARKED, None}:
+    if selection.status not in {Listed.PARKED, None}:
         return ()
-    prefix = app.settings.topic_prefix
+    prefix, topic = app.settings.topic_prefix, selection.topic
     topics = None if topic is None else [physical_topic(prefix, topic, kind) for kind in TxKind]
-    return app.stores.dead_letters().parked(limit=limit, group=group, topics=topics, values=False)
+    return app.stores.dead_letters().parked(
+        limit=limit,
+        group=selection.group,
+        topics=topics,
+        values=False,
+        rows=selection.rows,
+        oldest=oldest,
+    )
 
 
 def _check_names(app: ShieldTx, *, group: str | None, topic: str | None) -> None:
     """Refuse a group or a topic that is not known: the filters have found no row."""
     if group is not None:
         check_group(app, group)
+    of_topic = Selection(topic=topic)
     if topic is not None and not (
-        _letters(app, status=None, group=None, topic=topic, limit=1)
-        or _parked(app, status=None, group=None, topic=topic, limit=1)
+        _letters(app, of_topic, limit=1)
+        or _parked(app, of_topic, limit=1)
+        or has_given_up(app, of_topic)
     ):
         check_topic(app, topic)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, NoReturn
 
 import typer
@@ -18,15 +20,16 @@ from shieldtx.app.application import ShieldTx
 from shieldtx.app.workers import consumer_process, relay_process
 from shieldtx.cli import topics
 from shieldtx.cli.app_loading import invocation
-from shieldtx.cli.errors import FAILED
+from shieldtx.cli.errors import FAILED, Failure, report
 from shieldtx.cli.output import AsJson, announce, print_json, print_line, require
 from shieldtx.cli.process_fields import name_service
 from shieldtx.errors import BrokerUnavailable
 from shieldtx.relay.result import RelayResult
-from shieldtx.scheduling.exit_status import leave
+from shieldtx.scheduling.exit_status import log_briefly
 from shieldtx.scheduling.gc_tuning import few_collections
 from shieldtx.scheduling.signals import graceful_signals
-from shieldtx.scheduling.worker import Worker
+from shieldtx.scheduling.worker import Worker, end_at_once
+from shieldtx.scheduling.worker_log import WorkerIdentity, WorkerLog
 from shieldtx.store.status import Count, Precision, Unsent
 
 log = logging.getLogger(__name__)
@@ -74,7 +77,7 @@ def relay(context: typer.Context, *, once: Once = False, as_json: AsJson = False
     if done.outage:
         raise BrokerUnavailable(f"events stay in the outbox: {done.outage}")
     if problems := _problems(done, left):
-        typer.echo(f"error: {'; '.join(problems)}", err=True)
+        report(Failure(line="; ".join(problems), status=FAILED))
         raise typer.Exit(FAILED)
 
 
@@ -175,7 +178,7 @@ def _listed(counts: Mapping[str, object], *names: str) -> str:
 @few_collections()
 def _relay_once(app: ShieldTx) -> RelayResult:
     """Check back half messages, publish the due events of free shards, then release the shards."""
-    with _stopped_by_signals() as stop:
+    with _stopped_by_signals("relay --once") as stop:
         return _relay_what_is_due(app, stop)
 
 
@@ -200,7 +203,7 @@ def _relay_what_is_due(app: ShieldTx, stop: threading.Event) -> RelayResult:
 @few_collections()
 def _consume_once(app: ShieldTx, group: str) -> dict[str, int]:
     """Handle the records of the topics and the due events of the inbox; return the counts."""
-    with _stopped_by_signals() as stop:
+    with _stopped_by_signals(f"consume {group} --once") as stop:
         return _consume_what_is_due(app, group, stop)
 
 
@@ -235,15 +238,16 @@ def _check_once(app: ShieldTx, stop: threading.Event) -> None:
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
+def _stopped_by_signals(command: str) -> Iterator[threading.Event]:
     """Yield an event that the first signal sets; a second signal ends the process at once."""
     stop = threading.Event()
+    worker_log = WorkerLog(command, WorkerIdentity())
 
     def end(number: int) -> None:
         if stop.is_set():
-            # The signal's default action is none for process 1 of a container.
-            leave(128 + number)
+            end_at_once(worker_log, number)
         stop.set()
+        log_briefly(partial(worker_log.stopping, signal.Signals(number).name))
 
     with graceful_signals(end):
         yield stop

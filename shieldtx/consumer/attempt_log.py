@@ -10,6 +10,7 @@ from datetime import timedelta
 from shieldtx.domain.log_fields import event_fields, events_fields
 from shieldtx.domain.log_throttle import LogThrottle
 from shieldtx.domain.reasons import WITH_TRACEBACK, loggable
+from shieldtx.errors import UnknownSchemaVersion
 from shieldtx.ports.inbox import Attempt
 
 log = logging.getLogger(__name__)
@@ -38,8 +39,8 @@ class AttemptLog:
             },
         )
 
-    def failed(self, attempt: Attempt, *, delay: timedelta, reason: str) -> None:
-        """Log that another attempt follows."""
+    def failed(self, attempt: Attempt, error: Exception, *, delay: timedelta, reason: str) -> None:
+        """Log that another attempt follows; the traceback at the level debug."""
         log.info(
             "attempt failed",
             extra={
@@ -49,6 +50,12 @@ class AttemptLog:
                 "reason": reason,
             },
         )
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug(
+                "attempt raised an error",
+                exc_info=loggable(error),
+                extra={"action": "attempt_raised", **_fields(attempt), **WITH_TRACEBACK},
+            )
 
     def refused(self, attempt: Attempt, reason: str, traceback: BaseException | None) -> None:
         """Log that the handler refused the event: its rollback event is written."""
@@ -89,19 +96,46 @@ class AttemptLog:
             },
         )
 
-    def lost(self, attempt: Attempt, reason: str) -> None:
+    def lost(self, attempt: Attempt, error: str) -> None:
         """Log that another worker has taken the event over."""
         log.warning(
             "attempt lost its lease",
-            extra={"action": "attempt_lost", **_fields(attempt), "reason": reason},
+            extra={"action": "attempt_lost", **_fields(attempt), "error": error},
         )
 
-    def waits(self, attempt: Attempt, reason: str) -> None:
+    def not_recorded(self, attempt: Attempt, reason: str, traceback: BaseException | None) -> None:
+        """Log that an error of the database hides whether the outcome of an attempt is written."""
+        log.warning(
+            "outcome of attempt may be unwritten",
+            exc_info=traceback,
+            extra={
+                "action": "attempt_not_recorded",
+                **_fields(attempt),
+                "reason": reason,
+                **WITH_TRACEBACK,
+            },
+        )
+
+    def waits(self, attempt: Attempt, error: str) -> None:
         """Log that a rollback's event is not settled yet."""
         log.info(
             "rollback waits for its event",
-            extra={"action": "rollback_waits", **_fields(attempt), "reason": reason},
+            extra={"action": "rollback_waits", **_fields(attempt), "error": error},
         )
+
+    def unreadable(self, attempt: Attempt, *, delay: timedelta, reason: str) -> None:
+        """Log that an event waits for another release, once a minute for each type."""
+        envelope = attempt.envelope
+        if self._lines.admits((envelope.type, envelope.kind, UnknownSchemaVersion)):
+            log.warning(
+                "payload has an unknown version",
+                extra={
+                    "action": "schema_version_unknown",
+                    **_fields(attempt),
+                    "delay_s": round(delay.total_seconds(), 1),
+                    "reason": reason,
+                },
+            )
 
     def interrupted(self, attempts: Sequence[Attempt], error: str) -> None:
         """Log the error that ends the process during these attempts."""

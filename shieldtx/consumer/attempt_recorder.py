@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 
 from shieldtx.consumer.attempt_log import AttemptLog
 from shieldtx.consumer.compensation import CameTooLate, Compensation, EventUnfinished
+from shieldtx.consumer.handler import Handler
 from shieldtx.consumer.handler_caller import UnfitPayload
-from shieldtx.consumer.handlers import ConsumerGroup, Handler
+from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.error_groups import leaves_of, reason_with_leaves
-from shieldtx.domain.events import storable
+from shieldtx.domain.events import LONGEST_REASON, Envelope, storable
+from shieldtx.domain.raise_site import raise_site_of
 from shieldtx.domain.reasons import loggable, reason_of
 from shieldtx.domain.states import TxKind
-from shieldtx.errors import LeaseLost, NothingToCompensate, Refused
+from shieldtx.errors import LeaseLost, NothingToCompensate, Refused, UnknownSchemaVersion
 from shieldtx.hooks.attempt_timer import AttemptTimer
 from shieldtx.outbox.outbox import Outbox
 from shieldtx.ports.inbox import Attempt, AttemptOutcome, InboxStore
@@ -23,6 +27,9 @@ _PERMANENT = (UnfitPayload, NothingToCompensate)
 
 _EXPECTED = (Refused, *_PERMANENT)
 """Errors whose message is complete: a traceback would add nothing."""
+
+UNREADABLE_WAIT = timedelta(minutes=1)
+"""The wait of an event whose payload has a version that this release cannot read."""
 
 
 class AttemptRecorder:
@@ -40,8 +47,10 @@ class AttemptRecorder:
         outbox: Outbox,
         compensation: Compensation,
         timer: AttemptTimer,
+        log: AttemptLog | None = None,
     ) -> None:
-        self._log = AttemptLog(group.name)
+        """Record through the ports; recorders that share a `log` throttle it together."""
+        self._log = log or AttemptLog(group.name)
         self._store = store
         self._outbox = outbox
         self._compensation = compensation
@@ -64,7 +73,10 @@ class AttemptRecorder:
     def fail(self, attempt: Attempt, handler: Handler, error: Exception) -> AttemptOutcome:
         """Record that an attempt failed: the event is retried, or given up."""
         try:
-            outcome = self._retry_or_give_up(attempt, handler, error)
+            if isinstance(error, UnknownSchemaVersion):
+                outcome = self._defer(attempt, error)
+            else:
+                outcome = self._retry_or_give_up(attempt, handler, error)
         except EventUnfinished as reason:
             return self.wait(attempt, reason)
         self._timer.fail(attempt, outcome, error)
@@ -106,18 +118,33 @@ class AttemptRecorder:
         """Forget the start times of attempts without an outcome: repeated alone, or lost."""
         self._timer.forget()
 
+    def _defer(self, attempt: Attempt, error: UnknownSchemaVersion) -> AttemptOutcome:
+        """Let an event wait for a release that can read it, without a counted attempt.
+
+        A deployment in the wrong order must not give up events.
+        """
+        reason = storable(str(error))
+        with self._logged_if_not_recorded(attempt, reason):
+            kept = self._store.defer(attempt, delay=UNREADABLE_WAIT, reason=reason)
+        if not kept:
+            return self._taken_over(attempt, reason)
+        self._log.unreadable(attempt, delay=UNREADABLE_WAIT, reason=reason)
+        return AttemptOutcome.BLOCKED
+
     def _retry_or_give_up(
         self, attempt: Attempt, handler: Handler, error: Exception
     ) -> AttemptOutcome:
-        reason = storable(reason_with_leaves(error))
+        reason = _reason_of(error, handler)
         delay = handler.retry.delay_after(attempt.number, error)
         if delay is None or _is_final(error, handler):
             is_refusal = _is_refusal(error, handler)
             return self._give_up(attempt, reason, error, is_refusal=is_refusal)
         self._log.handler_failed(attempt, error, reason)
-        if not self._store.postpone(attempt, delay=delay, reason=reason):
+        with self._logged_if_not_recorded(attempt, reason):
+            kept = self._store.postpone(attempt, delay=delay, reason=reason)
+        if not kept:
             return self._taken_over(attempt, reason)
-        self._log.failed(attempt, delay=delay, reason=reason)
+        self._log.failed(attempt, error, delay=delay, reason=reason)
         return AttemptOutcome.RETRIED
 
     def _give_up(
@@ -135,18 +162,27 @@ class AttemptRecorder:
         if attempt.envelope.kind is TxKind.ROLLBACK:
             came_too_late = isinstance(error, CameTooLate)
             return self._bury(attempt, reason, traceback, came_too_late=came_too_late)
-        return self._refuse(attempt, reason, traceback, is_refusal=is_refusal)
+        # Without the raising line: the files of this service do not concern the upstream one.
+        sent = reason if error is None else reason_with_leaves(error)
+        rollback = self._outbox.rollback_of(attempt.envelope, reason=sent)
+        return self._refuse(attempt, rollback, reason, traceback, is_refusal=is_refusal)
 
     def _refuse(
-        self, attempt: Attempt, reason: str, traceback: BaseException | None, *, is_refusal: bool
+        self,
+        attempt: Attempt,
+        rollback: Envelope,
+        reason: str,
+        traceback: BaseException | None,
+        *,
+        is_refusal: bool,
     ) -> AttemptOutcome:
         """Give an event up, and write its ROLLBACK event."""
-        rollback = self._outbox.rollback_of(attempt.envelope, reason=reason)
-        kept = self._store.give_up(
-            attempt,
-            reason=reason,
-            in_transaction=lambda session: self._outbox.add_envelope(session, rollback),
-        )
+        with self._logged_if_not_recorded(attempt, reason, traceback):
+            kept = self._store.give_up(
+                attempt,
+                reason=reason,
+                in_transaction=lambda session: self._outbox.add_envelope(session, rollback),
+            )
         if not kept:
             return self._taken_over(attempt, reason)
         if is_refusal:
@@ -165,18 +201,46 @@ class AttemptRecorder:
     ) -> AttemptOutcome:
         """Give a rollback up: it is DEAD, and an operator decides."""
         close = partial(self._compensation.close, attempt=attempt)
-        kept = self._store.give_up(
-            attempt, reason=reason, in_transaction=close if came_too_late else None
-        )
+        with self._logged_if_not_recorded(attempt, reason, traceback):
+            kept = self._store.give_up(
+                attempt, reason=reason, in_transaction=close if came_too_late else None
+            )
         if not kept:
             return self._taken_over(attempt, reason)
         self._log.dead(attempt, reason, traceback)
         return AttemptOutcome.DEAD
 
+    @contextmanager
+    def _logged_if_not_recorded(
+        self, attempt: Attempt, reason: str, traceback: BaseException | None = None
+    ) -> Iterator[None]:
+        """Log the failure of an attempt if the database does not confirm that it is written.
+
+        The pass ends with the error, and the next attempt does not know the reason of this one.
+        """
+        try:
+            yield
+        except EventUnfinished:
+            raise
+        except Exception:
+            self._log.not_recorded(attempt, reason, traceback)
+            raise
+
     def _taken_over(self, attempt: Attempt, reason: str) -> AttemptOutcome:
         """Log that the failure of an attempt is not written: the row has another owner."""
         self._log.lost(attempt, f"taken over before its failure was written: {reason}")
         return AttemptOutcome.LOST
+
+
+def _reason_of(error: Exception, handler: Handler) -> str:
+    """Return the text of an error for logs and the inbox, with the line that raised it."""
+    reason = reason_with_leaves(error)
+    site = "" if _all_are(_EXPECTED, error) else raise_site_of(error, handler.function)
+    if not site:
+        return storable(reason)
+    # A long text is cut, and the line stays.
+    named = storable(f" (raised at {site})")
+    return storable(reason, LONGEST_REASON - len(named)) + named
 
 
 def _is_final(error: Exception, handler: Handler) -> bool:

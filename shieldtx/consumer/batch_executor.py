@@ -11,16 +11,18 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TypeAlias
 
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from shieldtx.consumer.attempt_recorder import AttemptRecorder
 from shieldtx.consumer.event_processor import EventProcessor
+from shieldtx.consumer.failures import concerns_no_event
+from shieldtx.consumer.handler import Handler
 from shieldtx.consumer.handler_caller import HandlerCaller, UnfitPayload, opened
-from shieldtx.consumer.handlers import ConsumerGroup, Handler
+from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.events import Event
 from shieldtx.domain.reasons import reason_of
-from shieldtx.ports.inbox import Attempt, AttemptOutcome, InboxStore
+from shieldtx.errors import UnknownSchemaVersion, UpcastFailed
+from shieldtx.ports.inbox import Attempt, AttemptOutcome
 
 log = logging.getLogger(__name__)
 
@@ -65,14 +67,13 @@ class BatchExecutor:
         self,
         *,
         group: ConsumerGroup,
-        store: InboxStore,
         processor: EventProcessor,
         is_time_up: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Execute batches of a group; `processor` processes the events that leave a batch."""
         self._group = group
-        self._store = store
+        self._store = processor.store
         self._processor = processor
         self._caller: HandlerCaller = processor.caller
         self._recorder: AttemptRecorder = processor.recorder
@@ -180,11 +181,10 @@ class BatchExecutor:
             if handler.takes_list:
                 self._caller.call_with_list(session, handler, _opened(first, attempts, handler))
             else:
-                self._caller.call(session, handler, attempts[0].envelope)
-        except (_FailedCall, OperationalError):
-            # The event does not cause a deadlock or a lost connection.
-            raise
+                self._caller.call(session, handler, attempts[0])
         except Exception as error:
+            if isinstance(error, _FailedCall) or concerns_no_event(error):
+                raise
             raise _FailedCall(first, len(attempts), error) from error
         except BaseException as error:
             raise _InterruptedCall(attempts, error) from error
@@ -285,13 +285,13 @@ def _divided(attempts: Sequence[Attempt], failed: _FailedCall) -> list[_Task]:
 
 
 def _opened(first: int, attempts: Sequence[Attempt], handler: Handler) -> list[Event]:
-    """Return the events of a call for a list; raises _FailedCall for the first unfit payload."""
+    """Return the events of a call for a list; raises _FailedCall for the first unreadable one."""
     events = []
     for position, attempt in enumerate(attempts, first):
         try:
-            events.append(opened(handler, attempt.envelope))
-        except UnfitPayload as unfit:
-            raise _FailedCall(position, 1, unfit) from unfit
+            events.append(opened(handler, attempt.envelope, attempt.number))
+        except (UnfitPayload, UnknownSchemaVersion, UpcastFailed) as unread:
+            raise _FailedCall(position, 1, unread) from unread
     return events
 
 

@@ -12,8 +12,9 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from shieldtx.consumer.handler import Handler
 from shieldtx.consumer.handler_caller import HandlerCaller
-from shieldtx.consumer.handlers import ConsumerGroup, Handler
+from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.events import Envelope, age_of
 from shieldtx.domain.log_fields import cause_fields, event_fields
 from shieldtx.domain.states import InboxStatus, TxKind
@@ -116,7 +117,7 @@ class Compensation:
     ) -> None:
         # Stamped before the handler runs: an effect that is settled later came too late.
         self._store.mark_compensated(session, attempt)
-        self._caller.call(session, handler, original.envelope, cause=attempt.envelope)
+        self._caller.call(session, handler, attempt, original=original.envelope)
 
     def _stop_effect(self, session: Session, attempt: Attempt, original: Original) -> None:
         """Prevent a later effect where the group handles its service's own event."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -13,11 +13,14 @@ from shieldtx.consumer.batch_executor import BatchExecutor
 from shieldtx.consumer.due_events import DueEvents
 from shieldtx.consumer.event_processor import EventProcessor
 from shieldtx.consumer.handlers import ConsumerGroup
+from shieldtx.consumer.lanes import Lane, OneLane, Outcomes, process_in_lanes
+from shieldtx.consumer.parked_log import log_parked
 from shieldtx.consumer.unhandled import UnhandledEvents
 from shieldtx.domain.events import Envelope, physical_topic
 from shieldtx.ports.broker import BATCH_BYTES, TopicPartition
 from shieldtx.ports.consumer import FetchedBatch, RecordFetcher
 from shieldtx.ports.inbox import AttemptOutcome, InboxStore, Receipt, ReceivedInPart
+from shieldtx.ports.lanes import Lanes
 
 LONGEST_PASS = 60.0
 """Seconds after which a pass begins nothing more: remaining events wait in the inbox for the next
@@ -77,21 +80,33 @@ class Consumer:
         group: ConsumerGroup,
         fetcher: RecordFetcher,
         store: InboxStore,
-        processor: EventProcessor,
+        processors: Sequence[EventProcessor],
         settings: ConsumerSettings,
+        lanes: Lanes | None = None,
         stopping: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Process events in as many lanes as there are processors, with the help of `lanes`.
+
+        By default one lane processes all events, in the thread of the pass.
+        """
         self._group = group
         self._fetcher = fetcher
         self._store = store
-        self._processor = processor
         self._settings = settings
         self._stopping = stopping
         self._clock = clock
-        self._executor = BatchExecutor(
-            group=group, store=store, processor=processor, is_time_up=self._is_time_up, clock=clock
-        )
+        self._lanes = [
+            Lane(
+                executor=BatchExecutor(
+                    group=group, processor=each, is_time_up=self._is_time_up, clock=clock
+                ),
+                processor=each,
+                is_time_up=self._is_time_up,
+            )
+            for each in processors
+        ]
+        self._runner = lanes or OneLane()
         self._due = DueEvents(group=group, store=store, interval=settings.poll_timeout, clock=clock)
         self._backpressure = PartitionBackpressure(
             group=group.name,
@@ -110,7 +125,8 @@ class Consumer:
         again.
         """
         self._pass_ends = self._clock() + LONGEST_PASS
-        outcomes = self._process(self._due.poll(limit=self._settings.batch_size))
+        due = self._due.poll(limit=self._settings.batch_size)
+        outcomes = process_in_lanes(self._lanes, self._runner, envelopes=due)
         self._pause_partitions()
         self._unhandled.sample()
         batch = self._fetch(waits=not _attempts_in(outcomes))
@@ -125,7 +141,7 @@ class Consumer:
             records=len(batch.records),
             fresh=len(receipt.fresh),
             duplicates=receipt.duplicates,
-            parked=receipt.parked,
+            parked=len(receipt.parked),
             ignored=batch.ignored,
             paused=len(self._paused),
             outcomes=outcomes,
@@ -141,7 +157,10 @@ class Consumer:
 
     def close(self) -> None:
         """Leave the group."""
-        self._fetcher.close()
+        try:
+            self._fetcher.close()
+        finally:
+            self._runner.close()
 
     def _pause_partitions(self) -> None:
         """Pause the partitions with too many unfinished events, and no others."""
@@ -165,33 +184,27 @@ class Consumer:
         except ReceivedInPart as part:
             # The received part is read again, and its events are then duplicates.
             self._fetcher.rewind(batch)
+            log_parked(self._group.name, part.receipt.parked)
             self._process_received(part.receipt)
             raise part.error from None
         except BaseException:
             self._fetcher.rewind(batch)
             raise
+        log_parked(self._group.name, receipt.parked)
         self._backpressure.received(batch.records)
         # The rows are committed, so the partitions can continue whatever the handlers do.
         self._fetcher.commit(batch)
         return receipt
 
-    def _process_received(self, receipt: Receipt) -> Counter[AttemptOutcome]:
-        """Process received events: first the batch of started attempts, then the others alone."""
-        outcomes = self._executor.execute(receipt.started)
+    def _process_received(self, receipt: Receipt) -> Outcomes:
+        """Process received events: the started attempts in batches, and then the others alone."""
+        others: Sequence[Envelope] = ()
         if len(receipt.started) < len(receipt.fresh):
             started = {(a.envelope.id, a.envelope.source) for a in receipt.started}
-            others = (e for e in receipt.fresh if (e.id, e.source) not in started)
-            outcomes.update(self._process(others))
-        return outcomes
-
-    def _process(self, envelopes: Iterable[Envelope]) -> Counter[AttemptOutcome]:
-        """Process events one by one, until the time of the pass is up."""
-        outcomes: Counter[AttemptOutcome] = Counter()
-        for envelope in envelopes:
-            if self._is_time_up():
-                break
-            outcomes[self._processor.process(envelope)] += 1
-        return outcomes
+            others = [e for e in receipt.fresh if (e.id, e.source) not in started]
+        return process_in_lanes(
+            self._lanes, self._runner, attempts=receipt.started, envelopes=others
+        )
 
     def _count_pending(self) -> Mapping[TopicPartition, int]:
         prefix = self._settings.topic_prefix

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from shieldtx.consumer.attempt_log import AttemptLog
 from shieldtx.consumer.attempt_recorder import AttemptRecorder
 from shieldtx.consumer.compensation import Compensation, EventUnfinished, KeptFor
+from shieldtx.consumer.handler import Handler
 from shieldtx.consumer.handler_caller import HandlerCaller
-from shieldtx.consumer.handlers import ConsumerGroup, Handler
+from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.log_fields import event_fields
 from shieldtx.domain.states import TxKind
@@ -33,10 +35,14 @@ class EventProcessor:
         hooks: Hooks | None = None,
         kept_for: KeptFor = KeptFor(),  # noqa: B008  immutable
         handled_elsewhere: Callable[[str], bool] = lambda _: False,
+        log: AttemptLog | None = None,
     ) -> None:
-        """Process events through the ports; for `handled_elsewhere`, see `Compensation`."""
+        """Process events through the ports.
+
+        For `handled_elsewhere`, see `Compensation`; for `log`, `AttemptRecorder`.
+        """
         self._group = group
-        self._store = store
+        self.store = store
         self.caller = HandlerCaller(group=group, store=store)
         self._compensation = Compensation(
             group=group,
@@ -52,6 +58,7 @@ class EventProcessor:
             outbox=outbox,
             compensation=self._compensation,
             timer=AttemptTimer(hooks or Hooks()),
+            log=log,
         )
 
     def process(self, envelope: Envelope) -> AttemptOutcome:
@@ -71,7 +78,7 @@ class EventProcessor:
                 },
             )
             return AttemptOutcome.BLOCKED
-        attempt = self._store.start_attempt(
+        attempt = self.store.start_attempt(
             self._group.name,
             envelope,
             lease=handler.lease,
@@ -100,8 +107,8 @@ class EventProcessor:
         return self.recorder.succeed([attempt], outcome)
 
     def _apply(self, attempt: Attempt, handler: Handler) -> AttemptOutcome:
-        with self._store.effect(attempt) as session:
-            self.caller.call(session, handler, attempt.envelope)
+        with self.store.effect(attempt) as session:
+            self.caller.call(session, handler, attempt)
         return AttemptOutcome.APPLIED
 
     def _compensate(self, attempt: Attempt, handler: Handler) -> AttemptOutcome:

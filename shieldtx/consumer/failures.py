@@ -3,9 +3,40 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
+from collections.abc import Callable
+from typing import Final
+
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from shieldtx.domain.error_groups import leaves_of, reason_with_leaves
 from shieldtx.errors import HandlerError
+
+_NOT_OF_AN_EVENT: Final = ("08", "40", "57P", "55P03")
+"""SQLSTATE of lost connections, conflicts of transactions, the end of a server, locks."""
+
+
+def let_fail(call: Callable[[], None]) -> None:
+    """Call; if an error that is not an Exception is a failure of the attempt, raise it as one."""
+    try:
+        call()
+    except (CancelledError, BaseExceptionGroup) as error:
+        failure = failure_of(error)
+        if failure is error:
+            raise
+        raise failure from error
+
+
+def concerns_no_event(error: Exception) -> bool:
+    """Whether an error of the database has another cause than the event that met it.
+
+    The drivers name such an error in different ways: psycopg's are OperationalError, and asyncpg's
+    have only a SQLSTATE.
+    """
+    if not isinstance(error, DBAPIError):
+        return False
+    state = getattr(error.orig, "sqlstate", None) or ""
+    is_broken = error.connection_invalidated or state.startswith(_NOT_OF_AN_EVENT)
+    return isinstance(error, OperationalError) or is_broken
 
 
 def failure_of(error: CancelledError | BaseExceptionGroup[BaseException]) -> BaseException:

@@ -9,9 +9,9 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor, Future
 
 from shieldtx._executors import SingleThread
+from shieldtx.consumer.arrivals import read_arrival
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.events import Envelope
-from shieldtx.domain.log_fields import record_fields
 from shieldtx.errors import BrokerError, UndecodableRecord
 from shieldtx.ports.broker import BATCH_BYTES, ReceivedRecord, Subscriber, TopicPartition
 from shieldtx.ports.consumer import FetchedBatch, RecordFetcher
@@ -65,33 +65,14 @@ class BlockingFetcher:
         parked: list[Parked] = []
         for record in records:
             try:
-                arrival = self._arrival(record)
+                arrival = read_arrival(record, group=self._group, decode=self._decode)
             except UndecodableRecord as error:
-                log.error(  # noqa: TRY400  the record is at fault, a traceback says nothing
-                    "record is parked",
-                    extra={
-                        "action": "record_parked",
-                        "group": self._group.name,
-                        **record_fields(record),
-                        "reason": str(error),
-                    },
-                )
                 parked.append(Parked(record=record, reason=str(error)))
             else:
                 if arrival is not None:
                     arrivals.append(arrival)
         ignored = len(records) - len(arrivals) - len(parked)
         return FetchedBatch(records, tuple(arrivals), tuple(parked), ignored)
-
-    def _arrival(self, record: ReceivedRecord) -> IncomingEvent | None:
-        """Decode a record; None where the group has no handler for its event."""
-        envelope = self._decode(record)
-        handler = self._group.handler_of(envelope.type, envelope.kind)
-        if handler is None:
-            return None
-        handler.check_authority(envelope)
-        lease = handler.lease if handler.shares_transactions(envelope.kind) else None
-        return IncomingEvent(envelope=envelope, record=record, lease=lease)
 
     def commit(self, batch: FetchedBatch) -> None:
         """Commit the offsets of a batch, and wait for the broker's response."""

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from sqlalchemy.orm import Session
 
-from shieldtx.consumer.failures import failure_of
-from shieldtx.consumer.handlers import ConsumerGroup, Handler
+from shieldtx._coroutines import run_coroutine
+from shieldtx.consumer.failures import let_fail
+from shieldtx.consumer.handler import Handler
+from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.consumer.interception import intercept
 from shieldtx.domain.callables import run
 from shieldtx.domain.events import Envelope, Event
-from shieldtx.domain.payloads import decode_payload
 from shieldtx.errors import PayloadRefused
 from shieldtx.outbox.causation import handling, handling_is_over
 from shieldtx.outbox.session_events import flush_events
-from shieldtx.ports.inbox import InboxStore
+from shieldtx.ports.inbox import Attempt, InboxStore
 
 
 class HandlerCaller:
@@ -32,27 +32,27 @@ class HandlerCaller:
         self,
         session: Session,
         handler: Handler,
-        envelope: Envelope,
+        attempt: Attempt,
         *,
-        cause: Envelope | None = None,
+        original: Envelope | None = None,
     ) -> None:
-        """Call a handler on one event, inside the interceptors.
+        """Call a handler on an attempt's event, or on the `original` that its rollback takes back.
 
-        Events that the handler writes name `cause` as their cause, by default the event itself.
+        Events that the handler writes name the attempt's event as their cause.
         Writes that the handler leaves pending in the session fail here, as the handler's failure.
         """
-        event = opened(handler, envelope)
+        event = opened(handler, original or attempt.envelope, attempt.number)
         if handler.takes_list:
             self.call_with_list(session, handler, [event])
             return
         # Without its payload: a closed session is in a reference cycle, which is collected late.
-        handling(session, (cause or envelope).opened(None))
+        handling(session, attempt.envelope.opened(None))
         call: Callable[[], None] = partial(_run, handler, session, event)
         if self._group.interceptors:
             call = partial(self._run_noted, handler, session, event)
         for interceptor in reversed(self._group.interceptors):
             call = partial(intercept, interceptor, session, event, call)
-        _let_fail(call)
+        let_fail(call)
         if self._group.interceptors:
             # Writes of an interceptor after `proceed()` belong to the event too.
             _flush(session)
@@ -61,7 +61,7 @@ class HandlerCaller:
     def call_with_list(self, session: Session, handler: Handler, events: Sequence[Event]) -> None:
         """Call a handler that takes a list; an event that it adds names its cause, or has none."""
         handling(session, *(replace(event, payload=None) for event in events), is_list=True)
-        _let_fail(partial(_run, handler, session, events))
+        let_fail(partial(_run, handler, session, events))
         self._end_call(session)
 
     def _run_noted(self, handler: Handler, session: Session, event: Event) -> None:
@@ -77,29 +77,22 @@ class UnfitPayload(PayloadRefused):
     """The payload of an event in the inbox, which no further attempt would change."""
 
 
-def opened(handler: Handler, envelope: Envelope) -> Event:
-    """Return the event as its handler receives it; raises UnfitPayload."""
+def opened(handler: Handler, envelope: Envelope, attempt: int) -> Event:
+    """Return the event as its handler receives it at an attempt.
+
+    Raises UnfitPayload, UnknownSchemaVersion and UpcastFailed.
+    """
     try:
-        payload = decode_payload(handler.payload, envelope.payload)
+        payload = handler.upcasters.read(handler.payload, envelope, handler.version)
     except PayloadRefused as refused:
         # The handler's own events may be refused too, which is a normal failure.
         raise UnfitPayload(refused.field, refused.problem) from refused.__cause__
-    return envelope.opened(payload)
-
-
-def _let_fail(call: Callable[[], None]) -> None:
-    """Call; if an error that is not an Exception is a failure of the attempt, raise it as one."""
-    try:
-        call()
-    except (CancelledError, BaseExceptionGroup) as error:
-        failure = failure_of(error)
-        if failure is error:
-            raise
-        raise failure from error
+    return envelope.opened(payload, attempt=attempt, max_attempts=handler.retry.max_attempts)
 
 
 def _run(handler: Handler, session: Session, given: Event | Sequence[Event]) -> None:
-    run(handler.function, session, given)
+    call = run_coroutine if handler.is_coroutine else run
+    call(handler.function, session, given)
     _flush(session)
 
 

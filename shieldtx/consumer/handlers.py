@@ -2,67 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar, Unpack, overload
 
-from pydantic import TypeAdapter
-from sqlalchemy.orm import Session
-
-from shieldtx.domain.callables import check_callable
+from shieldtx.consumer.handler import Handler
+from shieldtx.consumer.handler_types import (
+    CompensationOptions,
+    F,
+    HandlerDecorator,
+    HandlerOptions,
+    Interceptor,
+    L,
+    ListHandlerDecorator,
+    P,
+    SingleHandlerOptions,
+)
+from shieldtx.domain.callables import check_callable, is_coroutine_function
 from shieldtx.domain.event_types import EventTypeRegistry, checked_name
-from shieldtx.domain.events import Envelope, Event
 from shieldtx.domain.payloads import payload_type
 from shieldtx.domain.retry import RetryPolicy
+from shieldtx.domain.schema_versions import checked_version
 from shieldtx.domain.states import TxKind
-from shieldtx.errors import ConfigurationError, HandlerConflict, NotAuthorised
+from shieldtx.errors import ConfigurationError, HandlerConflict
 
-HandlerFunction: TypeAlias = Callable[[Session, Event], None]
-ListHandlerFunction: TypeAlias = Callable[[Session, Sequence[Event]], None]
-Interceptor: TypeAlias = Callable[[Session, Event, Callable[[], None]], None]
-"""Wraps a handler in its transaction: `def timed(session, event, proceed): ...; proceed(); ...`.
-
-An interceptor that returns without a call of `proceed` in its own thread fails the attempt: the
-handler has not run."""
-
-F = TypeVar("F", bound=HandlerFunction)
-L = TypeVar("L", bound=ListHandlerFunction)
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 I = TypeVar("I", bound=Interceptor)  # noqa: E741  the initial of Interceptor
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Handler:
-    """A handler and its options."""
-
-    function: Callable[[Session, Any], Any]
-    topic: str
-    """The logical topic of its events."""
-    payload: TypeAdapter[Any]
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
-    lease: timedelta = timedelta(minutes=1)
-    """The maximum duration of one attempt; then another worker may take the event over."""
-    authorised: frozenset[str] | None = None
-    """The sources whose events the handler receives; None: all sources."""
-    alone: bool = False
-    """Whether each of its events gets a transaction of its own."""
-    takes_list: bool = False
-    """Whether the handler takes a list of events."""
-
-    def shares_transactions(self, kind: TxKind) -> bool:
-        """Whether first attempts at events of this kind may share a transaction with others."""
-        return kind is TxKind.COMMIT and not self.alone
-
-    def check_authority(self, envelope: Envelope) -> None:
-        """Raise NotAuthorised for an event of a source that this handler does not accept."""
-        if self.authorised is not None and envelope.source not in self.authorised:
-            raise NotAuthorised(
-                f"ce_source: a source of {len(envelope.source)} characters is not authorised to "
-                f"send a {envelope.kind} of {envelope.type!r}, only "
-                f"{', '.join(sorted(self.authorised))}"
-            )
 
 
 class ConsumerGroup:
@@ -76,11 +43,20 @@ class ConsumerGroup:
         self._completed_by_type: dict[tuple[str, TxKind], tuple[str, ...]] = {}
         self.interceptors: list[Interceptor] = []
 
+    @overload
+    def handles(
+        self, event_type: str, *, payload: type[P], **options: Unpack[SingleHandlerOptions]
+    ) -> HandlerDecorator[P]: ...
+    @overload
+    def handles(
+        self, event_type: str, *, payload: Any = None, **options: Unpack[SingleHandlerOptions]
+    ) -> Callable[[F], F]: ...
     def handles(
         self,
         event_type: str,
         *,
         payload: Any = None,
+        version: int | None = None,
         topic: str | None = None,
         retry: RetryPolicy | None = None,
         lease: timedelta = timedelta(minutes=1),
@@ -92,8 +68,11 @@ class ConsumerGroup:
         `session` together with the event's status. An exception ends the attempt. After the last
         attempt, a ROLLBACK event goes back to the event's source: at once for shieldtx.Refused, and
         for a payload that does not fit `payload`.
-        `payload` is the type of `event.payload`; `lease` is the maximum duration of one attempt.
-        Topic and payload default to those of the event type where this service declares it. Raises
+        `payload` is the type of `event.payload`, and `version` the version of its schema, to which
+        upcasters bring older events. `lease` is the maximum duration of one attempt. A coroutine
+        function (`async def`) gets an AsyncSession in the same transaction; it runs on an event
+        loop that the application's coroutine functions share. Topic, payload and version default
+        to those of the event type where this service declares it. Raises
         ConfigurationError for a bad argument, HandlerConflict for a second handler.
 
         First attempts that arrive together share a transaction. When one of them fails, the code of
@@ -102,14 +81,23 @@ class ConsumerGroup:
         code runs again because of another event. A handler that leaves a state in its transaction
         (a temporary table, a `SET LOCAL`) is the last one in that transaction.
         """
-        given = self._given(event_type, payload, topic, retry, lease)
+        given = self._given(event_type, payload, topic, retry, lease, version=version)
         return self._declare(event_type, TxKind.COMMIT, given | {"alone": alone})
 
+    @overload
+    def handles_many(
+        self, event_type: str, *, payload: type[P], **options: Unpack[HandlerOptions]
+    ) -> ListHandlerDecorator[P]: ...
+    @overload
+    def handles_many(
+        self, event_type: str, *, payload: Any = None, **options: Unpack[HandlerOptions]
+    ) -> Callable[[L], L]: ...
     def handles_many(
         self,
         event_type: str,
         *,
         payload: Any = None,
+        version: int | None = None,
         topic: str | None = None,
         retry: RetryPolicy | None = None,
         lease: timedelta = timedelta(minutes=1),
@@ -124,14 +112,23 @@ class ConsumerGroup:
         """
         if self.interceptors:
             raise ConfigurationError(_EXCLUDED.format(group=self.name, type=event_type))
-        given = self._given(event_type, payload, topic, retry, lease)
+        given = self._given(event_type, payload, topic, retry, lease, version=version)
         return self._declare(event_type, TxKind.COMMIT, given | {"takes_list": True})
 
+    @overload
+    def compensates(
+        self, event_type: str, *, payload: type[P], **options: Unpack[CompensationOptions]
+    ) -> HandlerDecorator[P]: ...
+    @overload
+    def compensates(
+        self, event_type: str, *, payload: Any = None, **options: Unpack[CompensationOptions]
+    ) -> Callable[[F], F]: ...
     def compensates(
         self,
         event_type: str,
         *,
         payload: Any = None,
+        version: int | None = None,
         topic: str | None = None,
         retry: RetryPolicy | None = None,
         lease: timedelta = timedelta(minutes=1),
@@ -144,7 +141,7 @@ class ConsumerGroup:
         refuse the event, by default all; rollbacks of other sources are parked.
         """
         may_refuse = _sources(authorised, of=event_type)
-        given = self._given(event_type, payload, topic, retry, lease)
+        given = self._given(event_type, payload, topic, retry, lease, version=version)
         return self._declare(event_type, TxKind.ROLLBACK, given | {"authorised": may_refuse})
 
     def intercepts(self, function: I) -> I:
@@ -156,6 +153,16 @@ class ConsumerGroup:
         check_callable(function, what=what, call="interceptor(session, event, proceed)")
         self.interceptors.append(function)
         return function
+
+    @property
+    def has_coroutines(self) -> bool:
+        """Whether any handler is a coroutine function: the group needs an event loop."""
+        return any(handler.is_coroutine for handler in self._handlers.values())
+
+    def plain_types(self) -> list[str]:
+        """Return the event types whose handlers are plain functions, sorted."""
+        plain = {t for (t, _), handler in self._handlers.items() if not handler.is_coroutine}
+        return sorted(plain)
 
     def handler_of(self, event_type: str, kind: TxKind) -> Handler | None:
         """Return the handler of a type and kind; None where the group has none."""
@@ -189,6 +196,8 @@ class ConsumerGroup:
         topic: str | None,
         retry: RetryPolicy | None,
         lease: timedelta,
+        *,
+        version: int | None,
     ) -> dict[str, Any]:
         """Check the options that every handler has; None: defined by the event type."""
         checked_name("event type", event_type)
@@ -200,6 +209,8 @@ class ConsumerGroup:
         return {
             "topic": None if topic is None else checked_name("topic", topic),
             "payload": None if payload is None else adapter,
+            "version": checked_version(version, of=f"handler of {event_type!r}"),
+            "upcasters": self._event_types.upcasters,
             "retry": retry or RetryPolicy(),
             "lease": lease,
         }
@@ -207,7 +218,8 @@ class ConsumerGroup:
     def _declare(
         self, event_type: str, kind: TxKind, given: dict[str, Any]
     ) -> Callable[[FunctionT], FunctionT]:
-        defaults = {"topic": event_type, "payload": payload_type(None, of=event_type)}
+        any_json = payload_type(None, of=event_type)
+        defaults = {"topic": event_type, "payload": any_json, "version": None}
         left_out = tuple(name for name in defaults if given[name] is None)
         complete = given | {name: defaults[name] for name in left_out}
 
@@ -222,8 +234,10 @@ class ConsumerGroup:
                 function,
                 what=f"consumer group {self.name!r}, handler for {kind} of {event_type!r}",
                 call=_LIST_CALL if complete.get("takes_list") else _CALL,
+                accepts_async=True,
             )
-            self._handlers[key] = Handler(function=function, **complete)
+            is_coroutine = is_coroutine_function(function)
+            self._handlers[key] = Handler(function=function, is_coroutine=is_coroutine, **complete)
             if left_out:
                 self._completed_by_type[key] = left_out
             return function
@@ -234,9 +248,11 @@ class ConsumerGroup:
         """Copy the omitted options from the handler's event type, if that is declared by now."""
         declared = self._event_types.find(key[0])
         if declared is not None:
-            left_out = self._completed_by_type.pop(key)
+            left_out = self._completed_by_type.get(key, ())
             taken_over = {name: getattr(declared, name) for name in left_out}
             self._handlers[key] = replace(self._handlers[key], **taken_over)
+            # Last: two threads may complete the same handler, with the same result.
+            self._completed_by_type.pop(key, None)
 
 
 _CALL = "handler(session, event)"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from sqlalchemy.orm import Session
 
-from shieldtx.consumer.handlers import Interceptor
+from shieldtx.consumer.handler_types import Interceptor
 from shieldtx.domain.callables import name_of, run
 from shieldtx.domain.events import Event
 from shieldtx.errors import HandlerError

@@ -46,6 +46,11 @@ def check_callable(function: object, *, what: str, call: str, accepts_async: boo
         raise ConfigurationError(f"{what}: {_described(function)} {problem}")
 
 
+def is_coroutine_function(function: object) -> bool:
+    """Whether calling a function returns a coroutine: `async def`, also inside of a partial."""
+    return inspect.iscoroutinefunction(_code_of(function))
+
+
 def run(function: Callable[..., object], *args: object) -> None:
     """Call a function for its effect; raises HandlerError when its code has not run."""
     check_result(function(*args), function)

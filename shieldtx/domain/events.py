@@ -7,10 +7,11 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from types import GenericAlias, MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 from uuid import UUID
 
+from typing_extensions import TypeVar
 from uuid_utils.compat import uuid7
 
 from shieldtx.domain.states import Operation, TxKind
@@ -19,6 +20,9 @@ LONGEST_REASON = 2000
 """The maximum length of a stored error message, in characters."""
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+P_co = TypeVar("P_co", covariant=True, default=Any)
+"""The type of a payload. Plain `Event` is `Event[Any]`, also for a strict type checker."""
 
 
 def new_event_id() -> UUID:
@@ -39,7 +43,7 @@ def age_of(event_id: UUID, now: float) -> timedelta | None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Event:
+class Event(Generic[P_co]):
     """Something that happened in a service, as its code writes it and as handlers receive it.
 
     `key` keeps order: events of one key and one topic are published and handled in the order in
@@ -47,10 +51,12 @@ class Event:
     the business object of an event type that happens once per object: while the row of an event is
     kept, the commit of a second event with its type and business key is refused. The outbox fills
     in `source` and `time`.
+
+    `Event[Booking]` has a payload of type `Booking`, for type checkers.
     """
 
     type: str
-    payload: Any = None
+    payload: P_co = None  # type: ignore[assignment]  # an event without a payload is Event[None]
     key: str | None = None
     biz_key: str | None = None
     operation: Operation = Operation.INSERT
@@ -67,6 +73,17 @@ class Event:
     one."""
     traceparent: str | None = None
     """The W3C trace context of the code that wrote the event."""
+    dataschema: str | None = None
+    """The URI of the schema that the payload was written with. The outbox fills it in, and
+    upcasters do not change it."""
+    attempt: int = field(default=0, compare=False)
+    """In a handler, the number of this attempt, 1 for the first; shieldtx fills it in."""
+    max_attempts: int = field(default=0, compare=False)
+    """In a handler, the number of its last attempt, after which shieldtx gives up."""
+
+    if not TYPE_CHECKING:
+        # An alias of typing would set an attribute of each `Event[Booking](...)`, which is frozen.
+        __class_getitem__ = classmethod(GenericAlias)
 
 
 class Envelope(NamedTuple):
@@ -90,12 +107,14 @@ class Envelope(NamedTuple):
     causation_id: UUID | None = None
     causation_source: str | None = None
     traceparent: str | None = None
+    dataschema: str | None = None
+    """The URI of the payload's schema; None: no version was declared."""
 
     def evolve(self, **changes: Any) -> Envelope:
         """Return a copy with some fields changed."""
         return self._replace(**changes)
 
-    def opened(self, payload: Any) -> Event:
+    def opened(self, payload: Any, *, attempt: int = 0, max_attempts: int = 0) -> Event:
         """Return the event for a handler, with its decoded `payload`."""
         return Event(
             type=self.type,
@@ -111,6 +130,9 @@ class Envelope(NamedTuple):
             causation_id=self.causation_id,
             causation_source=self.causation_source,
             traceparent=self.traceparent,
+            dataschema=self.dataschema,
+            attempt=attempt,
+            max_attempts=max_attempts,
         )
 
 

@@ -69,7 +69,7 @@ class RetryPolicy:
             "factor must be finite and at least 1": not 1 <= self.factor < math.inf,
             "jitter must be between 0 and 1": not 0 <= self.jitter <= 1,
             "ladder must not hold a negative wait": any(w < timedelta(0) for w in self.ladder),
-            "give_up_on must be a tuple of exception types": not isinstance(self.give_up_on, tuple),
+            "give_up_on must be a tuple of exception types": not _are_errors(self.give_up_on),
         }
         for problem, holds in problems.items():
             if holds:
@@ -93,3 +93,10 @@ class RetryPolicy:
         except OverflowError:
             # Beyond any number, so above the longest wait too: unless there is nothing to double.
             return self.longest if self.first else self.first
+
+
+def _are_errors(kinds: object) -> bool:
+    """Whether this is a tuple of exception types: `isinstance` fails at an error otherwise."""
+    return isinstance(kinds, tuple) and all(
+        isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds
+    )

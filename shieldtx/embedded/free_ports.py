@@ -22,7 +22,7 @@ def free_port() -> int:
     for _ in range(_TRIES if candidates else 0):
         # Random, not in order: two runs that search at the same time must not find the same port.
         port = random.choice(candidates)  # noqa: S311 - nothing here is secret
-        if _can_bind(port):
+        if can_bind(port):
             return port
     with socket.socket() as probe:
         probe.bind((HOST, 0))
@@ -38,7 +38,8 @@ def accepts_connections(port: int, *, timeout: float = 1.0) -> bool:
         return False
 
 
-def _can_bind(port: int) -> bool:
+def can_bind(port: int) -> bool:
+    """Return whether a server could listen on the port now."""
     with socket.socket() as probe:
         # As servers do: connections in TIME_WAIT do not block the port, a listener does.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -16,9 +16,10 @@ from shieldtx.embedded.child_process import ChildProcess
 from shieldtx.embedded.class_archive import ClassArchive
 from shieldtx.embedded.directories import exclusive
 from shieldtx.embedded.free_ports import HOST, free_port
-from shieldtx.embedded.jars import Progress, fetch_kafka
+from shieldtx.embedded.jars import fetch_kafka
 from shieldtx.embedded.requirements import EmbeddedError, ServerFailed, require_java
 from shieldtx.embedded.server import EmbeddedServer
+from shieldtx.embedded.status_line import Progress
 
 FORMAT_S: Final = 60.0
 STOP_S: Final = 5.0

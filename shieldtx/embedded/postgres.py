@@ -44,10 +44,11 @@ class EmbeddedPostgres(EmbeddedServer):
         self,
         directory: Path | None = None,
         *,
+        port: int | None = None,
         fsync: bool = True,
         settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        super().__init__(directory, port=free_port())
+        super().__init__(directory, port=port or free_port())
         self.user = SUPERUSER
         self._settings = {
             **settings,
@@ -94,6 +95,12 @@ class EmbeddedPostgres(EmbeddedServer):
                 sql.Identifier(name), sql.Identifier(template), self._copy_strategy
             )
         )
+
+    def has_database(self, name: str) -> bool:
+        """Return whether a database of this name exists."""
+        with self._connect() as connection:
+            query = "SELECT 1 FROM pg_database WHERE datname = %s"
+            return connection.execute(query, [name]).fetchone() is not None
 
     def drop_database(self, name: str) -> None:
         """Drop a database if it exists, also with open connections."""

@@ -256,7 +256,7 @@ class HalfMessageBlock:
                 extra={
                     "action": "barrier_contradiction",
                     "event_ids": list(map(str, ids)),
-                    "reason": problem,
+                    "error": problem,
                 },
             )
 

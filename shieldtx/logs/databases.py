@@ -51,15 +51,20 @@ def _attach(context: ExceptionContext) -> None:
 
 
 def _place_of(url: URL) -> str:
-    """Return account, servers and name of a database; an option of a URL may be a password."""
-    servers = _servers_of(url)
-    account = f"{url.username}@" if url.username else ""
-    # SQLite has neither: its database is a path.
-    return f"{account}{servers}/{url.database or ''}" if account or servers else f"{url.database}"
+    """Return account, servers and name of a database."""
+    return f"{url.username}@{address_of(url)}" if url.username else address_of(url)
+
+
+def address_of(url: URL) -> str:
+    """Return servers and name of a database, without its account: an option may be a password."""
+    if url.get_backend_name() == "sqlite":
+        return url.database or ":memory:"
+    return f"{_servers_of(url)}/{url.database or ''}"
 
 
 def _servers_of(url: URL) -> str:
     if url.host:
-        return f"{url.host}:{url.port}" if url.port else url.host
+        host = f"[{url.host}]" if ":" in url.host else url.host
+        return f"{host}:{url.port}" if url.port else host
     given = url.query.get("host", ())
     return ",".join((given,) if isinstance(given, str) else given)

@@ -47,9 +47,6 @@ def explanation_of(error: BaseException | None) -> Explanation | None:
         case ImportError() if "psycopg" in (error.name or "") or "libpq" in str(error):
             line = f"psycopg cannot be used ({error}): pip install 'shieldtx[binary]'"
             return _explanation(line, is_setting=True)
-        case UnicodeEncodeError():
-            # The text is not shown: it may be part of a secret.
-            return _explanation("an argument or a setting is not UTF-8 text", is_setting=True)
     return None
 
 

@@ -32,6 +32,8 @@ _FOR_ERROR: Final = ("error", "cause")
 _ONE_TOKEN: Final = re.compile(r"[^\s=\"]+")
 _ONE_ITEM: Final = re.compile(r"[^\s=\",]+")
 
+_PLAIN_LISTS: Final = (list, tuple, set, frozenset)
+
 _Fields: TypeAlias = list[tuple[str, object]]
 """Names and values; those of other libraries may be anything."""
 _Style: TypeAlias = Literal["%", "{", "$"]
@@ -79,7 +81,8 @@ class PlainFormatter(logging.Formatter):
         """
         record = copy.copy(record)
         fields = _fields_of(record)
-        record.args = _without_rows(record.args)
+        # The message itself may be an error, as in `log.error(error)`.
+        record.msg, record.args = _loggable(record.msg), _without_rows(record.args)
         record.msg, record.args = printable(record.getMessage()), ()
         # Another handler's formatter may have stored the traceback, with all that errors quote.
         record.exc_text = None
@@ -137,8 +140,13 @@ def _without_rows(args: Any) -> Any:
     return tuple(map(_loggable, args)) if isinstance(args, tuple) else args
 
 
-def _loggable(value: object) -> object:
-    return loggable(value) if isinstance(value, BaseException) else value
+def _loggable(value: Any) -> Any:
+    """Return a value without what an error quotes of rows; it may be a plain list of errors."""
+    if isinstance(value, BaseException):
+        return loggable(value)
+    if type(value) in _PLAIN_LISTS and any(isinstance(each, BaseException) for each in value):
+        return type(value)(map(_loggable, value))
+    return value
 
 
 def _key(name: str) -> str:

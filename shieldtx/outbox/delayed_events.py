@@ -17,7 +17,8 @@ class DelayedEvents:
 
     A change and its audit entry are part of that transaction: a rollback undoes both. With an
     AsyncSession: `await session.run_sync(shield.delayed.cancel, event_id)`. All methods raise
-    TransactionRefused for an argument that is not a usable transaction.
+    TransactionRefused for an argument that is not a usable transaction, and changes raise
+    EventRefused for an argument that cannot name an event.
     """
 
     def __init__(self, *, outbox: Outbox, store: DelayedEventStore) -> None:
@@ -32,11 +33,17 @@ class DelayedEvents:
         event_type: str | None = None,
         topic: str | None = None,
         key: str | None = None,
+        biz_key: str | None = None,
     ) -> Sequence[DelayedEvent]:
         """Return up to `limit` events that wait for their due time, the next due first."""
         connection = self._outbox.connection_of(transaction, way_out="shield.delayed.waiting")
         return self._store.waiting(
-            connection, limit=limit, event_type=event_type, topic=topic, key=key
+            connection,
+            limit=limit,
+            event_type=event_type,
+            topic=topic,
+            key=key,
+            biz_key=biz_key,
         )
 
     def cancel(

@@ -215,11 +215,12 @@ class Outbox:
         if trace is None and handled is not None:
             trace = handled.traceparent_for(event)
         self._event_types.check_trace(trace)
+        declared = self._event_types.get(event.type)
         return Envelope(
             id=event.id,
             type=event.type,
             source=self.source,
-            topic=self._event_types.get(event.type).topic,
+            topic=declared.topic,
             payload=payload,
             # The row contains the database's time instead.
             time=datetime.now(UTC),
@@ -231,6 +232,7 @@ class Outbox:
             causation_id=event.causation_id,
             causation_source=event.causation_source,
             traceparent=trace,
+            dataschema=declared.dataschema,
         )
 
     def _handled_in(self, caller: Session | AsyncSession | Connection) -> Handled | None:

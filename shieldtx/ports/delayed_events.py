@@ -112,6 +112,7 @@ class DelayedEventStore(Protocol):
         event_type: str | None = None,
         topic: str | None = None,
         key: str | None = None,
+        biz_key: str | None = None,
     ) -> Sequence[DelayedEvent]:
         """Return up to `limit` delayed events, the next due first."""
         ...

@@ -73,7 +73,8 @@ class AttemptOutcome(StrEnum):
     DEAD = "DEAD"
     """The compensation failed permanently, and an operator decides."""
     BLOCKED = "BLOCKED"
-    """No attempt was made: an earlier event is unfinished, or another worker has the lease."""
+    """No attempt counts: an earlier event is unfinished, another worker has the lease, or this
+    release cannot read the payload's version."""
     LOST = "LOST"
     """Another worker took the event over during the attempt."""
 
@@ -88,7 +89,8 @@ class Receipt:
     """First attempts of fresh events: one batch, with one token, in the order of arrival."""
     duplicates: int
     """Received before: same group, source and event id."""
-    parked: int
+    parked: Sequence[Parked]
+    """The records to park, and those whose business key another event has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,6 +202,13 @@ class InboxStore(Protocol):
 
     def postpone(self, attempt: Attempt, *, delay: timedelta, reason: str) -> bool:
         """Defer the row to its next attempt; False when the attempt no longer owns the row."""
+        ...
+
+    def defer(self, attempt: Attempt, *, delay: timedelta, reason: str) -> bool:
+        """Take back the counted start of an attempt, and defer the row.
+
+        Returns False when the attempt no longer owns the row.
+        """
         ...
 
     def note(self, attempts: Sequence[Attempt], *, reason: str) -> None:

@@ -90,6 +90,13 @@ class TraceReader(Protocol):
         """Return all that the service knows of an event."""
         ...
 
+    def events_of(self, biz_key: str, *, event_type: str | None = None) -> Sequence[UUID]:
+        """Return the ids of the events with a business key, of one type or of any, by time.
+
+        Rollback events are not among them: `facts` names those of an event.
+        """
+        ...
+
 
 LONGEST_TRACED_REASON = 500
 """The maximum length of a recorded error, in characters; the tables keep more of the last one."""

@@ -9,20 +9,22 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
+from shieldtx.domain.durations import read_duration
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup, Others
 from shieldtx.reconcile.request import BrokerAccess, ServiceDatabase
+from shieldtx.reconcile.webhook import Webhook
 
 _Name = Annotated[str, Field(pattern=r"^[^\s'\"{}]{1,200}$")]
 _FormerGroup = Annotated[str, Field(pattern=r"^[^\s'\"{}:]{1,200}(: ?[^\s'\"{}]{1,200})?$")]
 _Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 _Schema = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
-_Duration = Annotated[timedelta, Field(ge=timedelta(0))]
+_Duration = Annotated[timedelta, BeforeValidator(read_duration), Field(ge=timedelta(0))]
 
 
 class _Part(BaseModel):
@@ -65,12 +67,19 @@ class _Topics(_Part):
     ssl_cafile: str | None = None
 
 
+class _Webhook(_Part):
+    url: _Variable
+    token: _Variable | None = None
+    allow_http: bool = False
+
+
 class _File(_Part):
     name: _Name | None = None
     margin: _Duration = timedelta(minutes=15)
     statement_timeout: _Duration = timedelta(hours=1)
     services: dict[_Name, _Service] = Field(min_length=1)
     topics: _Topics | None = None
+    webhook: _Webhook | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +90,10 @@ class Configuration:
     """The name under which runs are stored. Each name has its own watermarks."""
     services: tuple[ServiceDatabase, ...]
     """The database of the first service stores the runs."""
+    options: tuple[str, ...] = ()
+    """The options with which a command line names this configuration; empty: not known."""
     broker: BrokerAccess | None = None
+    webhook: Webhook | None = None
     margin: timedelta = timedelta(minutes=15)
     statement_timeout: timedelta = timedelta(hours=1)
 
@@ -105,7 +117,9 @@ def read_configuration(path: Path, environment: Mapping[str, str]) -> Configurat
     return Configuration(
         scope=file.name or path.stem,
         services=tuple(_service(n, given, variables) for n, given in file.services.items()),
+        options=("--config", str(path.absolute())),
         broker=None if file.topics is None else _broker(file.topics, variables),
+        webhook=None if file.webhook is None else _webhook(file.webhook, variables),
         margin=file.margin,
         statement_timeout=file.statement_timeout,
     )
@@ -232,6 +246,15 @@ def _broker(given: _Topics, variables: _Variables) -> BrokerAccess:
     )
 
 
+def _webhook(given: _Webhook, variables: _Variables) -> Webhook:
+    url = variables.value(given.url, of="webhook.url")
+    token = None if given.token is None else variables.value(given.token, of="webhook.token")
+    try:
+        return Webhook(url=url, token=token, allow_http=given.allow_http)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{variables.path}: {error}") from None
+
+
 def _problems(error: ValidationError) -> str:
     return "; ".join(
         f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {_words(problem)}"
@@ -247,4 +270,4 @@ def _words(problem: Any) -> str:
     return str(problem["msg"])
 
 
-_SECRETS = {"url", "replica_url", "sasl_password"}
+_SECRETS = {"url", "replica_url", "sasl_password", "token"}

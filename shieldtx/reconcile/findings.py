@@ -14,11 +14,15 @@ from pydantic import TypeAdapter
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.observed import Observed
 from shieldtx.reconcile.request import EVERYTHING, Selection
+from shieldtx.reconcile.run_context import RunContext
 from shieldtx.reconcile.verdicts import Verdict, Weight
 from shieldtx.reconcile.window import Window
 
 PAYLOAD_LETTERS = 2_000
 """The most characters of a payload that are shown: a page of large payloads is useless."""
+
+KEY_LETTERS = 200
+"""The most characters of a key or business key that are shown."""
 
 TOPICS = "(topics)"
 """Stands for the downstream where events are compared with their topics."""
@@ -95,6 +99,11 @@ class FoundRow:
     """The time at which the group settled the event, by the downstream's clock."""
     record: str | None = None
     """The position of the first record, `partition:offset`, where topics were read."""
+    key: str | None = None
+    """The first KEY_LETTERS characters, or the start of its SHA-256 where keys are masked; None:
+    the event has no key, or no row shows it."""
+    biz_key: str | None = None
+    """The business key, in the same form."""
     payload: str | None = None
     """The first PAYLOAD_LETTERS characters; None: masked."""
     payload_letters: int | None = None
@@ -134,6 +143,9 @@ class Findings:
     rows_without_room: int = 0
     """The number of requested rows for which the page has no room."""
     run_id: str = ""
+    mismatched_events: int | None = None
+    """The number of different events with a mismatch; None: an earlier release did not count it."""
+    context: RunContext = field(default_factory=RunContext)
     selection: Selection = EVERYTHING
     full_because: tuple[str, ...] = ()
     """Why the run judged all events although the request was not for all."""

@@ -14,6 +14,7 @@ from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup, Member, Others
 from shieldtx.reconcile.judged_spans import JudgedUntil
 from shieldtx.reconcile.observed import Observed, ObservedTopics, Past
+from shieldtx.reconcile.run_context import RunContext
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +114,7 @@ class ReconcileRequest:
     folder: Path
     run_id: str = ""
     """The id under which the run is stored; empty: the run is not stored."""
+    context: RunContext = field(default_factory=RunContext)
     selection: Selection = EVERYTHING
     full_because: tuple[str, ...] = ()
     """Why the run judges all events although the request was not for all, as sentences."""
@@ -138,7 +140,7 @@ class ReconcileRequest:
     first_rows: int = 20
     """The number of rows of each mismatch on the page."""
     show_payloads: bool = False
-    """Show the payloads of the rows on the page; otherwise they are masked."""
+    """Show the payloads and keys of the rows on the page; otherwise they are masked."""
     jdbc_jar: Path | None = None
     """PostgreSQL's JDBC driver; None: the pinned driver is downloaded, and its checksum verified.
     """

@@ -142,13 +142,14 @@ class Relay:
         # After a slow renewal, the next renewal of another thread has time to begin.
         self._renew_at = max(self._renew_at, self._clock() + lease / RENEWALS_PER_LEASE)
         self._has_renewed = True
+        # Before the release, whose errors would hide the change from every later renewal.
+        log_shards(name, before=before, now=holding)
         if holding.surplus:
             with self._passing, self._in_flight.ambiguous_if_abandoned():
                 self._release_shards(holding.surplus, name)
         if name != self._in_flight.name:
             # A pass has withdrawn an ambiguous claim, which may still find the shards taken here.
             self._in_flight.withdraw_former(name)
-        log_shards(name, before=before, now=holding)
         return holding
 
     def _release_shards(self, shards: frozenset[int], name: str) -> None:

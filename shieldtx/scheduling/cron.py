@@ -28,8 +28,9 @@ def run_by_crontab(line: str, run: Callable[[], None], *, configuration: str) ->
     """Call `run` at each time of a crontab line, in the machine's time zone, until a signal.
 
     The call runs in this thread, so that SIGTERM, SIGINT or SIGHUP interrupts it, and its `finally`
-    blocks run. An error is logged with the name of the configuration, and the next time is kept. A
-    time is skipped while a call still runs. Raises ConfigurationError for an invalid crontab line.
+    blocks run. An error or an interruption is logged with the name of the configuration. After an
+    error the next time is kept. A time is skipped while a call still runs. Raises
+    ConfigurationError for an invalid crontab line.
     """
     try:
         trigger = CronTrigger.from_crontab(line)
@@ -79,3 +80,10 @@ def _run_logged(run: Callable[[], None], configuration: str) -> None:
             exc_info=loggable(error),
             extra={"action": "scheduled_run_failed", "configuration": configuration},
         )
+    except _Ended:
+        # Without this record, monitoring would not know that the run of this time is missing.
+        log.error(  # noqa: TRY400  where it was is of no use
+            "scheduled run was interrupted",
+            extra={"action": "scheduled_run_interrupted", "configuration": configuration},
+        )
+        raise

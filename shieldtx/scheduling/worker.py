@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
+from typing import NoReturn
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
@@ -275,9 +276,16 @@ class Worker:
             self._log.stopped()
 
     def _on_signal(self, number: int) -> None:
-        name = signal.Signals(number).name
         if self.stopping:
-            status = 128 + number
-            log_briefly(partial(self._log.ended_at_once, f"{name} during the stop", status))
-            leave(status)
-        self.stop(name)
+            end_at_once(self._log, number)
+        self.stop(signal.Signals(number).name)
+
+
+def end_at_once(log: WorkerLog, number: int) -> NoReturn:
+    """End the process at its second signal, from the signal's handler.
+
+    The signal's default action would not do: there is none for process 1 of a container.
+    """
+    status, name = 128 + number, signal.Signals(number).name
+    log_briefly(partial(log.ended_at_once, f"{name} during the stop", status))
+    leave(status)

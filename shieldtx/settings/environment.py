@@ -20,7 +20,8 @@ OTHER_VARIABLES: Final = {
     "SHIELDTX_SPARK_MASTER": "URL of the Spark master, as `--master` of `shieldtx reconcile`",
     "SHIELDTX_JDBC_JAR": "PostgreSQL's JDBC driver, as `--jdbc-jar` of `shieldtx reconcile`",
     "SHIELDTX_CACHE": "folder of downloaded jars (default: ~/.cache/shieldtx)",
-    "SHIELDTX_IVY_SETTINGS": "Ivy settings file that names a mirror of Maven Central",
+    "SHIELDTX_MAVEN_REPOSITORY": "address of a mirror of Maven Central, for downloads of jars",
+    "SHIELDTX_IVY_SETTINGS": "deprecated: Ivy settings file that names a mirror of Maven Central",
 }
 """Variables that commands and tools read, and that are not settings of a service."""
 

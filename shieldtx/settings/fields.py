@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, SecretStr
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from shieldtx.brokers.signing import MIN_KEY_BYTES
+from shieldtx.domain.durations import read_duration
 from shieldtx.domain.event_types import checked_name
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.dialects import dialect_named
@@ -20,18 +21,6 @@ _LONGEST = timedelta(days=36_525)
 
 
 _DRIVERS = {"postgresql", "postgresql+psycopg", "sqlite", "sqlite+pysqlite"}
-
-
-def _duration(value: Any) -> Any:
-    """Convert a number without a unit to seconds: environment variables are always text."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return timedelta(seconds=float(value))
-    except ValueError:
-        return value
-    except OverflowError:
-        raise ValueError("longer than a duration can be") from None
 
 
 def _in_range(value: timedelta) -> timedelta:
@@ -52,11 +41,13 @@ def _countable(value: timedelta) -> timedelta:
     return value
 
 
-Seconds = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_in_range)]
-"""A duration: a number of seconds, or ISO 8601 (`PT30S`)."""
+Seconds = Annotated[timedelta, BeforeValidator(read_duration), AfterValidator(_in_range)]
+"""A duration: a number of seconds, with units (`15 min`), or ISO 8601 (`PT30S`)."""
 
 
-SecondsOrNever = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_none_or_in_range)]
+SecondsOrNever = Annotated[
+    timedelta, BeforeValidator(read_duration), AfterValidator(_none_or_in_range)
+]
 """A duration, or 0."""
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
+from shieldtx.domain.durations import HOW_TO_WRITE
+
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
@@ -26,15 +28,19 @@ def problems_of(error: ValidationError) -> list[str]:
 
 def _problem(found: ErrorDetails) -> str:
     name = "_".join(str(part) for part in found["loc"]).upper()
-    message = found["msg"].removeprefix("Value error, ")
     if not name:
-        return message
+        return problem_of_value(found)
     if found["type"] == "missing":
         meaning = f": {_REQUIRED[name]}" if name in _REQUIRED else ""
         return f"{PREFIX}{name} is not set{meaning}"
     if found["type"] == "extra_forbidden":
         return f"{PREFIX}{name}: shieldtx has no such setting"
+    return f"{PREFIX}{name}: {problem_of_value(found)}"
+
+
+def problem_of_value(found: ErrorDetails) -> str:
+    """Return what is wrong with a value; only a text in place of a duration is shown."""
     if found["type"].startswith("time_delta"):
         shown = repr(str(found["input"])[:_LONGEST_SHOWN])
-        message = f"{shown} is not a duration; use seconds, or ISO 8601 as in PT15M"
-    return f"{PREFIX}{name}: {message}"
+        return f"{shown} is not a duration; {HOW_TO_WRITE}"
+    return found["msg"].removeprefix("Value error, ")

@@ -69,8 +69,7 @@ class Settings(BaseSettings):
     )
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         default="PLAINTEXT",
-        description="security protocol of the connections to Kafka: PLAINTEXT, SSL, SASL_PLAINTEXT "
-        "or SASL_SSL",
+        description="security protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
     )
     kafka_sasl_mechanism: str | None = Field(
         default=None, description="SASL mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
@@ -153,6 +152,12 @@ class Settings(BaseSettings):
         description="maximum bytes of records or due rows in a consumer's memory; one is always "
         "allowed",
     )
+    consumer_concurrency: int = Field(
+        default=1,
+        ge=1,
+        le=256,
+        description="keys handled at the same time by a consumer, each in order; 1 on SQLite",
+    )
     consumer_pending_limit: int = Field(
         default=5000,
         ge=1,
@@ -168,10 +173,7 @@ class Settings(BaseSettings):
         "SHIELDTX_HALF_CHECK_TIMEOUT",
     )
     half_check_growth: float = Field(
-        default=1.0,
-        ge=1,
-        le=10,
-        description="factor by which the check-back interval grows each time",
+        default=1.0, ge=1, le=10, description="growth of the check-back interval, as a factor"
     )
     half_check_longest: Seconds = Field(
         default=timedelta(hours=1), description="maximum check-back interval"
@@ -182,10 +184,7 @@ class Settings(BaseSettings):
         "SHIELDTX_HALF_CHECK_INTERVAL",
     )
     half_check_threads: int = Field(
-        default=1,
-        ge=1,
-        le=64,
-        description="threads in which a relay calls the checker of one event type",
+        default=1, ge=1, le=64, description="threads of a relay for the checks of one event type"
     )
     half_checks: int = Field(
         default=15,

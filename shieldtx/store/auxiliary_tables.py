@@ -52,7 +52,7 @@ def relay(metadata: MetaData, schema: str | None) -> Table:
 
 def parked(metadata: MetaData, schema: str | None) -> Table:
     """Records that could not become inbox rows, with their bytes."""
-    return Table(
+    table = Table(
         "shield_parked",
         metadata,
         Column("consumer_group", Text, primary_key=True),
@@ -71,6 +71,9 @@ def parked(metadata: MetaData, schema: str | None) -> Table:
         Column("discarded_at", Timestamp),
         schema=schema,
     )
+    waiting = table.c.discarded_at.is_(None)
+    Index(conv("shield_parked_waiting_idx"), table.c.parked_at, **where(waiting))
+    return table
 
 
 def audit(metadata: MetaData, schema: str | None) -> Table:

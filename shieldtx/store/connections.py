@@ -14,7 +14,8 @@ from typing import Any, Final
 from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
-from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, QueuePool
 
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.dialects import AUTOCOMMIT_ISOLATION, dialect_of
@@ -29,6 +30,8 @@ _KEPT: Final = 5
 
 _IDLE_S: Final = 0.5
 """A connection that was unused for longer gets a ping first: the server may have closed it."""
+
+_ASYNCHRONOUS: Final = ("postgresql+psycopg", "postgresql+asyncpg")
 
 _IDLE_SINCE: Final = "shieldtx.idle_since"
 _OPENED_BY: Final = "shieldtx.opened_by"
@@ -49,17 +52,21 @@ def open_engine(
     idle: Callable[[], timedelta],
     pooler: Pooler = Pooler.NONE,
     most: int = MAX_CONNECTIONS,
+    kept: int = 0,
+    create: Callable[..., Engine] = create_engine,
 ) -> Engine:
     """Return an engine for shieldtx's own statements, which connects at its first use.
 
     The server ends a transaction whose client has been silent for `idle`, which is called for each
     new connection. If a server became read-only, shuts down or refuses the role, the engine closes
-    all connections of the pool. The pool has at most `most` connections at a time.
+    all connections of the pool. The pool has at most `most` connections at a time, and keeps `kept`
+    of them open, at least 5.
     """
     dialect = dialect_of(url.get_dialect()())
     pooled = pooler is Pooler.TRANSACTION
-    pool = {"max_overflow": most - _KEPT} if dialect.has_server else {}
-    engine = create_engine(
+    kept = max(kept, _KEPT)
+    pool = {"pool_size": kept, "max_overflow": most - kept} if dialect.has_server else {}
+    engine = create(
         url,
         **pool,
         # Logs and tables get the errors of handlers' statements, but not their parameters.
@@ -84,12 +91,56 @@ def open_engine(
     return engine
 
 
+def create_asynchronous(url: URL, **arguments: Any) -> Engine:
+    """Return the engine inside an AsyncEngine: its statements need a greenlet on an event loop."""
+    return create_async_engine(url, **arguments).sync_engine
+
+
 def read_committed_view(engine: Engine) -> Engine:
     """Return a view of an application's engine at the isolation level that shieldtx needs.
 
     Raises ConfigurationError like `accept_engine`.
     """
     accept_engine(engine)
+    return _view(engine)
+
+
+def coroutine_view(engine: AsyncEngine) -> Engine:
+    """Return such a view of the engine inside an AsyncEngine, for coroutine functions.
+
+    Raises ConfigurationError for a driver with which shieldtx is not tested, and for another
+    isolation level like `accept_engine`.
+    """
+    inside = engine.sync_engine
+    name = f"{inside.dialect.name}+{inside.dialect.driver}"
+    if name not in _ASYNCHRONOUS:
+        raise ConfigurationError(
+            f"async_engine has the driver {name}: make it by create_async_engine() with one of "
+            f"{', '.join(_ASYNCHRONOUS)}"
+        )
+    _require_isolation(inside)
+    renew_after_fork(inside)
+    return _view(inside)
+
+
+def require_connections(engine: Engine, needed: int, *, what: str) -> None:
+    """Raise ConfigurationError if an application's pool is too small for `what` needs.
+
+    Handlers would wait for each other's connections until the pool's timeout.
+    """
+    pool = engine.pool
+    if not isinstance(pool, QueuePool):
+        return
+    overflow = pool._max_overflow  # noqa: SLF001  no public attribute has it
+    most = pool.size() + overflow
+    if overflow >= 0 and most < needed:
+        raise ConfigurationError(
+            f"the pool of the given engine has at most {most} connections, and {what} needs "
+            f"{needed}: make the engine with pool_size={needed}, or lower the concurrency"
+        )
+
+
+def _view(engine: Engine) -> Engine:
     dialect = dialect_of(engine.dialect)
     if not dialect.has_server:
         return engine
@@ -110,6 +161,11 @@ def accept_engine(engine: Engine) -> None:
             "for the same database (driver `psycopg`). Sessions of the service may stay "
             "asynchronous"
         )
+    _require_isolation(engine)
+    renew_after_fork(engine)
+
+
+def _require_isolation(engine: Engine) -> None:
     needed = dialect_of(engine.dialect).engine_isolation
     given = engine.get_execution_options().get("isolation_level", needed)
     if given != needed:
@@ -118,7 +174,6 @@ def accept_engine(engine: Engine) -> None:
             f"cannot change it to {needed!r}: pass an engine without that option, or one made by "
             f"create_engine(url, isolation_level={given!r})"
         )
-    renew_after_fork(engine)
 
 
 def renew_after_fork(engine: Engine) -> None:

@@ -2,86 +2,46 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Connection, Engine, Row
+from sqlalchemy import Connection, Engine
 
-from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.errors import IllegalTransition
-from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.store.business_keys import received_of_business_key
+from shieldtx.store.dead_letter_rows import (
+    REPLAY,
+    DeadLetter,
+    ParkedRecord,
+    Status,
+    letter_of,
+    parked_of,
+)
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import audit
 from shieldtx.store.statements import dead_letters as sql
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
 from shieldtx.store.statements import repair as repair_sql
-from shieldtx.store.statements.envelope_columns import envelope_of
+from shieldtx.store.statements.row_filters import RowFilter
 from shieldtx.store.tables import Tables
 
-Status = OutboxStatus | InboxStatus
-
-REPLAY: dict[Status, Status] = {
-    OutboxStatus.FAILED: OutboxStatus.INIT,
-    InboxStatus.DEAD: InboxStatus.PROCESSING,
-}
-"""The states from which an operator may replay, and the states afterwards."""
+ANY_ROW: Final = RowFilter()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeadLetter:
-    """An event's row in the outbox or, with a `group`, in the inbox of that group."""
+class LetterReplay:
+    """The result of the replay of one dead letter."""
 
-    envelope: Envelope
-    group: str | None
-    """None if the event is in the outbox of this service."""
-    status: Status
-    attempts: int
-    settled_at: datetime | None
-    reason: str
-    """The last error."""
-    unconfirmed: bool
-    """An attempt without confirmation may have delivered this event of the outbox."""
-
-    def __str__(self) -> str:
-        """Name the row."""
-        where = "the outbox" if self.group is None else f"the inbox of group {self.group}"
-        return f"event {self.envelope.id} in {where}"
-
-    @property
-    def can_be_replayed(self) -> bool:
-        """Whether an operator may replay the dead letter."""
-        return self.status in REPLAY
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ParkedRecord:
-    """A record that could not become an inbox row, as it was received."""
-
-    group: str
-    record: ReceivedRecord
-    reason: str
-    parked_at: datetime
-    digest: str = ""
-    """Of the content: records of a topic and of a recreated topic may have the same offset."""
-    discarded_at: datetime | None = None
-    """None if the record waits for an operator."""
-
-    def __str__(self) -> str:
-        """Name the row."""
-        return f"parked record {self.ref}"
-
-    @property
-    def ref(self) -> str:
-        """The name of the record; offsets are not unique after a topic was recreated."""
-        place = f"{self.group}/{self.record.topic}/{self.record.partition}/{self.record.offset}"
-        return f"{place}/{self.digest}" if self.digest else place
+    letter: DeadLetter
+    done: bool
+    status: str | None = None
+    """The present status of a letter that was not replayed; None if the row is gone."""
 
 
 class SqlDeadLetters:
@@ -99,28 +59,57 @@ class SqlDeadLetters:
         group: str | None = None,
         topic: str | None = None,
         status: Status | None = None,
+        rows: RowFilter = ANY_ROW,
+        oldest: bool = False,
     ) -> Sequence[DeadLetter]:
-        """Return up to `limit` dead letters, the latest first; `topic` is a logical topic.
+        """Return up to `limit` dead letters without payloads, the latest first, or the oldest.
 
-        With a `group`, only dead letters of its inbox; with a `status`, only FAILED or only DEAD.
+        `topic` is a logical topic. With a `group`, only dead letters of its inbox. The `status` is
+        FAILED, DEAD or UNRESOLVED; None: FAILED and DEAD, which can be replayed.
         """
-        t = self._tables
+        t, d = self._tables, self._dialect
+        same: dict[str, Any] = {"topic": topic, "rows": rows, "limit": limit, "oldest": oldest}
         statements = []
         if status in {InboxStatus.DEAD, None}:
-            statements.append(sql.dead_rollbacks(t, group=group, topic=topic, limit=limit))
-        if status in {OutboxStatus.FAILED, None} and group is None:
-            statements.append(sql.failed_events(t, topic=topic, limit=limit))
+            statements.append(sql.dead_rollbacks(t, d, group=group, **same))
+        if status is not InboxStatus.DEAD and group is None:
+            of_outbox = OutboxStatus(status or OutboxStatus.FAILED)
+            statements.append(sql.outbox_letters(t, d, status=of_outbox, **same))
         with self._engine.connect() as connection:
-            letters = [_letter(row) for s in statements for row in connection.execute(s)]
-        letters.sort(key=_settled, reverse=True)
+            letters = [letter_of(row) for s in statements for row in connection.execute(s)]
+        letters.sort(key=settled, reverse=not oldest)
         return letters[:limit]
+
+    def given_up(
+        self,
+        *,
+        limit: int,
+        group: str | None = None,
+        topic: str | None = None,
+        rows: RowFilter = ANY_ROW,
+    ) -> Sequence[DeadLetter]:
+        """Return up to `limit` events that groups have given up (MAX_RECONSUMED), latest first.
+
+        They need no operator: the rollback event that takes each back was written with its state.
+        """
+        t, d, ids = self._tables, self._dialect, None
+        with self._engine.connect() as connection:
+            if rows.biz_key is not None:
+                # The list of all given-up events may be long, and an index has the business key.
+                ids = received_of_business_key(
+                    connection, t, biz_key=rows.biz_key, event_type=rows.event_type
+                )
+            statement = sql.given_up_events(
+                t, d, group=group, topic=topic, rows=rows, ids=ids, limit=limit
+            )
+            return [letter_of(row) for row in connection.execute(statement)]
 
     def find(self, event_id: UUID) -> Sequence[DeadLetter]:
         """Return the rows of an event in any status: the outbox row first, then by group."""
         t = self._tables
         statements = [sql.written(t, event_id), sql.received(t, event_id)]
         with self._engine.connect() as connection:
-            return [_letter(row) for s in statements for row in connection.execute(s)]
+            return [letter_of(row) for s in statements for row in connection.execute(s)]
 
     def parked(
         self,
@@ -129,17 +118,26 @@ class SqlDeadLetters:
         group: str | None = None,
         topics: Sequence[str] | None = None,
         values: bool = True,
+        rows: RowFilter = ANY_ROW,
+        oldest: bool = False,
     ) -> Sequence[ParkedRecord]:
-        """Return up to `limit` parked records that wait, the latest first.
+        """Return up to `limit` parked records that wait, the latest first, or the oldest.
 
         `topics` are the broker's names of topics. Without `values`, which may be megabytes each,
         the values of the records are None.
         """
         statement = sql.parked_records(
-            self._tables, group=group, topics=topics, limit=limit, values=values
+            self._tables,
+            self._dialect,
+            group=group,
+            topics=topics,
+            rows=rows,
+            limit=limit,
+            values=values,
+            oldest=oldest,
         )
         with self._engine.connect() as connection:
-            return [_parked(row) for row in connection.execute(statement)]
+            return [parked_of(row) for row in connection.execute(statement)]
 
     def find_parked(
         self, *, group: str, topic: str, partition: int, offset: int, digest: str = ""
@@ -154,7 +152,7 @@ class SqlDeadLetters:
             digest=digest,
         )
         with self._engine.connect() as connection:
-            return [_parked(row) for row in connection.execute(statement)]
+            return [parked_of(row) for row in connection.execute(statement)]
 
     def taken_back(self, letters: Sequence[DeadLetter]) -> set[UUID]:
         """Return the own events of which this database has a rollback, written or received."""
@@ -178,19 +176,40 @@ class SqlDeadLetters:
                 self._replay(connection, letter)
                 self._note(connection, letter, who)
 
-    def _replay(self, connection: Connection, letter: DeadLetter) -> None:
+    def replay_waiting(self, letters: Sequence[DeadLetter], *, who: str) -> Sequence[LetterReplay]:
+        """Queue the dead letters that still wait, in one transaction; leave the others."""
+        # In a fixed order, so that two operators never wait for each other.
+        in_order = sorted(letters, key=str)
+        with self._engine.begin() as connection:
+            return [self._replay_if_waiting(connection, letter, who) for letter in in_order]
+
+    def _replay_if_waiting(
+        self, connection: Connection, letter: DeadLetter, who: str
+    ) -> LetterReplay:
+        statement, status = self._statements(letter)
+        if connection.execute(statement).one_or_none() is None:
+            return LetterReplay(letter=letter, done=False, status=connection.scalar(status))
+        self._note(connection, letter, who)
+        return LetterReplay(letter=letter, done=True)
+
+    def _statements(self, letter: DeadLetter) -> tuple[Any, Any]:
+        """Return the UPDATE of a letter, and the SELECT of its status."""
         t, d, group, event_id = self._tables, self._dialect, letter.group, letter.envelope.id
         if group is None:
-            status = connection.scalar(sql.outbox_status(t, event_id).with_for_update())
-            statement: Any = outbox_sql.replay(t, d, event_id)
-        else:
-            source = letter.envelope.source
-            inbox_status = sql.inbox_status(t, group=group, event_id=event_id, source=source)
-            status = connection.scalar(inbox_status.with_for_update())
-            statement = inbox_sql.replay(t, d, group=group, event_id=event_id, source=source)
+            return outbox_sql.replay(t, d, event_id), sql.outbox_status(t, event_id)
+        row: dict[str, Any] = {
+            "group": group,
+            "event_id": event_id,
+            "source": letter.envelope.source,
+        }
+        return inbox_sql.replay(t, d, **row), sql.inbox_status(t, **row)
+
+    def _replay(self, connection: Connection, letter: DeadLetter) -> None:
+        statement, current = self._statements(letter)
+        status = connection.scalar(current.with_for_update())
         # The UPDATE has the same condition; this check makes an error that names the status.
         if status != letter.status or not letter.can_be_replayed:
-            raise IllegalTransition(f"{letter} is {status or 'gone'}: {_WHAT_CAN_BE}")
+            raise IllegalTransition(f"{letter} is {status or 'gone'}: {why_not_replayed(status)}")
         connection.execute(statement).one()
 
     def _note(self, connection: Connection, letter: DeadLetter, who: str) -> None:
@@ -214,46 +233,28 @@ class SqlDeadLetters:
         )
 
 
-_WHAT_CAN_BE = (
-    "only FAILED events of the outbox and DEAD ones of an inbox can be replayed, see "
-    "`shieldtx dead list`"
-)
+_INSTEAD: Final = {
+    InboxStatus.MAX_RECONSUMED.value: (
+        "its group has given it up, and its rollback event takes it back upstream, see `shieldtx "
+        "trace`. Repair the cause, and repeat the business call, which writes a new event"
+    ),
+    OutboxStatus.UNRESOLVED.value: (
+        "the outcome of its local transaction is unknown. Find it out, then use `shieldtx half "
+        "commit` or `shieldtx half rollback`"
+    ),
+}
 
 
-def _letter(row: Row[*tuple[Any, ...]]) -> DeadLetter:
-    group = row.consumer_group
-    return DeadLetter(
-        envelope=envelope_of(row),
-        group=group,
-        status=OutboxStatus(row.status) if group is None else InboxStatus(row.status),
-        attempts=row.attempts,
-        settled_at=row.settled_at,
-        reason=row.last_error or "",
-        unconfirmed=row.unconfirmed,
+def why_not_replayed(status: str | None) -> str:
+    """Return why an event of a state cannot be replayed, and what to do instead."""
+    only = (
+        "only FAILED events of the outbox and DEAD ones of an inbox can be replayed, see "
+        "`shieldtx dead list`"
     )
+    instead = _INSTEAD.get(status or "")
+    return f"{only}; {instead}" if instead else only
 
 
-def _settled(letter: DeadLetter) -> datetime:
+def settled(letter: DeadLetter) -> datetime:
+    """Return when a dead letter was settled: a key for sorting."""
     return letter.settled_at or datetime.max.replace(tzinfo=UTC)
-
-
-def _parked(row: Row[*tuple[Any, ...]]) -> ParkedRecord:
-    headers = json.loads(row.record_headers)
-    return ParkedRecord(
-        group=row.consumer_group,
-        record=ReceivedRecord(
-            topic=row.topic,
-            partition=row.record_partition,
-            offset=row.record_offset,
-            key=row.record_key,
-            value=row.record_value,
-            headers=tuple(
-                (name, None if value is None else base64.b64decode(value))
-                for name, value in headers
-            ),
-        ),
-        reason=row.reason,
-        parked_at=row.parked_at,
-        digest=row.digest,
-        discarded_at=row.discarded_at,
-    )

@@ -12,9 +12,11 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, Update
 
 from shieldtx.domain.events import storable
+from shieldtx.domain.payloads import text_problem
 from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import OutboxStatus
-from shieldtx.ports.delayed_events import Change, ChangeResult, DelayedEvent, EventRef
+from shieldtx.errors import EventRefused
+from shieldtx.ports.delayed_events import BizKey, Change, ChangeResult, DelayedEvent, EventRef
 from shieldtx.store.dialects import Dialect, dialect_of
 from shieldtx.store.statements import audit
 from shieldtx.store.statements import delayed_events as sql
@@ -42,11 +44,18 @@ class SqlDelayedEventStore:
         event_type: str | None = None,
         topic: str | None = None,
         key: str | None = None,
+        biz_key: str | None = None,
     ) -> Sequence[DelayedEvent]:
         """Return up to `limit` delayed events, the next due first."""
         dialect = dialect_of(connection.dialect)
         statement = sql.waiting(
-            self._tables, dialect, limit=limit, event_type=event_type, topic=topic, key=key
+            self._tables,
+            dialect,
+            limit=limit,
+            event_type=event_type,
+            topic=topic,
+            key=key,
+            biz_key=biz_key,
         )
         return [_event(row) for row in connection.execute(statement)]
 
@@ -78,6 +87,7 @@ class SqlDelayedEventStore:
         reason: str | None = None,
     ) -> Change:
         """Lock the row, check that it still waits for its time, and only then change it."""
+        event = _reference_of(event)
         dialect = dialect_of(connection.dialect)
         with connection.begin_nested() as look:
             row = connection.execute(sql.standing(self._tables, dialect, event)).one_or_none()
@@ -117,6 +127,28 @@ class SqlDelayedEventStore:
         return Change(
             result=ChangeResult.DONE, event_id=row.event_id, status=to, due_at=changed.due_at
         )
+
+
+def _reference_of(event: object) -> EventRef:
+    """Return the reference of an event as the outbox has it; an id may be a text.
+
+    Raises EventRefused for what cannot name an event: PostgreSQL would refuse the comparison and
+    abort the caller's transaction, and SQLite would find no event.
+    """
+    if isinstance(event, UUID):
+        return event
+    if isinstance(event, BizKey):
+        for name, text in event._asdict().items():
+            if problem := text_problem(text):
+                raise EventRefused(name, problem)
+        return event
+    try:
+        return UUID(event if isinstance(event, str) else None)
+    except (TypeError, ValueError):
+        given = repr(event) if isinstance(event, str) else type(event).__name__
+        raise EventRefused(
+            "event", f"must be the id of an event or a BizKey, not {given}"
+        ) from None
 
 
 def _result_of(row: Row[*tuple[Any, ...]]) -> ChangeResult:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 
 from shieldtx.domain.events import storable
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
-from shieldtx.store.dead_letters import DeadLetter, ParkedRecord, Status
+from shieldtx.store.dead_letter_rows import DeadLetter, ParkedRecord, Status
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import audit
 from shieldtx.store.statements import dead_letters as letters_sql

@@ -20,6 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session, SessionTransaction
 
+from shieldtx._coroutines import watch_calls
 from shieldtx.domain.sql import ends_transaction
 from shieldtx.errors import HandlerError
 from shieldtx.store.as_found import AsFound
@@ -65,6 +66,8 @@ def guarded_session(engine: Engine, owner: str) -> Iterator[tuple[Session, Conne
     """Open a session in a transaction that ends with the block; errors name the `owner`."""
     with Session(engine) as session, session.begin() as begun:
         connection = session.connection()
+        if engine.dialect.is_async:
+            watch_calls(session, connection)
         session.info[_GUARD] = guard = _Guard(
             owner=owner,
             connection=connection,

@@ -86,12 +86,23 @@ class SqlHalfMessageAdmin:
         self._dialect = dialect_of(engine.dialect)
         self._outcomes = HalfMessageOutcomes(tables, self._dialect)
 
-    def latest(self, *, limit: int, topic: str | None = None) -> Sequence[HalfMessage]:
+    def latest(
+        self,
+        *,
+        limit: int,
+        topic: str | None = None,
+        event_type: str | None = None,
+        key: str | None = None,
+        biz_key: str | None = None,
+    ) -> Sequence[HalfMessage]:
         """Return UNRESOLVED messages, the latest first, then HALF messages, the oldest first.
 
         Returns up to `limit` of each; `topic` is a logical topic.
         """
-        statements = [sql.latest(self._tables, status=s, topic=topic, limit=limit) for s in OPEN]
+        wanted = {"topic": topic, "event_type": event_type, "key": key, "biz_key": biz_key}
+        statements = [
+            sql.latest(self._tables, status=status, limit=limit, **wanted) for status in OPEN
+        ]
         with self._engine.connect() as connection:
             return [_message(row) for s in statements for row in connection.execute(s)]
 

@@ -8,7 +8,6 @@ from typing import Final
 
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
-from shieldtx.domain.log_fields import record_fields
 from shieldtx.domain.reasons import reason_of
 from shieldtx.errors import ShieldTxError
 from shieldtx.ports.broker import ReceivedRecord
@@ -37,7 +36,7 @@ def receive_in_halves(
     try:
         return receive(arrivals, parked)
     except (DBAPIError, MemoryError, UnicodeEncodeError) as error:
-        if not _may_be_its_fault(error):
+        if not may_be_its_fault(error):
             raise
         reason = error
     if len(arrivals) + len(parked) > 1:
@@ -64,15 +63,6 @@ def receive_in_halves(
     if arrivals and is_refused(reason):
         record = arrivals[0].record
         refused = Parked(record=record, reason=f"the inbox refuses it: {refusal_of(reason)}")
-        log.error(
-            "record is parked",
-            extra={
-                "action": "record_parked",
-                "group": group,
-                **record_fields(record),
-                "reason": refused.reason,
-            },
-        )
         return receive_in_halves(receive, [], [refused], group=group)
     record = (arrivals or parked)[0].record
     raise ShieldTxError(
@@ -82,7 +72,8 @@ def receive_in_halves(
     ) from reason
 
 
-def _may_be_its_fault(error: _Failure) -> bool:
+def may_be_its_fault(error: _Failure) -> bool:
+    """Whether the rows may cause an error, so that fewer of them, or none of them, may succeed."""
     if isinstance(error, (MemoryError, UnicodeEncodeError)):
         return True
     return not error.connection_invalidated and (is_refused(error) or _state(error) in _TOO_MUCH)
@@ -121,5 +112,5 @@ def _both(first: Receipt, second: Receipt) -> Receipt:
         fresh=[*first.fresh, *second.fresh],
         started=[*first.started, *second.started],
         duplicates=first.duplicates + second.duplicates,
-        parked=first.parked + second.parked,
+        parked=[*first.parked, *second.parked],
     )

@@ -81,7 +81,7 @@ class EventHandOver:
         except (DBAPIError, UnicodeEncodeError) as error:
             if not is_refused(error):
                 raise
-            reason = refusal_of(error)
+            refusal = refusal_of(error)
         else:
             rest = [envelope for envelope in envelopes if envelope.id not in later]
             handed = self.store(connection, group, rest, in_order=in_order)
@@ -93,7 +93,7 @@ class EventHandOver:
                     "action": "hand_over_refused",
                     "group": group,
                     **event_fields(envelopes[0]),
-                    "reason": reason,
+                    "error": refusal,
                 },
             )
             return HandedOver(refused={envelopes[0].id})

@@ -66,7 +66,8 @@ class InboxReceiver:
             for identity in self._released(connection, group, started, token):
                 del started[identity]
         conflicts = self._business_key_conflicts(connection, group, old)
-        self._park(connection, group, [*parked, *conflicts])
+        parked = [*parked, *conflicts]
+        self._park(connection, group, parked)
         return Receipt(
             fresh=[arrival.envelope for arrival in fresh.values()],
             started=[
@@ -81,7 +82,7 @@ class InboxReceiver:
                 for arrival in started.values()
             ],
             duplicates=len(old) - len(conflicts),
-            parked=len(parked) + len(conflicts),
+            parked=parked,
         )
 
     def _leases(
@@ -174,8 +175,9 @@ class InboxReceiver:
         return [
             Parked(
                 record=arrival.record,
-                reason=f"business key {arrival.envelope.biz_key!r} of event type "
-                f"{arrival.envelope.type!r} was received before, in another event",
+                # Without the key, which may be customer data: the reason is logged.
+                reason=f"business key of event type {arrival.envelope.type!r} was received before, "
+                "in another event",
             )
             for arrival in old
             if _may_conflict(arrival.envelope) and _identity(arrival.envelope) not in known

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import uuid4
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, Update, select
 from sqlalchemy.orm import Session
 
 from shieldtx.domain.events import Envelope
@@ -185,7 +185,16 @@ class SqlInboxStore:
 
     def postpone(self, attempt: Attempt, *, delay: timedelta, reason: str) -> bool:
         """Defer the row until its next attempt."""
-        statement = sql.postpone(
+        return self._deferred(sql.postpone, attempt, delay, reason)
+
+    def defer(self, attempt: Attempt, *, delay: timedelta, reason: str) -> bool:
+        """Defer the row, and undo the counted start of the attempt."""
+        return self._deferred(sql.defer, attempt, delay, reason)
+
+    def _deferred(
+        self, statement_of: Callable[..., Update], attempt: Attempt, delay: timedelta, reason: str
+    ) -> bool:
+        statement = statement_of(
             self._tables,
             self._dialect,
             group=attempt.group,

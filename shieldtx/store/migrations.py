@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext, MigrationInfo, RevisionStep
-from alembic.script import ScriptDirectory
-from alembic.script.revision import RevisionError
-from alembic.util import CommandError
 from sqlalchemy import Connection, func, inspect, select, text
 from sqlalchemy.schema import CreateSchema, DropSchema
 
-from shieldtx._resources import resource_folder
 from shieldtx.errors import ConfigurationError, SchemaMismatch, TransactionRefused, UpgradeBlocked
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.migration_scripts import MigrationScripts
 from shieldtx.store.online import OnlineChange
 from shieldtx.store.tables import tables
 
@@ -29,7 +25,8 @@ PAUSE_S = 0.1
 """The pause between two checks whether another migration has ended."""
 
 _PATIENCE_S = 60.0
-_MADE_HERE = "made by shieldtx"
+MADE_HERE = "made by shieldtx"
+"""The comment of a schema that shieldtx has created."""
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
@@ -46,16 +43,28 @@ def schema_name(value: str | None, *, setting: str = "schema") -> str | None:
     )
 
 
+def _checked(connection: object) -> Connection:
+    """Return a connection; raises ConfigurationError for others, as that of Alembic's `--sql`."""
+    if isinstance(connection, Connection):
+        return connection
+    raise ConfigurationError(
+        f"the migrations of shieldtx need a Connection, not {type(connection).__name__}: they read "
+        "the tables, so `alembic upgrade --sql` cannot write them as a script; use that of "
+        "`shieldtx db upgrade --sql`, and skip `upgrade_with` if "
+        "`alembic.context.is_offline_mode()`"
+    )
+
+
 class Migrations:
     """The migration scripts, run over one connection, inside its transaction."""
 
     def __init__(self, connection: Connection, schema: str | None) -> None:
-        self._connection = connection
+        self._connection = _checked(connection)
         self._dialect = dialect_of(connection.dialect)
         self._schema = schema_name(schema)
         if schema is not None and not self._dialect.supports_schemas:
             raise ConfigurationError(f"schema: {self._dialect.name} has none; leave it out")
-        self._scripts = ScriptDirectory(str(resource_folder("migrations")))
+        self.scripts = MigrationScripts()
         self._versions = self._context()
         self._names = f"the tables in schema {schema}" if schema else "the tables"
 
@@ -92,7 +101,7 @@ class Migrations:
         # Checked first: IF NOT EXISTS needs the right to create schemas even if there is one.
         if self._schema and not inspect(self._connection).has_schema(self._schema):
             self._connection.execute(CreateSchema(self._schema))
-            self._connection.execute(text(f"COMMENT ON SCHEMA {self._quoted()} IS '{_MADE_HERE}'"))
+            self._connection.execute(text(f"COMMENT ON SCHEMA {self._quoted()} IS '{MADE_HERE}'"))
 
     def current(self) -> str | None:
         """Return the revision of the tables, None if there are no tables."""
@@ -100,7 +109,7 @@ class Migrations:
 
     def check(self) -> None:
         """Raise SchemaMismatch for tables that are older, newer or incomplete."""
-        current, head = self.current(), self._scripts.get_current_head()
+        current, head = self.current(), self.scripts.newest
         if current is None:
             raise SchemaMismatch(f"{self._names} do not exist yet: run `shieldtx db upgrade`")
         self.refuse_newer()
@@ -124,8 +133,8 @@ class Migrations:
 
     def refuse_newer(self) -> None:
         """Raise SchemaMismatch for a revision that these scripts do not contain."""
-        current, head = self.current(), self._scripts.get_current_head()
-        if current not in {script.revision for script in self._scripts.walk_revisions()}:
+        current, head = self.current(), self.scripts.newest
+        if current not in self.scripts:
             raise SchemaMismatch(
                 f"{self._names} are at revision {current}, which this shieldtx (up to {head}) does "
                 "not know: a newer one made them; install that one to work with them"
@@ -149,26 +158,15 @@ class Migrations:
 
     def steps_up(self, revision: str) -> list[RevisionStep]:
         """Return the scripts from here up to `revision`, in order."""
-        scripts = self._scripts
-        with self._path_to(revision):
-            path = list(scripts.iterate_revisions(revision, self.current(), implicit_base=True))
-        return [RevisionStep(scripts.revision_map, s, is_upgrade=True) for s in reversed(path)]
+        return self.scripts.steps_up(self.current(), revision)
 
     def steps_down(self, revision: str) -> list[RevisionStep]:
         """Return the scripts from here down to `revision`, in order."""
-        scripts, here = self._scripts, self.current()
-        with self._path_to(revision):
-            path = list(scripts.iterate_revisions(here, revision, select_for_downgrade=True))
-        return [RevisionStep(scripts.revision_map, s, is_upgrade=False) for s in path]
-
-    def online_changes(self, revision: str | None) -> tuple[OnlineChange, ...]:
-        """Return the changes that a revision makes outside of its transaction, in order."""
-        script = self._scripts.get_revision(revision) if revision else None
-        return getattr(script.module, "ONLINE", ()) if script else ()
+        return self.scripts.steps_down(self.current(), revision)
 
     def unfinished(self) -> list[OnlineChange]:
         """Return the changes that an interrupted upgrade to the current revision has left."""
-        changes = self.online_changes(self.current())
+        changes = self.scripts.online_changes(self.current())
         return [c for c in changes if not c.is_done(self._connection, self._schema)]
 
     def finish(self, changes: Iterable[OnlineChange], *, online: bool) -> None:
@@ -191,15 +189,15 @@ class Migrations:
     def run(self, steps: list[RevisionStep], *, shards: int) -> None:
         """Run the scripts, with their online changes, in the connection's transaction."""
         for step in steps:
-            self.run_offline(step, shards=shards)
+            self.run_script(step, shards=shards)
             self.complete(step)
 
     def complete(self, step: RevisionStep | MigrationInfo) -> None:
         """Make the online changes of a script that has just run, in the same transaction."""
         if step.is_upgrade:
-            self.finish(self.online_changes(self.current()), online=False)
+            self.finish(self.scripts.online_changes(self.current()), online=False)
 
-    def run_offline(self, step: RevisionStep, *, shards: int = 0) -> None:
+    def run_script(self, step: RevisionStep, *, shards: int = 0) -> None:
         """Run a script without its online changes, and update the version table."""
         context = self._context(fn=lambda _heads, _context: [step])
         # As an argument: `from alembic import op` is global to the process. Its use here would
@@ -219,29 +217,10 @@ class Migrations:
     def _quoted(self) -> str:
         return self._connection.dialect.identifier_preparer.quote_schema(self._schema or "")
 
-    @contextmanager
-    def _path_to(self, revision: str) -> Iterator[None]:
-        try:
-            yield
-        except (RevisionError, CommandError) as error:
-            if not self._has(revision):
-                raise ConfigurationError(
-                    f"there is no revision {revision} (newest: {self._scripts.get_current_head()})"
-                ) from error
-            here = self.current() or "base"
-            raise ConfigurationError(
-                f"no way from revision {here} to {revision}: {error}"
-            ) from error
-
-    def _has(self, revision: str) -> bool:
-        """Whether a revision exists; also true for a relative one, such as `+1`."""
-        known = [script.revision for script in self._scripts.walk_revisions()]
-        return not revision.isalnum() or any(each.startswith(revision) for each in known)
-
 
 _OURS_AND_EMPTY = text("""
     SELECT obj_description(n.oid, 'pg_namespace') = :mark AND NOT EXISTS (
         SELECT FROM pg_depend d WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = n.oid
     )
     FROM pg_namespace n WHERE n.nspname = :schema
-""").bindparams(mark=_MADE_HERE)
+""").bindparams(mark=MADE_HERE)

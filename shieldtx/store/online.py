@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from alembic.operations import Operations
 from sqlalchemy import Connection, Select, func, inspect, select, text
 
-from shieldtx.errors import SchemaMismatch
-from shieldtx.store.statements import locks
+from shieldtx.errors import ConfigurationError, SchemaMismatch
+from shieldtx.store.statements import locks, offline
 
 _NAMED = 3
 """The most rows that an error names."""
@@ -69,16 +69,43 @@ class LargeIndex:
 
     def make(self, op: Operations, schema: str | None, *, online: bool) -> None:
         """Build the index, and replace the rest of an interrupted build."""
-        if self.is_done(op.get_bind(), schema):
+        if op.get_context().as_sql:
+            self._write(op, schema, online=online)
+        elif not self.is_done(op.get_bind(), schema):
+            if op.get_context().dialect.name == "postgresql":
+                self._drop(op, schema, online=online)
+            self._create(op, schema, online=online)
+
+    def _write(self, op: Operations, schema: str | None, *, online: bool) -> None:
+        """Write the SQL, which may run on a server of an unknown version."""
+        server = op.get_context().dialect.server_version_info
+        if server is not None and server < (self.since,):
             return
-        if op.get_context().dialect.name == "postgresql":
-            op.drop_index(
-                self.name,
-                self.table,
-                schema=schema,
-                if_exists=True,
-                postgresql_concurrently=online,
+        if self.since and server is None and online:
+            raise ConfigurationError(
+                f"the index {self.name} exists from PostgreSQL {self.since} on: name the major "
+                "version of the server with --server-version"
             )
+        if online:
+            self._drop(op, schema, online=True)
+        if self.since and server is None:
+            op.execute(offline.from_server(self.since, self._definition(schema)))
+        else:
+            self._create(op, schema, online=online)
+
+    def _definition(self, schema: str | None) -> str:
+        unique = "UNIQUE " if self.unique else ""
+        where = f" WHERE {self.where}" if self.where else ""
+        table = locks.qualified(self.table, schema)
+        columns = ", ".join(self.columns)
+        return f"CREATE {unique}INDEX {self.name} ON {table} USING {self.using} ({columns}){where}"
+
+    def _drop(self, op: Operations, schema: str | None, *, online: bool) -> None:
+        op.drop_index(
+            self.name, self.table, schema=schema, if_exists=True, postgresql_concurrently=online
+        )
+
+    def _create(self, op: Operations, schema: str | None, *, online: bool) -> None:
         more: dict[str, Any] = {}
         if self.where:
             more["postgresql_where"] = text(self.where)

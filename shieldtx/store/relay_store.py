@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from operator import attrgetter
 from sys import maxsize
 from typing import TypeVar
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, Engine, Update
+from sqlalchemy import Connection, Engine, Executable, Update
 from sqlalchemy.orm import Session
 
 from shieldtx.domain.reasons import reason_of
@@ -44,6 +45,7 @@ class SqlRelayStore:
         source: str | None = None,
         batch_bytes: int = BATCH_BYTES,
         of_local_rollbacks: Engine | None = None,
+        run_local_rollback: Callable[[Callable[[], bool]], bool] = lambda call: call(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Claim rows of a `source` (None: of any), up to `batch_bytes` at a time.
@@ -54,6 +56,7 @@ class SqlRelayStore:
         self._batch_bytes = batch_bytes
         self._engine = engine
         self._of_local_rollbacks = of_local_rollbacks or engine
+        self._run_local_rollback = run_local_rollback
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
         self._autocommit = autocommit_engine(engine)
@@ -238,25 +241,44 @@ class SqlRelayStore:
         """Settle a row as FAILED together with its local rollback."""
         t, d = self._tables, self._dialect
         statement = sql.failed(t, d, token, event_id, reason=reason)
-        engine = self._engine if local_rollback is None else self._of_local_rollbacks
-        with guarded_session(engine, "local rollback") as (session, connection):
-            locked = lock_rows(connection, sql.lock_row(t, d, token, event_id), {})
-            if locked.number != 1:
-                return False
-            try:
-                if local_rollback is not None:
-                    with commits_refused(session):
-                        local_rollback(session)
-                settle(session, locked, statement, {})
-                # Inside the block, because constraints and hooks may fail at the COMMIT.
-                session.commit()
-            except Exception as error:
-                if local_rollback is None:
-                    raise
-                raise LocalRollbackFailed(f"local rollback failed: {reason_of(error)}") from error
+        lock = sql.lock_row(t, d, token, event_id)
+        if local_rollback is None:
+            has_failed = _settle_failed(self._engine, lock, statement, None)
+        else:
+            engine = self._of_local_rollbacks
+            has_failed = self._run_local_rollback(
+                partial(_settle_failed, engine, lock, statement, local_rollback)
+            )
+        if not has_failed:
+            return False
         if (key := self._holders.get(token, {}).get(event_id)) is not None:
             self._blocked.note_free_keys([key])
         return True
+
+
+def _settle_failed(
+    engine: Engine,
+    lock: Executable,
+    statement: Executable,
+    local_rollback: Callable[[Session], None] | None,
+) -> bool:
+    """Settle a row as FAILED with its local rollback; False: it has another owner."""
+    with guarded_session(engine, "local rollback") as (session, connection):
+        locked = lock_rows(connection, lock, {})
+        if locked.number != 1:
+            return False
+        try:
+            if local_rollback is not None:
+                with commits_refused(session):
+                    local_rollback(session)
+            settle(session, locked, statement, {})
+            # Inside the block, because constraints and hooks may fail at the COMMIT.
+            session.commit()
+        except Exception as error:
+            if local_rollback is None:
+                raise
+            raise LocalRollbackFailed(f"local rollback failed: {reason_of(error)}") from error
+    return True
 
 
 def _remember(values: dict[UUID, _Value], token: UUID, value: _Value) -> None:

@@ -12,7 +12,10 @@ from sqlalchemy.schema import SchemaItem
 
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.dialects import dialect_of
+from shieldtx.store.downgrade_plan import DowngradePlan, plan_downgrade
+from shieldtx.store.migration_scripts import BASE
 from shieldtx.store.migrations import OWN_TABLES, VERSION_TABLE, Migrations
+from shieldtx.store.offline import OfflineUpgrade
 from shieldtx.store.sequences import check_sequences
 from shieldtx.store.tables import tables
 from shieldtx.store.upgrades import PATIENCE, Notice, OnlineUpgrade
@@ -31,7 +34,8 @@ def include_object(
 ) -> bool:
     """Exclude shieldtx's tables from a host's autogenerate, in its metadata or not.
 
-    In the host's env.py: `context.configure(..., include_object=include_object)`.
+    Only for an env.py whose `autogenerate_plugins` leave out the plugin of shieldtx, which does the
+    same: `context.configure(..., include_object=include_object)`.
     """
     return not (type_ == "table" and name in OWN_TABLES)
 
@@ -43,7 +47,8 @@ def include_name(
 ) -> bool:
     """Let a host's autogenerate compare the tables that `tables(metadata=...)` put in its metadata.
 
-    Only the version table is excluded, which is in no metadata. In the host's env.py:
+    Only the version table is excluded, which is in no metadata. The plugin of shieldtx, which
+    excludes all tables, then does nothing. In the host's env.py:
     `context.configure(..., include_name=include_name)`.
     """
     return not (type_ == "table" and name == VERSION_TABLE)
@@ -85,6 +90,32 @@ class Schema:
                     connection, schema=self._schema, shards=self._shards, revision=revision
                 )
 
+    def upgrade_sql(
+        self, revision: str = "head", *, start: str = BASE, server_version: int | None = None
+    ) -> str:
+        """Return the SQL of an upgrade from revision `start`, for PostgreSQL; nothing connects.
+
+        From `base` it creates the tables in one transaction. From a later revision, each revision
+        is a transaction, and indexes are built concurrently afterwards. Each transaction refuses
+        tables at another revision, and waits for at most 3 s for a lock. `server_version` is the
+        major version of the server, for SQL that depends on it.
+
+        Raises ConfigurationError for another database, and for an invalid schema, shards, revision
+        or version.
+        """
+        dialect = dialect_of(self._engine.dialect)
+        if not dialect.migrates_online:
+            raise ConfigurationError(
+                f"there is no SQL of an upgrade for {dialect.name}: run `shieldtx db upgrade`"
+            )
+        _check_shards(self._shards)
+        return OfflineUpgrade(
+            schema=self._schema,
+            shards=self._shards,
+            new_shards=self._shards or DEFAULT_SHARDS,
+            server_version=server_version,
+        ).sql(start, revision)
+
     def downgrade(
         self,
         revision: str,
@@ -97,11 +128,19 @@ class Schema:
         Works and raises like `upgrade`. Raises SchemaMismatch, without any change, also for rows
         that the older release could not handle.
         """
-        if revision != "base" and self._is_in_use():
+        if revision != BASE and self._is_in_use():
             self._online(patience, notice).down(revision)
         else:
             with self._begin() as connection:
                 downgrade_with(connection, schema=self._schema, revision=revision)
+
+    def plan_downgrade(self, revision: str) -> DowngradePlan:
+        """Return what a downgrade to `revision` would drop; nothing changes.
+
+        Raises like `downgrade`.
+        """
+        with self._begin() as connection:
+            return plan_downgrade(connection, self._schema, revision)
 
     def current(self) -> str | None:
         """Return the revision of the tables, None if there are no tables."""
@@ -167,10 +206,10 @@ def upgrade_with(
     readers, holds exclusive locks, and builds indexes of large tables. `shieldtx db upgrade` avoids
     this: run it before the host's migrations, which then have nothing left to do.
 
-    Raises like `Schema.upgrade`, and TransactionRefused for a connection in autocommit.
+    Raises like `Schema.upgrade`, TransactionRefused for a connection in autocommit, and
+    ConfigurationError without a connection, in `alembic upgrade --sql`.
     """
-    if shards is not None and not 1 <= shards <= MAX_SHARDS:
-        raise ConfigurationError(f"shards: {shards} is out of range; use 1 to {MAX_SHARDS}")
+    _check_shards(shards)
     migrations = Migrations(connection, schema)
     migrations.begin()
     migrations.make_schema()
@@ -181,12 +220,18 @@ def upgrade_with(
     migrations.run(migrations.steps_up(revision), shards=shards or DEFAULT_SHARDS)
 
 
+def _check_shards(shards: int | None) -> None:
+    if shards is not None and not 1 <= shards <= MAX_SHARDS:
+        raise ConfigurationError(f"shards: {shards} is out of range; use 1 to {MAX_SHARDS}")
+
+
 def downgrade_with(
-    connection: Connection, *, schema: str | None = None, revision: str = "base"
+    connection: Connection, *, schema: str | None = None, revision: str = BASE
 ) -> None:
     """Take the tables back to `revision` in the caller's transaction: for a host's downgrade.
 
     `base` drops the tables with all rows, and the schema if shieldtx made it and it is then empty.
+    Raises like `upgrade_with`.
     """
     migrations = Migrations(connection, schema)
     migrations.begin()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
@@ -34,6 +34,9 @@ from shieldtx.store.columns import Sequence, Timestamp, envelope_columns, one_of
 
 # Names below use `conv`, because a host's metadata may have its own naming convention.
 NAMING = {"pk": "%(table_name)s_pkey"}
+
+OWNER = "shieldtx"
+"""The key that these tables have in `Table.info`, by which a host's autogenerate ignores them."""
 
 # A row is updated at least twice and deleted once, and few rows are open at a time. Vacuum has to
 # run often: PostgreSQL's default waits until dead rows are 20 % of the table, settled rows in their
@@ -72,7 +75,7 @@ def _own(schema: str | None) -> Tables:
 
 
 def _described(metadata: MetaData, schema: str | None) -> Tables:
-    return Tables(
+    found = Tables(
         metadata=metadata,
         outbox=_outbox(metadata, schema),
         inbox=_inbox(metadata, schema),
@@ -85,6 +88,10 @@ def _described(metadata: MetaData, schema: str | None) -> Tables:
         trace=auxiliary_tables.trace(metadata, schema),
         purged=auxiliary_tables.purged(metadata, schema),
     )
+    for field in fields(found):
+        if isinstance(table := getattr(found, field.name), Table):
+            table.info[OWNER] = True
+    return found
 
 
 def _outbox(metadata: MetaData, schema: str | None) -> Table:
@@ -115,6 +122,7 @@ def _outbox(metadata: MetaData, schema: str | None) -> Table:
         Column("check_at", Timestamp),
         Column("send_delay", Float),
         Column("send_at", Timestamp),
+        Column("dataschema", Text),
         one_of("shield_outbox", "status", OUTBOX.states),
         one_of("shield_outbox", "tx_kind", TxKind),
         one_of("shield_outbox", "operation", Operation),
@@ -173,6 +181,7 @@ def _inbox(metadata: MetaData, schema: str | None) -> Table:
         Column("last_error", Text),
         # The attempt is part of a batch: a worker that takes the row over does not count it again.
         Column("together", Boolean, nullable=False, server_default=false()),
+        Column("dataschema", Text),
         one_of("shield_inbox", "status", INBOX.states),
         one_of("shield_inbox", "tx_kind", TxKind),
         one_of("shield_inbox", "operation", Operation),
@@ -185,6 +194,8 @@ def _inbox(metadata: MetaData, schema: str | None) -> Table:
     Index(conv("shield_inbox_key_idx"), c.consumer_group, c.topic, c.key, c.seq, **where(open_))
     # DEAD rollbacks: few, while refused events (MAX_RECONSUMED) can be millions.
     Index(conv("shield_inbox_dead_idx"), c.settled_at, **where(needs_operator(table)))
+    # Refused events: for their list. A row that is not given up has no entry.
+    Index(conv("shield_inbox_given_up_idx"), c.settled_at, **where(was_given_up(table)))
     _index_settled(table)
     # Partial: otherwise each version of each row has an entry, a sixth of the server's cost to
     # receive and settle a row.
@@ -219,10 +230,18 @@ def needs_operator(table: Table) -> ColumnElement[bool]:
     The predicate includes all FAILED, UNRESOLVED and DEAD rows, and few others. It names no status,
     because then a claim would not be HOT.
     """
-    at_rest_with_an_error = and_(table.c.settled_at.is_not(None), table.c.last_error.is_not(None))
     if table.name == "shield_outbox":
-        return at_rest_with_an_error
-    return and_(at_rest_with_an_error, table.c.tx_kind == TxKind.ROLLBACK.value)
+        return _is_settled_with_error(table)
+    return and_(_is_settled_with_error(table), table.c.tx_kind == TxKind.ROLLBACK.value)
+
+
+def was_given_up(inbox: Table) -> ColumnElement[bool]:
+    """Whether an inbox row may be MAX_RECONSUMED: the predicate of the index of such rows."""
+    return and_(_is_settled_with_error(inbox), inbox.c.tx_kind == TxKind.COMMIT.value)
+
+
+def _is_settled_with_error(table: Table) -> ColumnElement[bool]:
+    return and_(table.c.settled_at.is_not(None), table.c.last_error.is_not(None))
 
 
 def _index_rollbacks(table: Table) -> None:

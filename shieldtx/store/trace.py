@@ -21,6 +21,7 @@ from shieldtx.ports.tracing import (
     TracedAttempt,
     TraceEntry,
 )
+from shieldtx.store.business_keys import events_of_business_key
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.statements import status
 from shieldtx.store.statements import trace as sql
@@ -67,6 +68,13 @@ class SqlTraceStore:
             marks=[_mark(row) for row in reversed(marks)],
             caused=sorted(caused),
         )
+
+    def events_of(self, biz_key: str, *, event_type: str | None = None) -> Sequence[UUID]:
+        """Return the ids of the events with a business key in this database."""
+        with self._engine.connect() as connection:
+            return events_of_business_key(
+                connection, self._tables, biz_key=biz_key, event_type=event_type
+            )
 
     def _follow_ups(self, connection: Connection, row: KnownRow) -> Sequence[UUID]:
         """Return the ids of events that the handler wrote; ids grow with time: a span suffices."""

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, TextClause, text
 from shieldtx.errors import TransactionRefused
 from shieldtx.ports.transaction_marks import TransactionState
 from shieldtx.store.dialects import OF_MARK, dialect_of
+from shieldtx.store.dialects.postgresql_state import transaction_state
 
 _SETTING: Final = "shieldtx.marks"
 _MARKED = text(f"SELECT current_setting('{_SETTING}', true)")
@@ -21,16 +22,6 @@ _MARK = text(
         true)
     """
 )
-_STATES: Final = {
-    # libpq's numbers (psycopg and psycopg2), and the letters of the protocol (pg8000)
-    0: TransactionState.NONE,
-    1: TransactionState.OPEN,
-    2: TransactionState.OPEN,
-    3: TransactionState.FAILED,
-    b"I": TransactionState.NONE,
-    b"T": TransactionState.OPEN,
-    b"E": TransactionState.FAILED,
-}
 
 
 class SqlTransactionMarks:
@@ -43,12 +34,7 @@ class SqlTransactionMarks:
         """Return the state of the transaction in the driver."""
         if not _is_postgresql(connection):
             return TransactionState.UNKNOWN
-        driver: Any = connection.connection.driver_connection
-        if hasattr(driver, "is_in_transaction"):
-            return _state_of_asyncpg(connection, driver)
-        info = getattr(driver, "info", None)
-        status = getattr(info, "transaction_status", getattr(driver, "_transaction_status", None))
-        return _STATES.get(status, TransactionState.UNKNOWN)
+        return transaction_state(connection)
 
     def is_in_block(self, connection: Connection) -> bool:
         """Whether psycopg has an open `with connection.transaction()`, which makes savepoints."""
@@ -73,14 +59,6 @@ class SqlTransactionMarks:
 
 def _is_postgresql(connection: Connection) -> bool:
     return dialect_of(connection.dialect).name == "postgresql"
-
-
-def _state_of_asyncpg(connection: Connection, driver: Any) -> TransactionState:
-    if driver.is_in_transaction():
-        return TransactionState.OPEN
-    # SQLAlchemy begins its transaction itself, at the first statement, and only once.
-    begun = getattr(connection.connection.dbapi_connection, "_transaction", None)
-    return TransactionState.NONE if begun is None else TransactionState.ENDED
 
 
 def _run(connection: Connection, statement: TextClause, given: dict[str, str]) -> tuple[Any, ...]:

@@ -99,7 +99,7 @@ class OnlineUpgrade:
             try:
                 with self._transaction() as connection:
                     self._take_locks(connection)
-                    Migrations(connection, self._schema).run_offline(step)
+                    Migrations(connection, self._schema).run_script(step)
             except DBAPIError as error:
                 if not (self._is_lock_timeout(error) or self._is_deadlock(error)):
                     raise
@@ -143,7 +143,7 @@ class OnlineUpgrade:
             migrations = Migrations(connection, self._schema)
             missing = [
                 change
-                for change in migrations.online_changes(revision)
+                for change in migrations.scripts.online_changes(revision)
                 if not change.is_done(connection, self._schema)
             ]
         for change in missing:

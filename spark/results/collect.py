@@ -229,6 +229,14 @@ def counts_of(tallies: Iterable[Tally]) -> tuple[Count, ...]:
     )
 
 
+def mismatched_events_in(rows: DataFrame, counts: Iterable[Count]) -> int:
+    """Return the number of different events with a mismatch: one event may have several."""
+    if not any(count.verdict.is_mismatch for count in counts):
+        return 0
+    found = rows.where(transforms.is_mismatch())
+    return found.select("upstream", "event_id").distinct().count()
+
+
 def first_rows_of(rows: DataFrame, limit: int) -> tuple[FoundRow, ...]:
     """Return the `limit` earliest rows of each pair's mismatches, in order."""
     found = transforms.first_rows(rows, limit).collect()  # Few rows, so Spark need not sort them.

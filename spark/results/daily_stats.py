@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 
 from shieldtx.domain.states import TxKind
-from shieldtx.reconcile.findings import Day, Pair
+from shieldtx.reconcile.findings import TOPICS, Day, Pair
 from shieldtx.reconcile.request import ServiceDatabase
 
 from ..sources import incremental
 from ..sources.jdbc import Databases
+from ..sources.row_filters import quoted
 from .collect import Tally
 
 _DAYS = 31
@@ -32,6 +33,14 @@ _PUBLISHED = """
     FROM {outbox} o {sample}
     WHERE o.status = 'PROCESSED' AND o.created_at >= {since} AND o.created_at < {until}
       AND o.settled_at < {until} AND {condition}
+    GROUP BY 1, 2, 3"""
+_SENT = """
+    SELECT o.tx_kind, o.topic, (o.created_at AT TIME ZONE 'UTC')::date AS day, count(*) AS events,
+           percentile_cont(ARRAY[0.5, 0.9, 0.99]) WITHIN GROUP (
+               ORDER BY extract(epoch FROM o.settled_at - o.created_at) * 1000)
+               FILTER (WHERE o.status = 'PROCESSED' AND o.settled_at < {until})::text AS delays
+    FROM {outbox} o {sample}
+    WHERE o.source = {name} AND o.created_at >= {since} AND o.created_at < {until} AND {condition}
     GROUP BY 1, 2, 3"""
 _RECEIVED = """
     SELECT i.tx_kind, i.source, i.consumer_group,
@@ -57,7 +66,7 @@ class Traffic:
 
 
 def traffic_of(databases: Databases, *, now: datetime) -> Traffic:
-    """Query all databases for their last month, without Spark."""
+    """Query all databases for their last month, without Spark; of topics where they are read."""
     since = now.astimezone(UTC) - timedelta(days=_DAYS)
     published: dict[tuple[TxKind, str, str | None, date], tuple[float, ...]] = {}
     days: dict[tuple[Pair, date], Day] = {}
@@ -66,18 +75,30 @@ def traffic_of(databases: Databases, *, now: datetime) -> Traffic:
         published.update(_published(databases, service, since, scale["outbox"]))
         for day in _received(databases, service, since, scale["inbox"]):
             days[day.pair, day.day] = day
+        if databases.request.broker is not None:
+            for day in _sent(databases, service, since, scale["outbox"]):
+                days[day.pair, day.day] = day
     return Traffic(since=since.date(), days=days, published=published)
 
 
 def days_of(traffic: Traffic, tallies: Iterable[Tally]) -> tuple[Day, ...]:
-    """Return the last month by pair and day, with the mismatches of each."""
-    days = dict(traffic.days)
+    """Return the last month by pair and day, with the mismatches of each.
+
+    A topic that the run did not judge is left out.
+    """
+    tallies = list(tallies)
+    judged = {tally.pair for tally in tallies}
+    days = {
+        (pair, day): stats
+        for (pair, day), stats in traffic.days.items()
+        if pair.downstream != TOPICS or pair in judged
+    }
     for day in _mismatched(tallies, traffic.since):
         known = days.get((day.pair, day.day), day)
         events = max(known.events, day.mismatches)
         days[day.pair, day.day] = replace(known, mismatches=day.mismatches, events=events)
     return tuple(
-        replace(day, publish_ms=_publish_ms(traffic, day))
+        day if day.pair.downstream == TOPICS else replace(day, publish_ms=_publish_ms(traffic, day))
         for _, day in sorted(days.items(), key=lambda item: _order(item[1]))
     )
 
@@ -114,6 +135,24 @@ def _received(
                 mismatches=0,
                 effect_ms=_delays(row.delays) if row.delays else None,
             )
+
+
+def _sent(
+    databases: Databases, service: ServiceDatabase, since: datetime, rows: int
+) -> Iterable[Day]:
+    """Yield the events of each topic, whatever their status, with their publishing delays."""
+    read = incremental.read_of_outbox(databases.request.selection, service.name)
+    given = _given(since, rows, read.condition)
+    for row in databases.rows(service, _SENT, name=quoted(service.name), **given):
+        yield Day(
+            pair=Pair(
+                kind=TxKind(row.tx_kind), upstream=service.name, downstream=TOPICS, group=row.topic
+            ),
+            day=row.day,
+            events=round(row.events / _share(rows)),
+            mismatches=0,
+            publish_ms=_delays(row.delays) if row.delays else None,
+        )
 
 
 def _mismatched(tallies: Iterable[Tally], since: date) -> Iterable[Day]:

@@ -1,9 +1,10 @@
-"""`shieldtx db`: upgrade, current, check."""
+"""`shieldtx db`: upgrade, its SQL, downgrade, current, check."""
 
 from __future__ import annotations
 
 from shieldtx.embedded.free_ports import free_port
 from tests.acceptance.conftest import Shop
+from tests.support.psql import run_sql
 
 
 def test_upgrade_creates_tables_once_and_check_accepts_them(shop: Shop) -> None:
@@ -48,6 +49,37 @@ def test_check_refuses_newer_tables_and_other_settings(shop: Shop) -> None:
         result = shop.orders.run(*words)
         assert result.status == 2, words
         assert "revision 9999, which this shieldtx" in result.err
+
+
+def test_printed_sql_creates_what_the_commands_accept(shop: Shop) -> None:
+    settings = {"SHIELDTX_DATABASE_SCHEMA": "shield", "SHIELDTX_SHARDS": "8"}
+    script = shop.orders.ok("db", "upgrade", "--sql", **settings).out
+
+    assert run_sql(script, shop.orders.url).returncode == 0
+
+    assert shop.orders.ok("db", "check", **settings).out.startswith("the tables fit (revision 0")
+    refused = run_sql(script, shop.orders.url)
+    assert "the tables exist already, at revision 0" in refused.stderr
+
+
+def test_downgrade_asks_and_takes_the_tables_back(shop: Shop) -> None:
+    orders = shop.orders
+    revision = orders.ok("db", "upgrade", "--json").data["revision"]
+
+    refused = orders.run("db", "downgrade", "0015")
+    assert (refused.status, refused.out) == (1, "")
+    assert "Take the tables back from" in refused.err
+
+    assert orders.ok("db", "downgrade", "0015", "--yes").out == (
+        f"the tables are at revision 0015 now (before: {revision})\n"
+    )
+    assert orders.run("db", "check").status == 2
+    assert orders.ok("db", "downgrade", "base", "--yes", "--json").data == {
+        "before": "0015",
+        "revision": None,
+        "lost": {},
+    }
+    assert orders.ok("db", "current").out == "none: there are no tables yet\n"
 
 
 def test_unknown_revision_is_refused_with_one_line(shop: Shop) -> None:

@@ -180,14 +180,17 @@ def test_late_changes_are_reported_and_others_are_made(shop: Shop, command: list
         ),
         (["reschedule", str(UUID(int=1))], "give one of --delay, --at and --level"),
         (
-            ["reschedule", str(UUID(int=1)), "--delay", "5m"],
-            "--delay: '5m' is not a duration; use seconds, or",
+            ["reschedule", str(UUID(int=1)), "--delay", "5 weeks"],
+            "--delay: '5 weeks' is not a duration; use seconds",
         ),
         (["reschedule", str(UUID(int=1)), "--delay", "-5"], "must be longer than 0"),
-        (["reschedule", str(UUID(int=1)), "--at", "noon"], "--at 'noon': write it as"),
+        (
+            ["reschedule", str(UUID(int=1)), "--at", "noon"],
+            "--at: 'noon' is not a time; write it as",
+        ),
         (
             ["reschedule", str(UUID(int=1)), "--at", "2031-05-01T08:00:00"],
-            "--at .* time zone is missing",
+            "--at: .* has no time zone",
         ),
         (
             ["reschedule", str(UUID(int=1)), "--level", "1", "--delay", "1"],

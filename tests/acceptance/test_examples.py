@@ -27,7 +27,31 @@ def test_smallest_example_reserves_stock_and_cancels_the_rest() -> None:
         "shop:      order 3 came back and is cancelled",
     ]
     assert done.stderr == "", "a refusal is no warning"
-    assert len(example.read_text().splitlines()) < 80
+    assert len(example.read_text().splitlines()) < 85
+
+
+def test_smallest_example_delivers_twice_in_one_process() -> None:
+    again = """
+import runpy
+smallest = runpy.run_path("examples/smallest.py", run_name="__main__")
+with smallest["Session"](smallest["shop"].engine) as session, session.begin():
+    smallest["place"](session, smallest["Order"](4, "Dora", "lamp"))
+smallest["deliver"]()
+"""
+
+    done = subprocess.run(
+        [sys.executable, "-c", again],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+    assert done.stdout.splitlines()[-2:] == [
+        "shop:      Dora orders a lamp (order 4)",
+        "shop:      order 4 came back and is cancelled",
+    ]
 
 
 def test_demo_without_java_names_the_package_to_install(tmp_path: Path) -> None:

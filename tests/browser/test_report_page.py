@@ -46,7 +46,7 @@ COUNTS = """
 TILES = "[...document.querySelectorAll('.tiles li')].map(each => each.innerText.split('\\n'))"
 NUMBERS = """
 [...document.querySelectorAll('.pair')].map(pair => {
-  pair.querySelector('details').open = true;
+  pair.querySelectorAll('details').forEach(each => each.open = true);
   return [...pair.querySelectorAll('tbody tr')].map(
     row => [...row.children].map(cell => cell.innerText));
 })
@@ -168,6 +168,28 @@ def test_daily_counts_are_those_of_the_findings(chromium, pages):
     assert [row[:3] for row in shown] == [
         [f"{day.day}", f"{day.events:,}", f"{day.mismatches:,}"] for day in FINDINGS["few"].days
     ]
+
+
+def test_row_of_a_mismatch_is_a_line_of_a_table(chromium, pages):
+    chromium.show(width=DESK)
+    chromium.open(pages["few"])
+    heights = chromium.value(
+        "[...document.querySelectorAll('.rows tbody tr')].map(row => row.offsetHeight)"
+    )
+    assert len(heights) == len(FINDINGS["few"].first_rows) + 1  # and a payload
+    assert max(heights) < 75
+
+
+def test_click_on_a_command_selects_all_of_it(chromium, pages):
+    chromium.show(width=DESK)
+    chromium.open(pages["few"])
+    commands = chromium.value(
+        "[...document.querySelectorAll('.rows .copied')].map(each => each.innerText)"
+    )
+    rows = FINDINGS["few"].first_rows
+    assert sorted(commands) == sorted(f"shieldtx trace {row.event_id}" for row in rows)
+    style = "getComputedStyle(document.querySelector('.rows .copied')).userSelect"
+    assert chromium.value(style) == "all"
 
 
 def test_hostile_text_is_shown_as_text(chromium, pages):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import typer
 
 from shieldtx.cli.program import program
 from tests.docs.pages import PAGES, commands, name_of
+from tests.support.project import ROOT
 
 COMMAND = typer.main.get_command(program)
 NOT_CHECKED = {"CHANGELOG.md", "commands.md"}
@@ -56,6 +58,13 @@ def test_commands_of_page_exist(page: Path) -> None:
         return
     wrong = {line: problem for line in commands(page) if (problem := unknown(line))}
     assert not wrong
+
+
+def test_readme_starts_a_consumer_for_each_of_its_groups() -> None:
+    readme = (ROOT / "README.md").read_text()
+    groups = re.findall(r'@shield\.consumer\("(\w+)"\)', readme)
+    assert groups
+    assert re.findall(r"^shieldtx consume (\w+)", readme, re.MULTILINE) == groups
 
 
 @pytest.mark.parametrize(

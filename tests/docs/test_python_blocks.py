@@ -8,6 +8,7 @@ Preparations that a reader need not see are in a comment, `<!-- invisible-code-b
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 from unittest import SkipTest
@@ -45,11 +46,18 @@ def evaluate(document: Document) -> list[str]:
     return reasons
 
 
+def worker_threads() -> set[threading.Thread]:
+    """Return the threads that consumers have started and not ended."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("shieldtx-fetch")}
+
+
 @pytest.mark.parametrize("page", WITH_BLOCKS, ids=name_of)
 def test_python_blocks_of_page_run(page: Path, namespace: dict[str, object]) -> None:
     document = BLOCKS.parse(page)
     document.namespace = namespace
+    before = worker_threads()
     reasons = evaluate(document)
+    assert worker_threads() <= before, "close the workers: a reader copies the blocks"
     assert all(len(reason.split()) > 2 for reason in reasons), "say why a block is not run"
     assert page.read_text().count("<!-- skip:") == len(reasons)
 

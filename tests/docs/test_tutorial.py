@@ -100,7 +100,7 @@ class Terminals:
 def terminals(tmp_path: Path) -> Terminals:
     """Shells in which this project is installed; the cache of downloads is this machine's."""
     binaries = Path(sys.executable).parent
-    kept = {"SHIELDTX_CACHE", "SHIELDTX_IVY_SETTINGS"}
+    kept = {"SHIELDTX_CACHE", "SHIELDTX_MAVEN_REPOSITORY"}
     environment = {
         k: v for k, v in os.environ.items() if k in kept or not k.startswith("SHIELDTX_")
     }

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from shieldtx.testing.memory_broker import MemoryBroker
+from tests.support.handler_styles import PLAIN, HandlerStyle
 from tests.support.migrated_databases import MigratedDatabases
 from tests.support.service import SHARDS, Service, Wire
 from tests.support.write_side_shop import Shop, sqlite_shop
@@ -20,15 +21,30 @@ def wire() -> Wire:
     return Wire(MemoryBroker())
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of a module in each of its HANDLER_STYLES, if it has any."""
+    styles = getattr(metafunc.module, "HANDLER_STYLES", None)
+    if styles is not None and "handler_style" in metafunc.fixturenames:
+        is_plain = metafunc.definition.get_closest_marker("plain_handlers") is not None
+        metafunc.parametrize("handler_style", [PLAIN] if is_plain else styles, ids=str)
+
+
 @pytest.fixture
-def make_service(databases: MigratedDatabases, wire: Wire) -> Iterator[Callable[..., Service]]:
+def handler_style() -> HandlerStyle:
+    return PLAIN
+
+
+@pytest.fixture
+def make_service(
+    databases: MigratedDatabases, wire: Wire, handler_style: HandlerStyle
+) -> Iterator[Callable[..., Service]]:
     """Make services by name; each has a PostgreSQL database of its own."""
     with ExitStack() as closing:
 
         def make(name: str, **settings: Any) -> Service:
             shards, schema = settings.get("shards", SHARDS), settings.get("database_schema")
             url = closing.enter_context(databases.database(shards, schema))
-            service = Service(name, url, wire, migrated=True, **settings)
+            service = Service(name, url, wire, migrated=True, **{"style": handler_style} | settings)
             closing.callback(service.close)
             return service
 

@@ -20,6 +20,7 @@ from tests.support.project import ROOT
 DEPLOY = ROOT / "examples" / "deploy"
 UNITS = sorted((DEPLOY / "systemd").iterdir())
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+GRANTS = sorted(DEPLOY.glob("*.sql"))
 STOP_TIMEOUT_S = Settings.model_fields["stop_timeout"].default.total_seconds()
 VARIABLE = re.compile(r"SHIELDTX_[A-Z0-9_]+")
 
@@ -130,7 +131,7 @@ def test_every_file_is_linked_from_the_page() -> None:
     page = (DOCS / "how-to" / "deploy.md").read_text()
     missing = [
         path.name
-        for path in [*UNITS, *MANIFESTS, DEPLOY / "grants.sql"]
+        for path in [*UNITS, *MANIFESTS, *GRANTS]
         if f"(../../{path.relative_to(ROOT)})" not in page
     ]
     assert not missing
@@ -139,6 +140,6 @@ def test_every_file_is_linked_from_the_page() -> None:
 def test_what_the_page_shows_of_the_files_is_in_them() -> None:
     page = (DOCS / "how-to" / "deploy.md").read_text()
     shown = re.findall(r"^```(?:ini|yaml|sql)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    files = {path.read_text() for path in [*UNITS, *MANIFESTS, DEPLOY / "grants.sql"]}
-    assert len(shown) == 3
+    files = {path.read_text() for path in [*UNITS, *MANIFESTS, *GRANTS]}
+    assert len(shown) == 4
     assert all(any(block in text for text in files) for block in shown)

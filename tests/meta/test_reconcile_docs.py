@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from shieldtx.app.reconciliation import run_reconciliation
 from shieldtx.ports.repair import RepairAction
 from shieldtx.reconcile.config import Configuration, read_configuration
 from shieldtx.reconcile.findings import OutputFolder, RunOutcome
+from shieldtx.reconcile.notice import Notice, to_json
 from shieldtx.reconcile.repair.decisions import NAMED, REPAIRED
 from shieldtx.reconcile.rules import PAIRS, TOPICS
 from shieldtx.reconcile.spark_launcher import ReconcileRequest
@@ -77,14 +80,38 @@ def test_each_file_of_a_run_is_named() -> None:
 
 
 def test_example_file_can_be_read(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```toml\n(.*?)```", HOW_TO, re.DOTALL)
+    webhook, example = re.findall(r"```toml\n(.*?)```", HOW_TO, re.DOTALL)
     path = tmp_path / "reconcile.toml"
-    uncommented = re.sub(r"^# (\w+ = )", r"\1", example, flags=re.MULTILINE)
-    for number, text in enumerate((example, uncommented)):
+    both = f"{example}\n{webhook}"
+    uncommented = re.sub(r"^# (\w+ = )", r"\1", both, flags=re.MULTILINE)
+    for number, text in enumerate((example, both, uncommented)):
         path.write_text(text)
         variables = dict.fromkeys(re.findall(r'"([A-Z_]+)"', text), "postgresql://h/d")
+        variables |= {name: "https://h/d" for name in variables if "WEBHOOK" in name}
         found = read_configuration(path, variables)
         assert [service.name for service in found.services] == ["orders", "stock"], number
+        assert (found.webhook is not None) == ("[webhook]" in text)
+
+
+def test_example_of_a_notice_is_what_a_run_posts() -> None:
+    (example,) = re.findall(r"```json\n(.*?)```", HOW_TO, re.DOTALL)
+    now = datetime(2026, 1, 15, 2, tzinfo=UTC)
+    sent = to_json(
+        Notice(
+            configuration="nightly",
+            run_id="01a21bf0-3903-75f7-8904-ac49a6da9feb",
+            outcome=RunOutcome.MISMATCHES,
+            previous_outcome="CLEAN",
+            headline="3 mismatches in 2 events.",
+            started_at=now,
+            seconds=4.2,
+            mismatches=3,
+            mismatched_events=2,
+            not_judged=0,
+            totals={Verdict.MATCHED: 9, Verdict.STUCK: 3},
+        )
+    )
+    assert json.loads(example) == json.loads(sent)
 
 
 def test_python_example_requests_a_run(monkeypatch: pytest.MonkeyPatch) -> None:

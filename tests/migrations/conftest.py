@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, func
 
 from shieldtx._resources import resource_folder
-from shieldtx.store import migrations as scripts
+from shieldtx.store import migration_scripts
 from tests.support.revisions import LATER, LATER_REVISION
 
 
@@ -29,7 +29,9 @@ class Releases:
         self._monkeypatch = monkeypatch
 
     def install(self, release: str) -> None:
-        self._monkeypatch.setattr(scripts, "resource_folder", lambda _: self._folders[release])
+        self._monkeypatch.setattr(
+            migration_scripts, "resource_folder", lambda _: self._folders[release]
+        )
 
 
 @pytest.fixture

@@ -16,58 +16,18 @@ from shieldtx.domain.states import INBOX, OUTBOX, Operation, TxKind
 from shieldtx.store.migrations import OWN_TABLES
 from shieldtx.store.schema import Schema, include_name
 from shieldtx.store.tables import tables
-
-QUERIES = {
-    "relations": """
-        SELECT relname, relkind, relpersistence, reloptions
-        FROM pg_class WHERE relnamespace = :schema ORDER BY relname
-    """,
-    "columns": """
-        SELECT relname, attname, format_type(atttypid, atttypmod), attnotnull, attidentity,
-               attgenerated, attstorage, attcollation, pg_get_expr(adbin, adrelid) AS standard
-        FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
-        LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
-        WHERE relnamespace = :schema AND relkind = 'r' AND attnum > 0 AND NOT attisdropped
-        ORDER BY relname, attnum
-    """,
-    "constraints": """
-        SELECT conrelid::regclass::text, conname, contype, convalidated, condeferrable,
-               pg_get_constraintdef(oid)
-        FROM pg_constraint WHERE connamespace = :schema ORDER BY 1, 2
-    """,
-    "indexes": """
-        SELECT relname, pg_get_indexdef(indexrelid), indisunique, indisvalid,
-               pg_get_expr(indpred, indrelid) AS predicate
-        FROM pg_index JOIN pg_class ON indexrelid = pg_class.oid
-        WHERE relnamespace = :schema ORDER BY relname
-    """,
-    "sequences": """
-        SELECT relname, seqtypid::regtype, seqstart, seqincrement, seqmin, seqmax, seqcache,
-               seqcycle
-        FROM pg_sequence JOIN pg_class ON seqrelid = pg_class.oid
-        WHERE relnamespace = :schema ORDER BY relname
-    """,
-    "triggers": """
-        SELECT relname, tgname, pg_get_triggerdef(pg_trigger.oid)
-        FROM pg_trigger JOIN pg_class ON tgrelid = pg_class.oid
-        WHERE relnamespace = :schema AND NOT tgisinternal ORDER BY relname, tgname
-    """,
-}
+from tests.support.catalog import catalog_of
 
 
-def event_types(connection: Connection, schema: str) -> dict[str, list[str]]:
-    """Return everything that the catalog contains about a schema, without the schema's name."""
-    oid = connection.scalar(
-        text("SELECT oid FROM pg_namespace WHERE nspname = :name"), {"name": schema}
-    )
+def described(connection: Connection, schema: str) -> dict[str, list[str]]:
+    """Return the catalog of a schema, without what no model has: version and number of shards."""
     return {
         subject: [
-            line.replace(f"{schema}.", "")
-            for line in map(str, connection.execute(text(query), {"schema": oid}))
-            # The number of shards is a property of the tables: no model has it.
+            line
+            for line in lines
             if "shield_version" not in line and "shield_outbox_shard_check" not in line
         ]
-        for subject, query in QUERIES.items()
+        for subject, lines in catalog_of(connection, schema).items()
     }
 
 
@@ -83,7 +43,7 @@ def both(engine: Engine) -> Engine:
 
 def test_catalog_is_the_same_for_migrations_and_models(both: Engine) -> None:
     with both.connect() as connection:
-        migrated, modelled = (event_types(connection, name) for name in ("migrated", "modelled"))
+        migrated, modelled = (described(connection, name) for name in ("migrated", "modelled"))
 
     assert migrated == modelled
     sizes = {subject: len(lines) for subject, lines in migrated.items()}
@@ -121,7 +81,7 @@ def test_comparison_finds_every_kind_of_difference(
     with both.begin() as connection:
         for statement in tampering.split(";"):
             connection.execute(text(statement))
-        migrated, modelled = (event_types(connection, name) for name in ("migrated", "modelled"))
+        migrated, modelled = (described(connection, name) for name in ("migrated", "modelled"))
 
     assert migrated[subject] != modelled[subject]
 

@@ -22,6 +22,7 @@ from tests.support.rows_in_any_state import inbox_row, outbox_row
 
 FIRST = 1
 HALF_MESSAGES = "0004"
+SCHEMA = "urn:shieldtx:orders.placed:2"
 EARLIER = [f"{number:04}" for number in range(int(HEAD) - 1, FIRST - 1, -1)]
 FOR_A_PERSON = {OutboxStatus.FAILED, OutboxStatus.UNRESOLVED, InboxStatus.DEAD}
 KEPT_WHOLE = {*OUTBOX.states, *INBOX.states}.difference(OUTBOX.settled, INBOX.settled)
@@ -50,12 +51,16 @@ def _rows() -> Iterator[tuple[str, dict[str, Any]]]:
         {"waiting": True, "holds_key": False},
         {"unconfirmed": True},
         {"tx_kind": TxKind.ROLLBACK.value},
+        {"dataschema": SCHEMA},
     ):
         yield "outbox", outbox_row(OutboxStatus.INIT, **place)
+    yield "outbox", outbox_row(OutboxStatus.FAILED, dataschema=SCHEMA)
     for state in INBOX.states:
         yield "inbox", inbox_row(state)
     yield "inbox", inbox_row(InboxStatus.PROCESSING, together=True)
     yield "inbox", inbox_row(InboxStatus.INIT, attempts=1, last_error="again")
+    yield "inbox", inbox_row(InboxStatus.INIT, dataschema=SCHEMA)
+    yield "inbox", inbox_row(InboxStatus.DEAD, dataschema=SCHEMA)
 
 
 def _read(connection: Connection) -> Found:

@@ -240,12 +240,12 @@ def test_batch_of_any_records_is_stored_and_read_back(
 
     receipt = SqlInboxStore(engine, tables()).receive(group, arrivals, parked)
 
-    assert len(receipt.fresh) + receipt.duplicates + receipt.parked == len(batch)
-    assert receipt.parked >= len(parked)
+    assert len(receipt.fresh) + receipt.duplicates + len(receipt.parked) == len(batch)
+    assert len(receipt.parked) >= len(parked)
     assert rows(engine, group) == {e.id: e for e in receipt.fresh}
     letters = SqlDeadLetters(engine, tables()).parked(limit=99, group=group)
     kept = {letter.record.offset: letter for letter in letters}
-    assert len(kept) == receipt.parked
+    assert len(kept) == len(receipt.parked)
     for each in parked:
         assert kept[each.record.offset].record == each.record
         assert kept[each.record.offset].reason == each.reason

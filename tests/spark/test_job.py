@@ -275,7 +275,9 @@ def test_a_run_finds_all_that_was_planted_and_nothing_else(
     }
     page = folder.page.read_text()
     wrong = sum(rows for (*_, verdict), rows in planted.counts.items() if V[verdict].is_mismatch)
-    assert f"{wrong} mismatches." in page
+    listed = pq.read_table(folder.rows).select(["event_id", "verdict"]).to_pylist()
+    events = {row["event_id"] for row in listed if V[row["verdict"]].is_mismatch}
+    assert f"{wrong} mismatches in {len(events)} events." in page
     for row in findings.first_rows:
         assert row.event_id in page
     assert_free_of(folder.path, make_url(orders.url).password, "payload out of sight")

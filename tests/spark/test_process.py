@@ -46,8 +46,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SHIELDTX_CACHE", str(tmp_path))
     folder = tmp_path / JDBC_DRIVER.name
     folder.mkdir()
-    for jar in JDBC_DRIVER.checksums():
-        (folder / jar).write_bytes(b"another driver")
+    for jar in JDBC_DRIVER.jars():
+        (folder / jar.file_name).write_bytes(b"another driver")
     return tmp_path
 
 
@@ -55,7 +55,8 @@ def test_without_a_driver_the_pinned_one_is_used_and_verified(cache: Path):
     jar = driver_jar(_request(cache))
 
     assert jar.is_relative_to(cache)
-    assert hashlib.sha256(jar.read_bytes()).hexdigest() == JDBC_DRIVER.checksums()[jar.name]
+    (pinned,) = JDBC_DRIVER.jars()
+    assert hashlib.sha256(jar.read_bytes()).hexdigest() == pinned.sha256
 
 
 def test_a_driver_that_the_request_names_is_used_as_it_is(tmp_path: Path):

@@ -9,6 +9,7 @@ from typing import Any
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.findings import TOPICS, Bounds, Count, Day, Findings, FoundRow, Pair
 from shieldtx.reconcile.request import Selection
+from shieldtx.reconcile.run_context import DatabaseAddress, EarlierRun, RunContext
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.reconcile.window import Window
 
@@ -96,6 +97,29 @@ def days(pair: Pair, number: int, *, last: date = TODAY, **changes: Any) -> tupl
     )
 
 
+def context(**changes: Any) -> RunContext:
+    """Make the circumstances of a run, one night after a report in the folder next to it."""
+    fields: dict[str, Any] = {
+        "version": "0.1.0",
+        "configuration": "nightly",
+        "options": ("--config", "/etc/shieldtx/nightly.toml"),
+        "databases": (
+            DatabaseAddress(service="orders", address="db1.example:5432/orders"),
+            DatabaseAddress(
+                service="stock", address="db2.example:5432/stock", replica="db3.example:5432/stock"
+            ),
+        ),
+        "earlier": EarlierRun(
+            run_id="20260114-120000-11aa",
+            started_at=NOON - timedelta(days=1),
+            outcome="MISMATCHES",
+            page="../2026-01-14-120000/report.html",
+            totals={"MATCHED": 1_100_000, "MISSING_DOWNSTREAM": 27, "STUCK": 1},
+        ),
+    }
+    return RunContext(**(fields | changes))
+
+
 def few_findings() -> Findings:
     """Return the findings of an ordinary run, with a few rows of each kind."""
     return findings(
@@ -106,9 +130,13 @@ def few_findings() -> Findings:
         (PAIR, Verdict.NEITHER_EFFECT_NOR_COMPENSATION, 1),
         (BACK, Verdict.MATCHED, 31),
         (TOPIC, Verdict.ON_TOPIC, 1_204_573),
+        (TOPIC, Verdict.NOT_ON_TOPIC, 2),
+        (TOPIC, Verdict.ABSENT_FROM_TOPIC, 1),
         (TOPIC, Verdict.DUPLICATE_RECORDS, 4),
         (TOPIC, Verdict.BEFORE_TOPIC, 90_112),
         run_id="20260115-120000-7f3a",
+        mismatched_events=30,
+        context=context(),
         seconds=48.31,
         bounds=(
             bounds(PAIR, horizon=NOON - timedelta(days=7)),
@@ -116,8 +144,21 @@ def few_findings() -> Findings:
             bounds(TOPIC),
         ),
         first_rows=(
-            *(missing(f"0199c2e4-7a11-7c3e-9d7f-{n:012x}") for n in range(4)),
-            given_up(payload='{"order": 4711, "lines": [{"sku": "A-1", "pieces": 2}]}'),
+            *(
+                missing(f"0199c2e4-7a11-7c3e-9d7f-{n:012x}", key="sha256:0f343b093112")
+                for n in range(4)
+            ),
+            missing(
+                "0199c2e4-7a11-7c3e-9d7f-000000000000",
+                pair=TOPIC,
+                verdict=Verdict.ABSENT_FROM_TOPIC,
+                key="sha256:0f343b093112",
+            ),
+            given_up(
+                key="4711",
+                biz_key="order-4711",
+                payload='{"order": 4711, "lines": [{"sku": "A-1", "pieces": 2}]}',
+            ),
         ),
         days=(*days(PAIR, 30), *days(BACK, 2), *days(TOPIC, 30, effect_ms=None)),
         left_out=("stock has received events of crm, which is none of these services",),
@@ -170,6 +211,8 @@ def hostile(text: str = HOSTILE) -> Findings:
         event_type=text,
         causation_id=text,
         record=text,
+        key=text,
+        biz_key=text,
         payload=text,
     )
     return findings(
@@ -177,6 +220,13 @@ def hostile(text: str = HOSTILE) -> Findings:
         (pair, row.verdict, 1),
         bounds=(bounds(pair), bounds(pair, obstacle=text)),
         run_id=text,
+        context=context(
+            version=text,
+            configuration=text,
+            options=("--config", text),
+            databases=(DatabaseAddress(service=text, address=text, replica=text),),
+            earlier=EarlierRun(run_id=text, started_at=NOON, outcome=text),
+        ),
         selection=Selection(moved_since={text: NOON}),
         first_rows=(row,),
         days=days(pair, 3),

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from shieldtx import RetryPolicy, Settings, ShieldTx
 from shieldtx.app import builders
 from shieldtx.consumer.consumer import Consumer, ConsumerSettings
+from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.errors import BrokerError
 from shieldtx.ports.broker import (
     Backpressure,
@@ -30,6 +31,7 @@ from shieldtx.ports.broker import (
 )
 from shieldtx.relay.relay import Relay
 from shieldtx.testing.memory_broker import MemoryBroker
+from tests.support.handler_styles import PLAIN, HandlerStyle
 
 SHARDS = 8
 QUICK = RetryPolicy(max_attempts=3, first=timedelta(0), longest=timedelta(0), jitter=0)
@@ -54,9 +56,16 @@ def as_received(record: Record) -> ReceivedRecord:
 class App(ShieldTx):
     """An application whose close() closes its workers, so that their threads end."""
 
-    def __init__(self, settings: Settings, **given: Any) -> None:
+    def __init__(self, settings: Settings, *, style: HandlerStyle = PLAIN, **given: Any) -> None:
         super().__init__(settings, **given)
+        self._style = style
         self._workers: list[Relay | Consumer] = []
+
+    def consumer(self, group: str) -> ConsumerGroup:
+        return self._style.group(super().consumer(group))
+
+    def local_rollback(self, event_type: str) -> Callable[[Any], Any]:
+        return self._style.declaring(super().local_rollback)(event_type)
 
     def build_relay(self, name: str | None = None) -> Relay:
         made = super().build_relay(name)
@@ -94,12 +103,24 @@ class Service:
     """A ShieldTx application with shortcuts to query its tables."""
 
     def __init__(
-        self, name: str, url: str, broker: Broker, *, migrated: bool = False, **settings: Any
+        self,
+        name: str,
+        url: str,
+        broker: Broker,
+        *,
+        migrated: bool = False,
+        style: HandlerStyle = PLAIN,
+        **settings: Any,
     ) -> None:
         self.engine: Engine = create_engine(url)
-        settings = {"shards": SHARDS, "relay_wakeup": False} | settings
+        self.async_engine = style.engine(url)
+        defaults = {"shards": SHARDS, "relay_wakeup": False, "consumer_concurrency": style.lanes}
         self.app = App(
-            Settings(source=name, database_url=url, **settings), engine=self.engine, broker=broker
+            Settings(source=name, database_url=url, **defaults | settings),
+            engine=self.engine,
+            async_engine=self.async_engine,
+            broker=broker,
+            style=style,
         )
         if not migrated:
             self.app.schema.upgrade()

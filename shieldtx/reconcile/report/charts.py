@@ -13,6 +13,8 @@ from shieldtx.reconcile.report.labels import counted, duration
 
 DAYS_SHOWN = 92
 """A quarter of a year: more bars cannot be distinguished on a telephone."""
+LEAST_DAYS = 3
+"""Fewer days are shown as numbers: a line of two points shows nothing."""
 PERCENTILES = ("p50", "p90", "p99")
 
 _BAR_SHARE, _BAR_AT_MOST = 0.72, 26.0

@@ -5,9 +5,8 @@ The markup is in `templates/`; this module has the values that the templates sho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -20,7 +19,7 @@ from shieldtx.reconcile.findings import (
     Pair,
     RunOutcome,
 )
-from shieldtx.reconcile.report import charts, labels
+from shieldtx.reconcile.report import charts, labels, row_tables
 from shieldtx.reconcile.verdicts import Verdict, Weight
 
 _WEIGHTS: Mapping[RunOutcome, Weight] = {
@@ -37,6 +36,7 @@ def page(findings: Findings) -> str:
     weights = labels.weighed(totals)
     present = labels.present(totals)
     first_rows = _first_rows(findings)
+    obstacles = _obstacles(findings)
     always = (Weight.MISMATCH, Weight.CLEAN)
     explained = (Weight.MISMATCH, Weight.UNJUDGED)
     return _TEMPLATES.get_template("page.html").render(
@@ -45,20 +45,39 @@ def page(findings: Findings) -> str:
         totals=totals,
         weights=weights,
         columns=[weight for weight, events in weights.items() if events or weight in always],
-        obstacles=_obstacles(findings),
+        obstacles=obstacles,
         unjudged=[v for v in present if v.weight is Weight.UNJUDGED],
         repairable=[v for v in present if labels.is_repairable(v)],
         repair_command=labels.repair_command(findings),
         listed=[v for v in present if v.is_mismatch or v in first_rows],
-        first_rows=first_rows,
+        tables={verdict: row_tables.tables_of(rows) for verdict, rows in first_rows.items()},
+        are_masked=all(row.payload is None for row in findings.first_rows),
+        others_of=_others_of(findings),
         days=_days(findings),
         others=[v for v in present if v.weight not in explained],
     )
 
 
-def bytes_of(row: FoundRow) -> int:
-    """Return the number of bytes of a row on the page."""
-    return len(_TEMPLATES.get_template("row.html").render(row=row).encode("utf-8"))
+def bytes_of(row: FoundRow, *, is_first: bool) -> int:
+    """Return the number of bytes of a row on the page; of a table's first row, with its table."""
+    (table,) = row_tables.tables_of([row])
+    longest = sorted(Verdict, key=len)[-row_tables.OTHERS_NAMED :]
+    of_row = _TEMPLATES.get_template("row.html").render(
+        row=row, table=table, others_of=lambda _: longest
+    )
+    of_table = _TEMPLATES.get_template("rows.html").render(table=replace(table, rows=()))
+    return len(of_row.encode()) + (len(of_table.encode()) if is_first else 0)
+
+
+def _others_of(findings: Findings) -> Callable[[FoundRow], list[Verdict]]:
+    """Return a function that returns the other mismatches of a row's event."""
+    by_event = row_tables.mismatches_by_event(findings.first_rows)
+
+    def others(row: FoundRow) -> list[Verdict]:
+        known = by_event.get((row.pair.upstream, row.event_id), ())
+        return [verdict for verdict in known if verdict is not row.verdict]
+
+    return others
 
 
 def _anchor(verdict: Verdict) -> str:
@@ -84,26 +103,6 @@ def _first_rows(findings: Findings) -> dict[Verdict, list[FoundRow]]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Step:
-    """A step of an event; `passed` is in seconds since the step before it."""
-
-    name: str
-    at: datetime | None
-    passed: float | None
-
-
-def _steps(row: FoundRow) -> Iterable[_Step]:
-    times = [("Written", row.created_at), ("Published", row.published_at)]
-    if row.pair.downstream != TOPICS:
-        times += [("Received", row.received_at), ("Settled", row.settled_at)]
-    before: datetime | None = None
-    for name, at in times:
-        passed = (at - before).total_seconds() if at and before else None
-        yield _Step(name=name, at=at, passed=passed)
-        before = at or before
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _PairDays:
     """The days of a pair, the earliest first: the page shows the latest, and counts the others."""
 
@@ -119,15 +118,21 @@ class _PairDays:
         return self.days[-charts.DAYS_SHOWN :]
 
     @property
+    def are_few(self) -> bool:
+        return len(self.shown) < charts.LEAST_DAYS
+
+    @property
     def plots(self) -> Iterable[charts.Chart]:
         published = [(day.day, day.publish_ms) for day in self.shown]
         settled = [(day.day, day.effect_ms) for day in self.shown]
+        if self.are_few:
+            return ()
         drawn = (
             charts.counts(self.shown),
             charts.delays(published, name="published", title="From written to published"),
             charts.delays(settled, name="settled", title="From written to settled downstream"),
         )
-        return filter(None, drawn)
+        return [chart for chart in drawn if chart is not None]
 
 
 def _days(findings: Findings) -> list[_PairDays]:
@@ -161,6 +166,7 @@ _TEMPLATES = Environment(
 _TEMPLATES.globals |= {
     "FRAME": charts.FRAME,
     "PAYLOAD_LETTERS": PAYLOAD_LETTERS,
+    "OTHERS_NAMED": row_tables.OTHERS_NAMED,
     "TOPICS": TOPICS,
     "WEIGHTS": labels.WEIGHTS,
 }
@@ -178,7 +184,8 @@ _TEMPLATES.filters |= {
     "moment": labels.moment,
     "name": labels.name,
     "present": labels.present,
-    "steps": _steps,
+    "since_earlier_run": labels.since_earlier_run,
+    "steps": row_tables.steps_of,
     "until_when": labels.until_when,
     "visible": labels.visible,
     "without_room": labels.without_room,

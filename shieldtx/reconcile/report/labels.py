@@ -23,6 +23,9 @@ WEIGHTS: Mapping[Weight, str] = {
 }
 """The common name of verdicts of a weight, the most urgent first."""
 
+MINUS = "\N{MINUS SIGN}"
+_NAMES = {Verdict.NOT_ON_TOPIC: "not sent"}
+"""Names that cannot be confused with that of a mismatch; other verdicts have their own."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -32,6 +35,8 @@ def headline(findings: Findings) -> str:
     match findings.outcome:
         case RunOutcome.MISMATCHES:
             found = counted(totals[Weight.MISMATCH], "mismatch", "mismatches")
+            if findings.mismatched_events is not None:
+                found += f" in {counted(findings.mismatched_events, 'event', 'events')}"
             caveat = " Not everything could be judged." if findings.problems else ""
             return f"{found}.{caveat}"
         case RunOutcome.NOT_JUDGED if not totals[Weight.CLEAN] + totals[Weight.NOTE]:
@@ -62,7 +67,29 @@ def present(counts: Mapping[Verdict, int]) -> list[Verdict]:
 def repair_command(findings: Findings) -> str | None:
     """Return the repair command; None if nothing can be repaired or the run is not stored."""
     can_help = any(is_repairable(verdict) for verdict in present(findings.totals))
-    return f"{REPAIR} {shlex.quote(findings.run_id)}" if can_help and findings.run_id else None
+    if not (can_help and findings.run_id):
+        return None
+    return shlex.join([*REPAIR.split(), findings.run_id, *findings.context.options])
+
+
+def since_earlier_run(findings: Findings) -> str | None:
+    """Return how the number of mismatches has changed; None if no run is comparable."""
+    earlier = findings.context.earlier
+    if earlier is None or earlier.totals is None:
+        return None
+    before = {v: earlier.totals.get(v.value, 0) for v in Verdict if v.is_mismatch}
+    changes = {v: findings.totals[v] - number for v, number in before.items()}
+    changed = {verdict: change for verdict, change in changes.items() if change}
+    if not changed:
+        return "no change"
+    more = sum(change for change in changed.values() if change > 0)
+    fewer = -sum(change for change in changed.values() if change < 0)
+    signed = [*([f"+{more:,}"] if more else []), *([f"{MINUS}{fewer:,}"] if fewer else [])]
+    of_each = (
+        f"{'+' if change > 0 else MINUS}{abs(change):,} {name(verdict)}"
+        for verdict, change in changed.items()
+    )
+    return f"{' '.join(signed)} ({', '.join(of_each)})"
 
 
 def is_repairable(verdict: Verdict) -> bool:
@@ -72,7 +99,7 @@ def is_repairable(verdict: Verdict) -> bool:
 
 def name(verdict: Verdict) -> str:
     """Return a verdict in lower case, with spaces."""
-    return verdict.replace("_", " ").lower()
+    return _NAMES.get(verdict) or verdict.replace("_", " ").lower()
 
 
 def direction(of: Pair | Bounds) -> str:
@@ -149,7 +176,7 @@ def duration(seconds: float | timedelta) -> str:
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
     if seconds < 0:
-        return f"\N{MINUS SIGN}{duration(-seconds)}"
+        return f"{MINUS}{duration(-seconds)}"
     if seconds < 0.9995:  # noqa: PLR2004  larger values are rounded up to a second
         return f"{seconds * 1000:.3g} ms" if seconds else "0 s"
     if seconds < 59.95:  # noqa: PLR2004  larger values are rounded up to a minute

@@ -28,9 +28,13 @@ def shown_rows(rows: Sequence[FoundRow], *, room: int = ROWS_BYTES) -> tuple[Fou
         seen[row.pair, row.verdict] += 1
     shown: list[int] = []
     of_page = of_findings = 0
+    tables: set[tuple[Pair, Verdict, str, str]] = set()
     for _, number in sorted(turns):
-        of_page += html.bytes_of(rows[number])
-        of_findings += findings.bytes_of(rows[number])
+        row = rows[number]
+        table = (row.pair, row.verdict, row.topic, row.event_type)
+        of_page += html.bytes_of(row, is_first=table not in tables)
+        of_findings += findings.bytes_of(row)
+        tables.add(table)
         if max(of_page, of_findings) > room:
             break
         shown.append(number)

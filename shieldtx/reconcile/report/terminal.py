@@ -47,9 +47,11 @@ def summary_table(findings: Findings) -> Table:
 
 
 def remarks(findings: Findings) -> list[tuple[str, str]]:
-    """Return labelled lines: problems, remarks, and the command that would repair."""
+    """Return labelled lines: the change, problems, remarks, and the command that would repair."""
     command = labels.repair_command(findings)
+    since = labels.since_earlier_run(findings)
     return [
+        *([("since the last run", since)] if since else []),
         *([("judged events", labels.judged(findings))] if findings.full_because else []),
         *(("not judged", problem) for problem in findings.problems),
         *(("left out", sentence) for sentence in findings.left_out),

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Boolean, Connection, Update, func, literal_column, select, text
+from sqlalchemy.exc import DBAPIError
 
+from shieldtx.ports.transaction_marks import TransactionState
 from shieldtx.store.dialects.protocol import OF_MARK
 
-_IDLE, _IN_ERROR = 0, 3
-"""libpq's PQTRANS_IDLE and PQTRANS_INERROR."""
+_STATES: Final = {
+    # libpq's numbers (psycopg and psycopg2), and the letters of the protocol (pg8000)
+    0: TransactionState.NONE,
+    1: TransactionState.OPEN,
+    2: TransactionState.OPEN,
+    3: TransactionState.FAILED,
+    b"I": TransactionState.NONE,
+    b"T": TransactionState.OPEN,
+    b"E": TransactionState.FAILED,
+}
+_ENDED: Final = {TransactionState.NONE, TransactionState.ENDED}
+
+_NOTHING: Final = text("SELECT 1")
+_IN_FAILED_TRANSACTION: Final = "25P02"
+"""PostgreSQL's SQLSTATE of a statement after an error in its transaction."""
 
 _MADE_TEMPORARY: Final = literal_column(
     """
@@ -50,10 +65,12 @@ class Transactions:
         return bool(found == str(number))
 
     def has_ended(self, connection: Connection) -> bool:
-        return _transaction_status(connection) == _IDLE
+        return transaction_state(connection) in _ENDED
 
     def is_aborted(self, connection: Connection) -> bool:
-        return _transaction_status(connection) == _IN_ERROR
+        if is_asyncpg(connection):
+            return _is_refused(connection)
+        return transaction_state(connection) is TransactionState.FAILED
 
     def has_made_temporary(self, connection: Connection) -> bool:
         options = {"stream_results": False}
@@ -79,7 +96,38 @@ class Transactions:
         return bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
 
 
-def _transaction_status(connection: Connection) -> int:
-    """Return libpq's status of the connection, without a query to the server."""
-    status: int = connection.connection.dbapi_connection.info.transaction_status  # type: ignore[union-attr]
-    return status
+def transaction_state(connection: Connection) -> TransactionState:
+    """Return the state of the transaction in the driver, without a query to the server.
+
+    asyncpg does not distinguish a failed transaction from an open one.
+    """
+    driver: Any = connection.connection.driver_connection
+    if is_asyncpg(connection):
+        return _state_of_asyncpg(connection, driver)
+    info = getattr(driver, "info", None)
+    status = getattr(info, "transaction_status", getattr(driver, "_transaction_status", None))
+    return _STATES.get(status, TransactionState.UNKNOWN)
+
+
+def is_asyncpg(connection: Connection) -> bool:
+    """Whether the driver is asyncpg, which has an interface of its own."""
+    return connection.dialect.driver == "asyncpg"
+
+
+def _state_of_asyncpg(connection: Connection, driver: Any) -> TransactionState:
+    if driver.is_in_transaction():
+        return TransactionState.OPEN
+    # SQLAlchemy begins its transaction itself, at the first statement, and only once.
+    begun = getattr(connection.connection.dbapi_connection, "_transaction", None)
+    return TransactionState.NONE if begun is None else TransactionState.ENDED
+
+
+def _is_refused(connection: Connection) -> bool:
+    """Whether the server refuses a statement, because an error has aborted the transaction."""
+    try:
+        connection.execute(_NOTHING, execution_options={"stream_results": False, OF_MARK: True})
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) == _IN_FAILED_TRANSACTION:
+            return True
+        raise
+    return False

@@ -32,8 +32,10 @@ class ArrayText(TypeDecorator[Sequence[Any]]):
     impl = ARRAY
     cache_ok = True
 
-    def bind_processor(self, dialect: Dialect) -> Callable[[Any], str | None]:  # noqa: ARG002  SQLAlchemy's signature
-        """Return the function that builds the text of a list."""
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any]:
+        """Return the function that builds the text of a list; asyncpg encodes lists itself."""
+        if dialect.driver == "asyncpg":
+            return lambda values: values
         return lambda values: None if values is None else _array(values)
 
 

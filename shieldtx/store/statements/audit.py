@@ -7,6 +7,7 @@ from datetime import timedelta
 from sqlalchemy import Delete, Insert, delete, select
 
 from shieldtx.store.dialects import Dialect
+from shieldtx.store.statements.built_once import built_once
 from shieldtx.store.tables import Tables
 
 
@@ -14,6 +15,12 @@ def record(t: Tables, d: Dialect, *, who: str, action: str, subject: str, detail
     """Record an operator's action. The role needs INSERT only: the id is not returned."""
     values = {"at": d.now(), "who": who, "action": action, "subject": subject, "detail": detail}
     return t.audit.insert().values(values).inline()
+
+
+@built_once
+def entries(t: Tables, d: Dialect) -> Insert:
+    """Record actions of an operator. Run with `who`, `action`, `subject` and `detail` of each."""
+    return t.audit.insert().values(at=d.now()).inline()
 
 
 def purge(t: Tables, d: Dialect, *, older_than: timedelta, limit: int) -> Delete:

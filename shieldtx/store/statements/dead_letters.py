@@ -2,26 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, Table, literal, null, select
 
 from shieldtx.domain.states import InboxStatus, OutboxStatus
+from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.envelope_columns import envelope_columns
-from shieldtx.store.tables import Tables, needs_operator
+from shieldtx.store.statements.row_filters import RowFilter, events, records
+from shieldtx.store.tables import Tables, needs_operator, was_given_up
 
 
-def failed_events(t: Tables, *, topic: str | None, limit: int) -> Select[Any]:
-    """Select the latest FAILED events."""
-    return _latest(t.outbox, _outbox_columns(t), OutboxStatus.FAILED, topic, limit)
+def outbox_letters(
+    t: Tables,
+    d: Dialect,
+    *,
+    status: OutboxStatus,
+    topic: str | None,
+    rows: RowFilter,
+    limit: int,
+    oldest: bool = False,
+) -> Select[Any]:
+    """Select the latest FAILED or UNRESOLVED events, or the oldest; without payloads."""
+    o = t.outbox
+    found = select(*_outbox_columns(t, payloads=False)).where(needs_operator(o))
+    return _chosen(found, o, d, status=status, topic=topic, rows=rows, limit=limit, oldest=oldest)
 
 
-def dead_rollbacks(t: Tables, *, group: str | None, topic: str | None, limit: int) -> Select[Any]:
-    """Select the latest DEAD rollbacks."""
-    statement = _latest(t.inbox, _inbox_columns(t), InboxStatus.DEAD, topic, limit)
-    return statement if group is None else statement.where(t.inbox.c.consumer_group == group)
+def dead_rollbacks(
+    t: Tables,
+    d: Dialect,
+    *,
+    group: str | None,
+    topic: str | None,
+    rows: RowFilter,
+    limit: int,
+    oldest: bool = False,
+) -> Select[Any]:
+    """Select the latest DEAD rollbacks, or the oldest; without payloads."""
+    i = t.inbox
+    found = select(*_inbox_columns(t, payloads=False)).where(needs_operator(i))
+    if group is not None:
+        found = found.where(i.c.consumer_group == group)
+    return _chosen(
+        found, i, d, status=InboxStatus.DEAD, topic=topic, rows=rows, limit=limit, oldest=oldest
+    )
+
+
+def given_up_events(
+    t: Tables,
+    d: Dialect,
+    *,
+    group: str | None,
+    topic: str | None,
+    rows: RowFilter,
+    ids: Collection[UUID] | None,
+    limit: int,
+) -> Select[Any]:
+    """Select the latest events that groups have given up, among `ids` if given; no payloads."""
+    i = t.inbox
+    found = select(*_inbox_columns(t, payloads=False)).where(was_given_up(i))
+    if group is not None:
+        found = found.where(i.c.consumer_group == group)
+    if ids is not None:
+        found = found.where(d.is_in(i.c.event_id, sorted(ids), i.c.event_id.type))
+    return _chosen(
+        found,
+        i,
+        d,
+        status=InboxStatus.MAX_RECONSUMED,
+        topic=topic,
+        rows=rows,
+        limit=limit,
+        oldest=False,
+    )
 
 
 def written(t: Tables, event_id: UUID) -> Select[Any]:
@@ -50,17 +106,27 @@ def inbox_status(t: Tables, *, group: str, event_id: UUID, source: str) -> Selec
 
 
 def parked_records(
-    t: Tables, *, group: str | None, topics: Sequence[str] | None, limit: int, values: bool
+    t: Tables,
+    d: Dialect,
+    *,
+    group: str | None,
+    topics: Sequence[str] | None,
+    rows: RowFilter,
+    limit: int,
+    values: bool,
+    oldest: bool = False,
 ) -> Select[Any]:
-    """Select the latest parked records that wait; without `values`, their values are NULL."""
+    """Select the latest parked records that wait, or the oldest; without `values`, no values."""
     p = t.parked
     value = p.c.record_value if values else null().label("record_value")
     others = [column for column in p.c if column is not p.c.record_value]
-    waiting = select(*others, value).where(p.c.discarded_at.is_(None))
-    statement = waiting.order_by(p.c.parked_at.desc()).limit(limit)
+    waiting = select(*others, value).where(p.c.discarded_at.is_(None), *records(t, d, rows))
+    # The records of one batch have the same time: their offsets give the order of a key.
+    order = (p.c.parked_at, p.c.topic, p.c.record_partition, p.c.record_offset)
+    waiting = waiting.order_by(*(order if oldest else [c.desc() for c in order])).limit(limit)
     if group is not None:
-        statement = statement.where(p.c.consumer_group == group)
-    return statement if topics is None else statement.where(p.c.topic.in_(topics))
+        waiting = waiting.where(p.c.consumer_group == group)
+    return waiting if topics is None else waiting.where(p.c.topic.in_(topics))
 
 
 def parked_from(
@@ -84,32 +150,45 @@ def parked_from(
     )
 
 
-def _latest(
+def _chosen(
+    found: Select[Any],
     table: Table,
-    columns: list[ColumnElement[Any]],
+    d: Dialect,
+    *,
     status: OutboxStatus | InboxStatus,
     topic: str | None,
+    rows: RowFilter,
     limit: int,
+    oldest: bool,
 ) -> Select[Any]:
-    statement = (
-        select(*columns)
-        .where(needs_operator(table), table.c.status == status.value)
-        .order_by(table.c.settled_at.desc())
-        .limit(limit)
-    )
-    return statement if topic is None else statement.where(table.c.topic == topic)
+    c = table.c
+    found = found.where(c.status == status.value, *events(table, d, rows))
+    if topic is not None:
+        found = found.where(c.topic == topic)
+    return found.order_by(c.settled_at if oldest else c.settled_at.desc()).limit(limit)
 
 
-def _outbox_columns(t: Tables) -> list[ColumnElement[Any]]:
+def _outbox_columns(t: Tables, *, payloads: bool = True) -> list[ColumnElement[Any]]:
     o = t.outbox
     group = null().label("consumer_group")
-    return [*envelope_columns(o, "created_at"), group, *_columns(o), o.c.unconfirmed]
+    envelope = _envelope(o, "created_at", payloads=payloads)
+    return [*envelope, group, *_columns(o), o.c.unconfirmed]
 
 
-def _inbox_columns(t: Tables) -> list[ColumnElement[Any]]:
+def _inbox_columns(t: Tables, *, payloads: bool = True) -> list[ColumnElement[Any]]:
     i = t.inbox
     unconfirmed = literal(value=False).label("unconfirmed")
-    return [*envelope_columns(i, "event_time"), i.c.consumer_group, *_columns(i), unconfirmed]
+    envelope = _envelope(i, "event_time", payloads=payloads)
+    return [*envelope, i.c.consumer_group, *_columns(i), unconfirmed]
+
+
+def _envelope(table: Table, time: str, *, payloads: bool) -> list[ColumnElement[Any]]:
+    """Return the columns of an envelope; a list of many rows omits payloads of megabytes."""
+    columns = envelope_columns(table, time)
+    if payloads:
+        return columns
+    nothing = literal("").label("payload")
+    return [nothing if column is table.c.payload else column for column in columns]
 
 
 def _columns(table: Table) -> list[ColumnElement[Any]]:

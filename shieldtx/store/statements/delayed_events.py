@@ -84,6 +84,7 @@ def waiting(
     event_type: str | None,
     topic: str | None,
     key: str | None,
+    biz_key: str | None = None,
 ) -> Select[Any]:
     """Select up to `limit` delayed events, the next due first."""
     o = t.outbox
@@ -103,7 +104,12 @@ def waiting(
         .where(o.c.settled_at.is_(None), was_delayed(o), o.c.status == OutboxStatus.INIT.value)
         .order_by(o.c.due_at, o.c.seq)
     )
-    for column, wanted in ((o.c.event_type, event_type), (o.c.topic, topic), (o.c.key, key)):
+    for column, wanted in (
+        (o.c.event_type, event_type),
+        (o.c.topic, topic),
+        (o.c.key, key),
+        (o.c.biz_key, biz_key),
+    ):
         if wanted is not None:
             rows = rows.where(column == wanted)
     # From the first waiting rows of each shard: all of them may be millions.

@@ -35,10 +35,11 @@ def envelope_columns(table: FromClause, time: str) -> list[ColumnElement[Any]]:
         c.causation_id,
         c.causation_source,
         c.traceparent,
+        c.dataschema,
     ]
 
 
-ENVELOPE_WIDTH = 14
+ENVELOPE_WIDTH = 15
 """The number of columns that `envelope_columns` returns."""
 
 
@@ -59,6 +60,7 @@ def envelope_of(row: Row[*tuple[Any, ...]]) -> Envelope:
         causation_id,
         causation_source,
         traceparent,
+        dataschema,
     ) = row[:ENVELOPE_WIDTH]
     # Built for each row: `Envelope(...)` takes twice as long.
     return tuple.__new__(
@@ -78,6 +80,7 @@ def envelope_of(row: Row[*tuple[Any, ...]]) -> Envelope:
             causation_id,
             causation_source,
             traceparent,
+            dataschema,
         ),
     )
 
@@ -98,6 +101,7 @@ def values_of(envelope: Envelope) -> dict[str, Any]:
         "causation_id": envelope.causation_id,
         "causation_source": envelope.causation_source,
         "traceparent": envelope.traceparent,
+        "dataschema": envelope.dataschema,
     }
 
 
@@ -117,6 +121,7 @@ def columns_of(envelopes: Sequence[Envelope]) -> dict[str, list[Any]]:
         "causation_id": [e.causation_id for e in envelopes],
         "causation_source": [e.causation_source for e in envelopes],
         "traceparent": [e.traceparent for e in envelopes],
+        "dataschema": [e.dataschema for e in envelopes],
     }
 
 

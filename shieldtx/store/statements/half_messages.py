@@ -171,7 +171,16 @@ def park_parameters(event_id: UUID, *, reason: str) -> dict[str, Any]:
     return {_EVENT.key: event_id, "why": storable(reason)}
 
 
-def latest(t: Tables, *, status: OutboxStatus, topic: str | None, limit: int) -> Select[Any]:
+def latest(
+    t: Tables,
+    *,
+    status: OutboxStatus,
+    topic: str | None,
+    event_type: str | None,
+    key: str | None,
+    biz_key: str | None,
+    limit: int,
+) -> Select[Any]:
     """Select the messages that are HALF, the oldest first, or UNRESOLVED, the latest first."""
     o = t.outbox
     if status is HALF:
@@ -181,7 +190,15 @@ def latest(t: Tables, *, status: OutboxStatus, topic: str | None, limit: int) ->
     else:
         rows = _messages(t).where(needs_operator(o), o.c.status == status.value)
         rows = rows.order_by(o.c.settled_at.desc())
-    return (rows if topic is None else rows.where(o.c.topic == topic)).limit(limit)
+    for column, wanted in (
+        (o.c.topic, topic),
+        (o.c.event_type, event_type),
+        (o.c.key, key),
+        (o.c.biz_key, biz_key),
+    ):
+        if wanted is not None:
+            rows = rows.where(column == wanted)
+    return rows.limit(limit)
 
 
 def one(t: Tables, event_id: UUID) -> Select[Any]:

@@ -167,6 +167,23 @@ def postpone(
     )
 
 
+def defer(
+    t: Tables,
+    d: Dialect,
+    *,
+    group: str,
+    event_id: UUID,
+    token: UUID,
+    delay: timedelta,
+    reason: str,
+) -> Update:
+    """Undo the start of an attempt, and defer the row."""
+    deferred = postpone(
+        t, d, group=group, event_id=event_id, token=token, delay=delay, reason=reason
+    )
+    return deferred.values(attempts=t.inbox.c.attempts - 1)
+
+
 def give_up(
     t: Tables,
     d: Dialect,

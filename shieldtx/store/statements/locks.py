@@ -7,21 +7,22 @@ from datetime import timedelta
 
 from sqlalchemy import Select, TextClause, bindparam, func, select, text
 
-_TIMEOUTS = ("statement_timeout", "idle_in_transaction_session_timeout", "transaction_timeout")
+TIMEOUTS = ("statement_timeout", "idle_in_transaction_session_timeout", "transaction_timeout")
+"""The settings that limit the time of a statement or a transaction; older servers lack the last."""
 
 
 def without_timeouts() -> TextClause:
     """Disable the timeouts that the server, the role or the URL set, for the transaction."""
     return text(
         "SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN :timeouts"
-    ).bindparams(bindparam("timeouts", _TIMEOUTS, expanding=True))
+    ).bindparams(bindparam("timeouts", TIMEOUTS, expanding=True))
 
 
 def session_without_timeouts() -> TextClause:
     """Disable the timeouts for a session whose statements run outside of transactions."""
     return text(
         "SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN :timeouts"
-    ).bindparams(bindparam("timeouts", _TIMEOUTS, expanding=True))
+    ).bindparams(bindparam("timeouts", TIMEOUTS, expanding=True))
 
 
 def lock_timeout(patience: timedelta, *, in_session: bool = False) -> Select[tuple[str]]:

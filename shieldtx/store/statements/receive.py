@@ -24,6 +24,7 @@ GROUP = "of_group"
 ARRIVAL = (
     *("event_id", "event_type", "source", "topic", "payload", "tx_kind", "operation", "key"),
     *("biz_key", "headers", "causation_id", "causation_source", "traceparent"),
+    "dataschema",
     *("event_time", "record_partition", "record_offset"),
 )
 """The columns of an arrival."""

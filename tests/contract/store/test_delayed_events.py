@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -13,6 +14,7 @@ from sqlalchemy import select, update
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.schedule import Due
 from shieldtx.domain.states import OutboxStatus
+from shieldtx.errors import EventRefused
 from shieldtx.ports.delayed_events import BizKey, Change, ChangeResult
 from shieldtx.ports.outbox import Posting
 from shieldtx.ports.relay import Claim, Retry, Settlement
@@ -125,11 +127,17 @@ def test_refused_delayed_event_does_not_block_the_next(stores: Stores) -> None:
     assert ids(claim(stores)) == [following]
 
 
-@pytest.mark.parametrize("named_by", ["id", "business key"])
-def test_cancelled_event_is_discarded_and_audited(stores: Stores, named_by: str) -> None:
+@pytest.mark.parametrize(
+    "named",
+    [lambda i: i, str, lambda _: BizKey("things.happened", "4711")],
+    ids=["id", "text", "key"],
+)
+def test_cancelled_event_is_discarded_and_audited(
+    stores: Stores, named: Callable[[UUID], Any]
+) -> None:
     event_id = write(stores, biz_key="4711", delay=HOUR)
     due_at = row(stores, event_id).due_at
-    change = cancel(stores, event_id if named_by == "id" else BizKey("things.happened", "4711"))
+    change = cancel(stores, named(event_id))
     assert change == Change(
         result=ChangeResult.DONE, event_id=event_id, status=OutboxStatus.DISCARDED, due_at=due_at
     )
@@ -139,6 +147,28 @@ def test_cancelled_event_is_discarded_and_audited(stores: Stores, named_by: str)
     [(who, action, subject, detail)] = audit(stores)
     assert (who, action, subject) == ("ann", "cancel", f"event {event_id} in the outbox")
     assert (detail["from"], detail["to"], detail["biz_key"]) == ("INIT", "DISCARDED", "4711")
+
+
+@pytest.mark.parametrize(
+    ("event", "problem"),
+    [
+        (BizKey("things.happened", 4711), "biz_key: must be text, not int"),  # type: ignore[arg-type]
+        (BizKey("things.happened", "\0"), "biz_key: "),
+        (("things.happened", "4711"), "event: must be the id of an event or a BizKey, not tuple"),
+        ("4711", "event: must be the id of an event or a BizKey, not '4711'"),
+        (None, "event: must be the id of an event or a BizKey, not NoneType"),
+    ],
+)
+def test_what_cannot_name_an_event_is_refused(stores: Stores, event: Any, problem: str) -> None:
+    event_id = write(stores, biz_key="4711", delay=HOUR)
+    with stores.engine.begin() as connection:
+        store = SqlDelayedEventStore(stores.tables)
+        with pytest.raises(EventRefused, match=problem):
+            store.cancel(connection, event, who="ann")
+        with pytest.raises(EventRefused, match=problem):
+            store.reschedule(connection, event, Due(delay=HOUR), who="ann")
+        # The caller's transaction is usable.
+        assert store.cancel(connection, event_id, who="ann")
 
 
 def test_a_business_key_names_the_event_of_its_type(stores: Stores) -> None:

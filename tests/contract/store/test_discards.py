@@ -15,7 +15,8 @@ from shieldtx import InboxStatus, OutboxStatus, TxKind, new_event_id
 from shieldtx.domain.events import Envelope, shard_of
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.ports.inbox import IncomingEvent, Parked
-from shieldtx.store.dead_letters import DeadLetter, ParkedRecord, SqlDeadLetters
+from shieldtx.store.dead_letter_rows import DeadLetter, ParkedRecord
+from shieldtx.store.dead_letters import SqlDeadLetters
 from shieldtx.store.discards import DISCARD, Discard, SqlDiscards
 from shieldtx.store.statements.envelope_columns import values_of
 from tests.contract.conftest import SHARDS, UNINDEXED, Stores, with_settings

@@ -113,7 +113,7 @@ def test_only_the_refused_record_of_a_batch_is_parked(
     receipt = stores.inbox.receive(GROUP, arrivals, [unfit])
     others = [e.id for e in events if e is not events[4]]
     assert [e.id for e in receipt.fresh] == ids(receipt.started) == others
-    assert (receipt.parked, receipt.duplicates) == (2, 0)
+    assert (len(receipt.parked), receipt.duplicates) == (2, 0)
     p = stores.tables.parked.c
     with stores.engine.connect() as connection:
         kept = connection.execute(select(p.record_offset, p.reason).order_by(p.record_offset)).all()

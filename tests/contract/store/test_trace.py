@@ -242,3 +242,20 @@ def test_facts_keep_the_clock_that_wrote_them(stores: Stores, traces: SqlTraceSt
         )
     [row] = traces.facts(came.id).received
     assert row.began_at == datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def test_events_are_found_by_their_business_key(stores: Stores, traces: SqlTraceStore) -> None:
+    placed, paid = envelope(biz_key="4711"), envelope(type="orders.paid", biz_key="4711")
+    received = envelope(type="stock.moved", source="depot", biz_key="4711")
+    post(stores, placed, paid, envelope(biz_key="4712"), envelope())
+    receive(stores, received)
+    # A rollback is found with its event, whose business key it has.
+    post(stores, rollback_of(placed, source="orders", reason="sold out"))
+    # The row of a group in the same database is no other event.
+    receive(stores, placed, 8)
+
+    assert traces.events_of("4711") == sorted([placed.id, paid.id, received.id])
+    assert traces.events_of("4711", event_type="orders.paid") == [paid.id]
+    assert traces.events_of("4711", event_type="stock.moved") == [received.id]
+    assert traces.events_of("4711", event_type="orders") == []
+    assert traces.events_of("47") == []

@@ -14,9 +14,12 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from shieldtx import Event
 from shieldtx.ports.inbox import AttemptOutcome
 from tests.integration.consumer.test_consumer import World, world
+from tests.support.handler_styles import STYLES
 from tests.support.service import effect
 
 __all__ = ["world"]
+
+HANDLER_STYLES = STYLES
 
 
 class Base(DeclarativeBase):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+import re
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,8 +15,10 @@ from sqlalchemy.orm import Session
 from shieldtx import Event, Refused
 from shieldtx.errors import PayloadRefused
 from shieldtx.hooks.contexts import ConsumeContext
+from tests.support.handler_styles import STYLES
 from tests.support.service import QUICK, Service, drain, effect, make_topics
 
+HANDLER_STYLES = STYLES
 Make = Callable[..., Service]
 ALONE = pytest.mark.parametrize("alone", [False, True], ids=["batch", "alone"])
 
@@ -37,6 +42,12 @@ def reason_of(service: Service, key: str = "b") -> Any:
     return service.rows("SELECT last_error FROM shield_inbox WHERE key = :key", key=key)[0][0]
 
 
+def run_anywhere(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine, also where the caller's thread has an event loop already."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, work).result()
+
+
 def fail_in_tasks(*errors: BaseException) -> None:
     """Raise the errors as the tasks of an asyncio.TaskGroup do."""
 
@@ -48,7 +59,7 @@ def fail_in_tasks(*errors: BaseException) -> None:
             for error in errors:
                 tasks.create_task(raise_(error))
 
-    asyncio.run(run())
+    run_anywhere(run())
 
 
 async def cancel_a_task() -> None:
@@ -64,7 +75,7 @@ def cancel_in_a_group() -> None:
 
 @ALONE
 @pytest.mark.parametrize(
-    "cancel", [lambda: asyncio.run(cancel_a_task()), cancel_in_a_group], ids=["task", "group"]
+    "cancel", [lambda: run_anywhere(cancel_a_task()), cancel_in_a_group], ids=["task", "group"]
 )
 def test_a_cancelled_task_fails_the_attempt_and_not_the_worker(
     services: tuple[Service, Service], cancel: Callable[[], None], alone: bool
@@ -254,3 +265,70 @@ def test_only_a_writer_settles_rollback_of_an_unreceived_event(
     drain(ours.app.build_consumer("undo"))
     assert ours.inbox() == {status: 1}
     assert ours.effects() == []
+
+
+@ALONE
+def test_handler_knows_its_attempt_and_the_last_one(
+    services: tuple[Service, Service], alone: bool
+) -> None:
+    _, stock = services
+    attempts: list[tuple[int, int]] = []
+
+    @stock.app.consumer("stock").handles("orders.placed", retry=QUICK, alone=alone)
+    def reserve(session: Session, event: Event) -> None:
+        if event.key == "b":
+            attempts.append((event.attempt, event.max_attempts))
+            raise ValueError("no shelf")
+
+    drain(stock.app.build_consumer("stock"))
+    # In a batch, the code of the first attempt runs again at the beginning of a transaction.
+    assert sorted(set(attempts)) == [(1, 3), (2, 3), (3, 3)]
+
+
+@ALONE
+def test_the_inbox_names_the_raising_line_and_upstream_does_not(
+    services: tuple[Service, Service], alone: bool
+) -> None:
+    _, stock = services
+
+    @stock.app.consumer("stock").handles("orders.placed", retry=QUICK, alone=alone)
+    def reserve(session: Session, event: Event) -> None:
+        if event.key == "b":
+            raise ValueError("no shelf")
+        if event.key == "c":
+            raise Refused("sold out")
+
+    drain(stock.app.build_consumer("stock"))
+    assert re.search(
+        r"ValueError: no shelf \(raised at consumer/test_failures\.py:\d+ in reserve\)",
+        reason_of(stock),
+    )
+    assert ("Refused: sold out",) in stock.rows("SELECT last_error FROM shield_inbox")
+    payloads = stock.rows("SELECT payload FROM shield_outbox WHERE tx_kind = 'ROLLBACK'")
+    assert sorted(payloads) == [
+        ('{"reason": "Refused: sold out"}',),
+        ('{"reason": "ValueError: no shelf"}',),
+    ]
+
+
+@pytest.mark.parametrize(("level", "tracebacks"), [(logging.INFO, 0), (logging.DEBUG, 2)])
+def test_debug_log_has_the_traceback_of_each_attempt(
+    services: tuple[Service, Service],
+    caplog: pytest.LogCaptureFixture,
+    level: int,
+    tracebacks: int,
+) -> None:
+    _, stock = services
+
+    @stock.app.consumer("stock").handles("orders.placed", retry=QUICK, alone=True)
+    def reserve(session: Session, event: Event) -> None:
+        if event.key == "b":
+            raise ValueError("no shelf")
+
+    with caplog.at_level(level, "shieldtx"):
+        drain(stock.app.build_consumer("stock"))
+    shown = [r for r in caplog.records if getattr(r, "action", "") == "attempt_raised"]
+    # The third attempt is the last one, which is given up with its traceback at any level.
+    assert [record.exc_info is not None for record in shown] == [True] * tracebacks
+    [given_up] = [r for r in caplog.records if getattr(r, "action", "") == "event_given_up"]
+    assert given_up.exc_info is not None

@@ -16,6 +16,7 @@ from shieldtx.consumer.consumer import Consumer
 from shieldtx.domain.events import Envelope, age_of, new_event_id
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.ports.inbox import Attempt, AttemptOutcome, IncomingEvent
+from tests.support.lanes import process
 from tests.support.service import Service, as_received, effect, make_topics
 
 Make = Callable[..., Service]
@@ -75,7 +76,7 @@ class Undoing:
     def work(self, envelope: Envelope) -> AttemptOutcome:
         """Receive an event, and process it."""
         worker = self.receive(envelope)
-        outcome = worker._processor.process(envelope)
+        outcome = process(worker, envelope)
         self._age("shield_inbox")
         return outcome
 
@@ -85,7 +86,7 @@ class Undoing:
             "UPDATE shield_inbox SET status = 'PROCESSING', attempts = 0, settled_at = NULL"
             " WHERE status = 'DEAD'"
         )
-        return self.service.app.build_consumer(GROUP)._processor.process(rollback)
+        return process(self.service.app.build_consumer(GROUP), rollback)
 
     def purge(self) -> None:
         retention = self.service.app.build_retention()
@@ -279,7 +280,7 @@ def test_rollback_in_an_unrelated_group_waits_for_operator(
     worker = shipping.app.build_consumer("returns")
     received = as_received(cloudevents.encode(rollback, ""))
     worker._store.receive("returns", [IncomingEvent(envelope=rollback, record=received)], [])
-    assert worker._processor.process(rollback) is AttemptOutcome.DEAD
+    assert process(worker, rollback) is AttemptOutcome.DEAD
 
 
 def test_rollback_of_a_rollback_waits_for_operator(undoing: Undoing) -> None:

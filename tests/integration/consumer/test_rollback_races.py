@@ -13,6 +13,7 @@ from shieldtx.consumer.consumer import Consumer
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.hooks.contexts import ConsumeContext
 from shieldtx.ports.inbox import AttemptOutcome, IncomingEvent
+from tests.support.lanes import execute, process
 from tests.support.service import Service, as_received, effect, make_topics
 
 Make = Callable[..., Service]
@@ -84,14 +85,14 @@ def test_event_that_arrives_during_its_rollback_is_applied_first(
             race.receive(race.other, race.event, lease)
 
     race.receive(race.one, race.rollback, None)
-    assert race.one._processor.process(race.rollback) is AttemptOutcome.BLOCKED
+    assert process(race.one, race.rollback) is AttemptOutcome.BLOCKED
     assert race.rows()[1] == ("ROLLBACK", "PROCESSING", 0)
-    assert race.one._processor.process(race.rollback) is AttemptOutcome.BLOCKED
+    assert process(race.one, race.rollback) is AttemptOutcome.BLOCKED
     if race.started:
-        race.other._executor.execute(race.started)
+        execute(race.other, race.started)
     else:
-        assert race.other._processor.process(race.event) is AttemptOutcome.APPLIED
-    assert race.one._processor.process(race.rollback) is AttemptOutcome.COMPENSATED
+        assert process(race.other, race.event) is AttemptOutcome.APPLIED
+    assert process(race.one, race.rollback) is AttemptOutcome.COMPENSATED
     assert race.rows() == [("COMMIT", "PROCESSED", 1), ("ROLLBACK", "PROCESSED", 1)]
     whats = [what for (what,) in race.service.rows("SELECT what FROM effects")]
     assert whats == ["shipped", "unshipped"]
@@ -105,7 +106,7 @@ def test_event_that_arrives_during_its_rollback_is_applied_first(
 def test_event_that_arrives_after_its_rollback_is_refused(race: Race) -> None:
     race.receive(race.one, race.rollback, None)
     own = race.event.source == GROUP
-    outcome = race.one._processor.process(race.rollback)
+    outcome = process(race.one, race.rollback)
     assert outcome is (AttemptOutcome.COMPENSATED if own else AttemptOutcome.MOOT)
     race.receive(race.other, race.event, timedelta(minutes=1))
     assert not race.started

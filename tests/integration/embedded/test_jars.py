@@ -1,51 +1,70 @@
 """The cache of jars: complete and pinned, or absent; and the software that a machine needs for it.
 
-A small Maven repository on 127.0.0.1 stands in front of the real Ivy. It serves the real JDBC
-driver, so that its checksum is the pinned one.
+A small Maven repository on 127.0.0.1 stands in front of the real client. It serves the real jars,
+so that their checksums are the pinned ones.
 """
 
 from __future__ import annotations
 
+import base64
 import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import psutil
 import pytest
 
-from shieldtx.embedded import DownloadFailed, RequirementMissing
-from shieldtx.embedded.jars import JDBC_VERSION, fetch_jdbc_driver, fetch_kafka
+from shieldtx.embedded import DownloadFailed, EmbeddedKafka, RequirementMissing
+from shieldtx.embedded.jars import (
+    JDBC_DRIVER,
+    JDBC_VERSION,
+    KAFKA,
+    fetch_jdbc_driver,
+    fetch_kafka,
+)
+from shieldtx.embedded.maven import PinnedJar, mirror_of
 from shieldtx.embedded.requirements import require_java, require_package
 from tests.support import child_process
 from tests.support.project import ROOT
 
 JAR = f"postgresql-{JDBC_VERSION}.jar"
-BASE = f"/org/postgresql/postgresql/{JDBC_VERSION}/postgresql-{JDBC_VERSION}"
-POM = f"""<project><modelVersion>4.0.0</modelVersion><groupId>org.postgresql</groupId>
-<artifactId>postgresql</artifactId><version>{JDBC_VERSION}</version></project>"""
+PATH = f"/org/postgresql/postgresql/{JDBC_VERSION}/{JAR}"
 FETCH = """
 import sys
 from pathlib import Path
-from shieldtx.embedded.jars import fetch_jdbc_driver
-print(fetch_jdbc_driver(Path(sys.argv[1]), lambda line: print(line, file=sys.stderr)))
+from shieldtx.embedded.jars import fetch_jdbc_driver, fetch_kafka
+fetch = {"driver": fetch_jdbc_driver, "kafka": fetch_kafka}[sys.argv[1]]
+print(fetch(Path(sys.argv[2]), lambda step: print(step, file=sys.stderr, flush=True)))
 """
 
 
-class Repository:
-    """A Maven repository with the JDBC driver, which can stop in the middle of the file."""
+def path_of(jar: PinnedJar) -> str:
+    return f"/{jar.group.replace('.', '/')}/{jar.artifact}/{jar.version}/{jar.file_name}"
 
-    def __init__(self, jar: bytes) -> None:
-        self.files = {f"{BASE}.pom": POM.encode(), f"{BASE}.jar": jar}
-        self.jars_sent = 0
+
+class Repository:
+    """A Maven repository with the pinned jars, which can stop in the middle of one."""
+
+    def __init__(self, folders: dict[str, Path]) -> None:
+        self.files = {
+            path_of(jar): (folders[bundle.name] / jar.file_name).read_bytes()
+            for bundle in (KAFKA, JDBC_DRIVER)
+            for jar in bundle.jars()
+        }
+        self.sent: Counter[str] = Counter()
+        self.accounts: set[str | None] = set()
+        self.stops_at = ""
+        self.breaks = 0
         self.stuck = threading.Event()
         self.go_on = threading.Event()
-        self.go_on.set()
+        self.address = ""
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
+        self.accounts.add(request.headers["Authorization"])
         body = self.files.get(request.path)
         if body is None:
             request.send_error(404)
@@ -53,30 +72,31 @@ class Repository:
         request.send_response(200)
         request.send_header("Content-Length", str(len(body)))
         request.end_headers()
-        if request.command == "GET":
-            self._send(request, body)
-
-    def _send(self, request: BaseHTTPRequestHandler, body: bytes) -> None:
-        is_jar = request.path.endswith(".jar")
-        self.jars_sent += is_jar
+        self.sent[request.path] += 1
         half = len(body) // 2
         request.wfile.write(body[:half])
-        if is_jar and not self.go_on.is_set():
+        if request.path == self.stops_at:
             request.wfile.flush()
             self.stuck.set()
             self.go_on.wait()
-        request.wfile.write(body[half:])
+        if self.breaks:
+            self.breaks -= 1
+        else:
+            request.wfile.write(body[half:])
+
+
+@pytest.fixture(scope="module")
+def folders() -> dict[str, Path]:
+    return {KAFKA.name: fetch_kafka(), JDBC_DRIVER.name: fetch_jdbc_driver().parent}
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
-    repository = Repository(fetch_jdbc_driver().read_bytes())
+def repository(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
+    repository = Repository(folders)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             repository.answer(self)
-
-        do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
 
         def log_message(self, *_: object) -> None:
             """Log nothing."""
@@ -85,22 +105,18 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repo
     # Some tests kill a client in the middle of an answer.
     server.handle_error = lambda *_: None  # type: ignore[method-assign]
     threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
-    settings = tmp_path / "ivysettings.xml"
-    settings.write_text(
-        '<ivysettings><settings defaultResolver="local"/><resolvers><ibiblio name="local"'
-        f' m2compatible="true" root="http://127.0.0.1:{server.server_port}/"/></resolvers>'
-        "</ivysettings>"
-    )
-    monkeypatch.setenv("SHIELDTX_IVY_SETTINGS", str(settings))
+    repository.address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("SHIELDTX_MAVEN_REPOSITORY", f"{repository.address}/")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     yield repository
     repository.go_on.set()
     server.shutdown()
     server.server_close()
 
 
-def start_fetch(cache: Path) -> subprocess.Popen[str]:
+def start_fetch(what: str, cache: Path) -> subprocess.Popen[str]:
     return child_process.start(
-        [sys.executable, "-c", FETCH, cache],
+        [sys.executable, "-c", FETCH, what, cache],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -117,72 +133,166 @@ def fake_java(path: Path, version: str) -> None:
 def test_a_download_is_reported_and_leaves_only_the_jars(
     tmp_path: Path, repository: Repository, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    cache, messages = tmp_path / "cache", []
-    jar = fetch_jdbc_driver(cache, messages.append)
-    assert jar.read_bytes() == repository.files[f"{BASE}.jar"]
+    cache, steps = tmp_path / "cache", []
+    jar = fetch_jdbc_driver(cache, steps.append)
+    assert jar.read_bytes() == repository.files[PATH]
     assert [path.name for path in jar.parent.iterdir()] == [JAR]
-    assert messages[-1] == f"PostgreSQL's JDBC driver {JDBC_VERSION}: 1 jars in {jar.parent}"
-    assert not list(cache.glob(".*")), "Ivy's own files are gone"
-    assert capfd.readouterr() == ("", ""), "Ivy's output goes to its log"
-    assert "127.0.0.1" in (cache / f"postgresql-{JDBC_VERSION}.log").read_text()
+    assert steps[0] == f"PostgreSQL's JDBC driver {JDBC_VERSION}: fetching 1 jar"
+    assert steps[-1] == f"PostgreSQL's JDBC driver {JDBC_VERSION}: 1 jar in {jar.parent}"
+    assert not list(cache.glob(".*")), "the folder of the unverified files is gone"
+    assert capfd.readouterr() == ("", "")
     fetch_jdbc_driver(cache)
-    assert repository.jars_sent == 1, "the second time the cache has it"
+    assert repository.sent == {PATH: 1}, "the second time the cache has it"
 
 
-def test_download_killed_half_way_does_not_block_the_next(
+def test_download_killed_half_way_is_repeated(
     tmp_path: Path, repository: Repository, eventually: Callable[..., None]
 ) -> None:
     cache = tmp_path / "cache"
-    repository.go_on.clear()
-    first = start_fetch(cache)
-    assert repository.stuck.wait(60), "Ivy has half of the jar"
-    (ivy,) = psutil.Process(first.pid).children()
+    repository.stops_at = PATH
+    first = start_fetch("driver", cache)
+    assert repository.stuck.wait(60)
+    eventually(lambda: [*cache.glob(".*.part/arriving/**/*.jar")] != [], "half of the jar is there")
     first.send_signal(signal.SIGKILL)
     first.communicate()
-    eventually(lambda: not ivy.is_running() or ivy.status() == psutil.STATUS_ZOMBIE, "Ivy is gone")
-    assert len(list(cache.glob(".*.part"))) == 1
-    assert not (cache / f"postgresql-{JDBC_VERSION}").exists()
+    assert not (cache / JDBC_DRIVER.name).exists()
 
-    repository.go_on.set()
-    assert fetch_jdbc_driver(cache).read_bytes() == repository.files[f"{BASE}.jar"]
-    assert not list(cache.glob(".*.part")), "the half download is cleared away"
+    repository.stops_at = ""
+    assert fetch_jdbc_driver(cache).read_bytes() == repository.files[PATH]
+    assert not list(cache.glob(".*")), "the half download is removed"
+
+
+def test_killed_download_of_many_jars_is_resumed(tmp_path: Path, repository: Repository) -> None:
+    before, stopped, after = (path_of(jar) for jar in KAFKA.jars()[19:22])
+    repository.stops_at = stopped
+    first = start_fetch("kafka", tmp_path)
+    assert repository.stuck.wait(60)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+
+    repository.stops_at = ""
+    folder = fetch_kafka(tmp_path)
+    assert {path.name for path in folder.iterdir()} == {jar.file_name for jar in KAFKA.jars()}
+    assert [repository.sent[path] for path in (before, stopped, after)] == [1, 2, 1]
+
+
+def test_broken_connection_is_followed_by_another_attempt(
+    tmp_path: Path, repository: Repository
+) -> None:
+    repository.breaks = 2
+    assert fetch_jdbc_driver(tmp_path).read_bytes() == repository.files[PATH]
+    assert repository.sent == {PATH: 3}
+
+
+def test_connection_that_always_breaks_is_an_error(tmp_path: Path, repository: Repository) -> None:
+    repository.breaks = 99
+    with pytest.raises(DownloadFailed, match=f"{JAR} could not be fetched from .*IncompleteRead"):
+        fetch_jdbc_driver(tmp_path)
+    assert not (tmp_path / JDBC_DRIVER.name).exists()
 
 
 def test_two_processes_at_once_download_once(tmp_path: Path, repository: Repository) -> None:
-    repository.go_on.clear()
-    first = start_fetch(tmp_path / "cache")
+    repository.stops_at = PATH
+    first = start_fetch("driver", tmp_path / "cache")
     assert repository.stuck.wait(60)
-    second = start_fetch(tmp_path / "cache")
+    second = start_fetch("driver", tmp_path / "cache")
     assert second.stderr is not None
-    assert "waiting for another process" in second.stderr.readline()
+    assert "another process is fetching it" in second.stderr.readline()
     repository.go_on.set()
     results = [process.communicate(timeout=60)[0] for process in (first, second)]
     assert first.returncode == second.returncode == 0
     assert results[0] == results[1] == f"{tmp_path}/cache/postgresql-{JDBC_VERSION}/{JAR}\n"
-    assert repository.jars_sent == 1
+    assert repository.sent == {PATH: 1}
 
 
-def test_a_damaged_cache_is_repaired(tmp_path: Path, repository: Repository) -> None:
-    jar = fetch_jdbc_driver(tmp_path)
-    whole = jar.read_bytes()
-    jar.write_bytes(whole[: len(whole) // 2])
-    assert fetch_jdbc_driver(tmp_path).read_bytes() == whole
-    assert repository.jars_sent == 2
+def test_damaged_cache_is_repaired_by_the_damaged_jars_alone(
+    tmp_path: Path, repository: Repository
+) -> None:
+    folder = fetch_kafka(tmp_path)
+    cut, gone = (folder / jar.file_name for jar in KAFKA.jars()[:2])
+    whole = cut.read_bytes()
+    cut.write_bytes(whole[: len(whole) // 2])
+    gone.unlink()
+    (folder / "foreign.jar").touch()
+    repository.sent.clear()
+
+    assert fetch_kafka(tmp_path) == folder
+    assert cut.read_bytes() == whole
+    assert {path.name for path in folder.iterdir()} == {jar.file_name for jar in KAFKA.jars()}
+    assert repository.sent == {path_of(jar): 1 for jar in KAFKA.jars()[:2]}
 
 
 def test_a_jar_other_than_the_pinned_one_is_refused(tmp_path: Path, repository: Repository) -> None:
-    repository.files[f"{BASE}.jar"] += b"one byte more"
-    with pytest.raises(DownloadFailed, match=f"{JAR} has another checksum than the pinned one"):
+    repository.files[PATH] += b"one byte more"
+    with pytest.raises(DownloadFailed, match="has another checksum than the pinned one"):
         fetch_jdbc_driver(tmp_path / "cache")
-    assert not (tmp_path / "cache" / f"postgresql-{JDBC_VERSION}").exists()
+    assert not (tmp_path / "cache" / JDBC_DRIVER.name).exists()
+    assert not list(tmp_path.glob(f"cache/.*.part/{JAR}")), "it is not taken for a verified one"
 
 
-def test_an_unreachable_repository_is_an_error_with_its_log_file(
-    tmp_path: Path, repository: Repository
+def test_error_of_a_missing_jar_does_not_show_the_password(
+    tmp_path: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository.files.clear()
-    with pytest.raises(DownloadFailed, match=rf"{JAR} is missing.*Is the network there.*\.log"):
+    with_account = repository.address.replace("//", "//shop:s3cr3t@")
+    monkeypatch.setenv("SHIELDTX_MAVEN_REPOSITORY", with_account)
+    with pytest.raises(DownloadFailed) as failed:
+        fetch_jdbc_driver(tmp_path)
+    assert repository.accounts == {f"Basic {base64.b64encode(b'shop:s3cr3t').decode()}"}
+    assert str(failed.value) == (
+        f"{JAR} could not be fetched from {repository.address}: it answers without the file: it has"
+        " none, or it refuses access. Is the network there? With a mirror of Maven Central, set"
+        " SHIELDTX_MAVEN_REPOSITORY to its address"
+    )
+
+
+def test_unreachable_repository_is_an_error(
+    tmp_path: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHIELDTX_MAVEN_REPOSITORY", "http://127.0.0.1:1")
+    with pytest.raises(DownloadFailed, match=r"from http://127\.0\.0\.1:1: .*Connection refused"):
+        fetch_jdbc_driver(tmp_path)
+
+
+def test_cache_that_cannot_be_written_is_an_error(tmp_path: Path, repository: Repository) -> None:
+    (tmp_path / "cache").touch()
+    with pytest.raises(DownloadFailed, match=r"cannot be kept in .* SHIELDTX_CACHE names"):
         fetch_jdbc_driver(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("address", ["maven.example", "/srv/maven", "https://", "ftp://a.example"])
+def test_mirror_that_is_no_web_address_is_refused(address: str) -> None:
+    with pytest.raises(DownloadFailed, match=f"^SHIELDTX_MAVEN_REPOSITORY has '{address}'"):
+        mirror_of({"SHIELDTX_MAVEN_REPOSITORY": address})
+
+
+@pytest.fixture
+def ivy_settings(tmp_path: Path) -> dict[str, str]:
+    """The environment with the Ivy settings file of an earlier release."""
+    file = tmp_path / "ivysettings.xml"
+    file.write_text(
+        '<ivysettings><settings defaultResolver="mirror"/><resolvers><ibiblio name="mirror"'
+        ' m2compatible="true" root="https://mirror.example/maven/"/></resolvers></ivysettings>'
+    )
+    return {"SHIELDTX_IVY_SETTINGS": str(file)}
+
+
+def test_mirror_of_ivy_settings_is_used_with_a_warning(
+    ivy_settings: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert mirror_of(ivy_settings) == "https://mirror.example/maven"
+    (record,) = caplog.records
+    advice = "set SHIELDTX_MAVEN_REPOSITORY to https://mirror.example/maven/"
+    assert vars(record)["advice"] == advice
+    both = ivy_settings | {"SHIELDTX_MAVEN_REPOSITORY": "https://other.example"}
+    assert mirror_of(both) == "https://other.example"
+
+
+@pytest.mark.parametrize("text", ["", "<ivysettings/>", '<a><ibiblio name="public"/></a>'])
+def test_ivy_settings_without_a_mirror_are_refused(ivy_settings: dict[str, str], text: str) -> None:
+    Path(ivy_settings["SHIELDTX_IVY_SETTINGS"]).write_text(text)
+    with pytest.raises(DownloadFailed, match=r"names no mirror.*SHIELDTX_MAVEN_REPOSITORY"):
+        mirror_of(ivy_settings)
 
 
 def test_missing_java_is_reported_with_the_package_to_install(
@@ -191,7 +301,7 @@ def test_missing_java_is_reported_with_the_package_to_install(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RequirementMissing) as missing:
-        fetch_kafka(tmp_path / "cache")
+        EmbeddedKafka().start()
     assert str(missing.value) == (
         "Java is not installed: install Java 17 or newer (Debian, Ubuntu: apt-get install"
         " openjdk-17-jre-headless) or point JAVA_HOME at one"
@@ -225,7 +335,7 @@ def test_a_java_home_without_java_is_named(tmp_path: Path, monkeypatch: pytest.M
 
 def test_missing_package_is_named_with_its_install_command() -> None:
     with pytest.raises(RequirementMissing, match=r"pip install 'shieldtx\[embedded\]'"):
-        require_package("pyspark_of_nobody")
+        require_package("package_of_nobody")
 
 
 def test_the_embedded_servers_import_no_pyspark() -> None:

@@ -1152,7 +1152,7 @@ def test_error_meaning_rollback_keeps_a_committed_message(orders, ledger, caplog
     assert status(orders, tx.id) == "INIT"
     [told] = [fields_of(r) for r in caplog.records if r.levelname == "ERROR"]
     assert told["action"] == "barrier_contradiction"
-    assert f"half message {tx.id} committed, so that the message is sent" in str(told["reason"])
+    assert f"half message {tx.id} committed, so that the message is sent" in str(told["error"])
 
 
 @pytest.mark.parametrize("is_guarded", [True, False])

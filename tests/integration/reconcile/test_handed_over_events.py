@@ -63,6 +63,16 @@ def test_a_refused_event_is_rolled_back_and_compensated(pair: Pair):
     assert pair.orders.effects("compensated") == ["k0"]
 
 
+def test_handed_over_event_keeps_its_payload_and_its_schema(pair: Pair):
+    pair.write(2)
+    schema = "urn:shieldtx:orders.placed:1"
+    pair.orders.execute("UPDATE shield_outbox SET dataschema = :schema", schema=schema)
+    hand_over_all(pair)
+    assert {(row["dataschema"], row["payload"]) for row in pair.received("stock")} == {
+        (schema, row["payload"]) for row in pair.sent()
+    }
+
+
 def test_failed_attempt_is_retried_and_each_step_is_traced(pair: Pair):
     pair.write(1)
     hand_over_all(pair)

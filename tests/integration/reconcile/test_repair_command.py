@@ -580,6 +580,18 @@ def test_runs_are_listed_the_latest_first(operator: Operator, missing: list[List
     assert "r1" not in table
 
 
+def test_empty_list_of_runs_names_other_configurations(operator: Operator):
+    assert "other configurations" not in operator.says("runs").stderr
+    operator.runs.begin("r1", mode="full", who="night@host", folder="/runs/r1")
+    operator.runs.finish("r1", outcome="CLEAN")
+    operator.pair.orders.execute("UPDATE shield_reconcile_run SET scope = 'weekly'")
+
+    result = operator.says("runs", "--json")
+
+    assert (result.exit_code, result.stdout) == (0, "[]\n")
+    assert "note: nightly has no runs; other configurations have some: weekly" in result.stderr
+
+
 def test_folder_without_the_counted_rows_is_refused(operator: Operator, missing: list[ListedRow]):
     folder = operator.ran("r1", missing)
     for file in (folder / "rows").rglob("*.parquet"):

@@ -26,7 +26,7 @@ from shieldtx.reconcile.repair.decisions import (
     Policy,
 )
 from shieldtx.reconcile.verdicts import Verdict
-from shieldtx.store.dead_letters import ParkedRecord
+from shieldtx.store.dead_letter_rows import ParkedRecord
 from shieldtx.store.discards import SqlDiscards
 from shieldtx.store.tables import tables
 from tests.support.repair_scenarios import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -9,14 +10,17 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, RetryPolicy, TxKind, new_event_id
 from shieldtx.errors import HandlerError
 from shieldtx.ports.broker import DeliveryOutcome
 from shieldtx.relay.relay import Relay
+from tests.support.handler_styles import STYLES, HandlerStyle
 from tests.support.service import Service, Wire, answer, drain, effect, make_topics
 
+HANDLER_STYLES = [style for style in STYLES if style.lanes == 1]
 LATER = RetryPolicy(first=timedelta(hours=1), longest=timedelta(hours=1))
 
 Undo = Callable[[Session], None]
@@ -175,3 +179,26 @@ def test_failed_rollback_event_undoes_nothing(
     drain(relay)
     assert service.outbox() == {"FAILED": 1}
     assert service.effects("half undone") == []
+
+
+@pytest.mark.plain_handlers
+def test_a_cancelled_task_of_a_local_rollback_is_retried(
+    make_service: Callable[..., Service], wire: Wire
+) -> None:
+    style = HandlerStyle(name="coroutine", driver="psycopg")
+    service = make_service("undoing", style=style)
+    service.app.declare("things.happened", retry=LATER)
+    make_topics(service)
+    wire.fate = lambda record: answer(DeliveryOutcome.REJECTED)
+
+    @service.app.local_rollback("things.happened")
+    async def undo(session: AsyncSession, event: Event) -> None:
+        task = asyncio.create_task(asyncio.sleep(60))
+        task.cancel()
+        await task
+
+    relay = service.relay()
+    write(service, "a")
+    # The relay goes on, and the row waits for a later attempt.
+    drain(relay)
+    assert service.outbox() == {"INIT": 1}

@@ -22,6 +22,7 @@ from tests.support.repair_scenarios import Pair, listed, owed, repair, rows, str
 from tests.support.service import QUICK, Service, drain, effect, make_topics
 
 GRANTS = ROOT / "examples" / "deploy" / "grants.sql"
+HALF_GRANTS = GRANTS.with_name("grants-half-messages.sql")
 MOMENT = timedelta(milliseconds=1)
 ROLES = ("shop_web", "shop_worker", "shop_reader", "shop_repair")
 
@@ -146,6 +147,8 @@ def reserve(session: Session, event: Event) -> None:
 def test_granted_roles_write_publish_handle_compensate_and_purge(service: Service) -> None:
     with ExitStack() as roles:
         writer = roles.enter_context(as_role(service, "shop_web"))
+        with pytest.raises(ProgrammingError, match="permission denied"), writer.connect() as reader:
+            reader.execute(text("SELECT payload FROM shield_outbox"))
         app = roles.enter_context(application(service, "shop_worker"))
         service.app.declare("orders.placed")
         with Session(writer) as session, session.begin():
@@ -182,6 +185,7 @@ def test_granted_roles_write_publish_handle_compensate_and_purge(service: Servic
 def test_a_granted_writer_prepares_and_ends_half_messages(
     service: Service, outcome: LocalOutcome, status: str
 ) -> None:
+    service.execute(HALF_GRANTS.read_text())
     with (
         application(service, "shop_web") as app,
         app.half("orders.placed", "good", key="a") as half,

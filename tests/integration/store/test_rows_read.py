@@ -12,6 +12,7 @@ from sqlalchemy import Integer, Table, column, func, insert, literal, select
 from shieldtx import BizKey, Event, Refused
 from shieldtx.domain.states import InboxStatus, OutboxStatus
 from shieldtx.store.dead_letters import SqlDeadLetters
+from shieldtx.store.statements.row_filters import RowFilter
 from shieldtx.store.tables import tables
 from tests.support.rows_in_any_state import inbox_row, outbox_row
 from tests.support.rows_read import rows_read
@@ -165,6 +166,42 @@ def test_statement_reads_few_rows_in_addition_to_its_own(orders: Service) -> Non
     # Proof that the count works: some statements find their rows.
     assert len(shield) > 50
     assert sum(each.rows > 0 for each in shield) > 20
+
+
+def _park_many(service: Service) -> None:
+    """Park records of another group; most of them are discarded."""
+    service.execute(
+        "INSERT INTO shield_parked (consumer_group, topic, record_partition, record_offset, digest,"
+        " reason, record_headers, parked_at, discarded_at)"
+        " SELECT 'another', 'others.commit', 0, n, '', 'no event', '[]',"
+        " now() - n * interval '1 second', CASE WHEN n > :waiting THEN now() END"
+        " FROM generate_series(1, :rows) AS n",
+        rows=SETTLED,
+        waiting=MANY,
+    )
+    service.execute("ANALYZE shield_parked")
+
+
+def test_lists_of_operators_read_few_rows(orders: Service) -> None:
+    _park_many(orders)
+    letters, traces = orders.app.stores.dead_letters(), orders.app.stores.trace()
+    with rows_read(orders.engine) as read:
+        for oldest in (False, True):
+            for status in (OutboxStatus.FAILED, OutboxStatus.UNRESOLVED):
+                assert len(letters.latest(limit=10, status=status, oldest=oldest)) == 10
+            assert len(letters.parked(limit=10, values=False, oldest=oldest)) == 10
+        assert len(letters.given_up(limit=10)) == 10
+        [found] = letters.given_up(limit=10, rows=RowFilter(biz_key="MAX_RECONSUMED-77"))
+        assert found.envelope.biz_key == "MAX_RECONSUMED-77"
+        assert len(traces.events_of("PROCESSED-77")) == 2
+        assert len(traces.events_of("PROCESSED-77", event_type="others")) == 2
+        assert traces.events_of("PROCESSED-77", event_type=PLACED) == []
+    too_many = sorted({each for each in read if each.rows > FEW}, reverse=True)
+    assert not too_many, "\n\n".join(f"{each.rows} rows: {each.statement}" for each in too_many)
+    # PostgreSQL underestimates the DEAD rows and sorts them all, but reads no others.
+    with rows_read(orders.engine) as read:
+        assert len(letters.latest(limit=10, status=InboxStatus.DEAD)) == 10
+    assert [each.rows for each in read] <= [MANY]
 
 
 def test_a_statement_without_an_index_is_found(orders: Service) -> None:

@@ -213,6 +213,10 @@ def postpone(row: Row) -> None:
     inbox(row).postpone(row.attempt, delay=HOUR, reason="failed")
 
 
+def defer(row: Row) -> None:
+    inbox(row).defer(row.attempt, delay=HOUR, reason="of another version")
+
+
 def give_up(row: Row) -> None:
     inbox(row).give_up(row.attempt, reason="failed", in_transaction=None)
 
@@ -295,6 +299,7 @@ INBOX_MOVERS = {
     ),
     "release": Mover(target=I.PROCESSING, sources={I.PROCESSING}, act=release),
     "postpone": Mover(target=I.PROCESSING, sources={I.PROCESSING}, act=postpone),
+    "defer": Mover(target=I.PROCESSING, sources={I.PROCESSING}, act=defer),
     "give_up": Mover(target=I.MAX_RECONSUMED, sources={I.PROCESSING}, act=give_up),
     "give_up compensation": Mover(
         target=I.DEAD, sources={I.PROCESSING}, act=give_up, kind=TxKind.ROLLBACK
@@ -417,6 +422,7 @@ WITH_TOKEN = [
         "processed together",
         "release",
         "postpone",
+        "defer",
         "give_up",
         "give_up compensation",
     )

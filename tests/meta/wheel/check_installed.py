@@ -1,7 +1,8 @@
 """Checks an installed wheel: run by .ci/run with the wheel's interpreter, outside of the checkout.
 
 Migrates two databases, relays and consumes a few events over a real Kafka, and reconciles, with the
-installed `shieldtx` alone. Exits with a traceback and status 1 on any failure.
+installed `shieldtx` alone. With --without-spark, nothing is reconciled, and Spark must not be
+installed. Exits with a traceback and status 1 on any failure.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import json
 import os
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,12 @@ import shieldtx
 from shieldtx import Event, Settings, ShieldTx
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from shieldtx.embedded.jars import fetch_jdbc_driver, fetch_kafka
+from shieldtx.embedded.status_line import status_line
 
 EVENTS = 20
 COMMAND = Path(sys.executable).with_name("shieldtx")
 COMMAND_S = 180
+WITHOUT_SPARK = "--without-spark"
 RECONCILE = """
 [services.orders]
 url = "ORDERS_URL"
@@ -51,9 +55,12 @@ def main() -> None:
     """Run all checks in the working directory, which should be empty."""
     installed = Path(shieldtx.__file__).resolve()
     assert installed.is_relative_to(Path(sys.prefix).resolve()), f"{installed} is not the wheel's"
+    with_spark = WITHOUT_SPARK not in sys.argv
+    assert (find_spec("pyspark") is not None) == with_spark
+    assert entry_points(group="alembic.plugins", name="alembic.autogenerate.shieldtx")
     Path("shop.py").write_text(SHOP)
-    fetch_kafka(progress=print)
-    driver = fetch_jdbc_driver(progress=print)
+    with status_line() as show:
+        fetch_kafka(progress=show)
     with EmbeddedPostgres() as postgres, EmbeddedKafka() as kafka:
         settings = {}
         for service in ("orders", "stock"):
@@ -64,12 +71,14 @@ def main() -> None:
                 "SHIELDTX_DATABASE_URL": postgres.url(service),
                 "SHIELDTX_KAFKA_BOOTSTRAP": kafka.bootstrap,
             }
-        check(settings["orders"], settings["stock"], driver)
+        check_delivery(settings["orders"], settings["stock"])
+        if with_spark:
+            check_reconciliation(settings["orders"], settings["stock"])
     print(f"the wheel of shieldtx {version('shieldtx')} does its job from {installed.parent}")
 
 
-def check(orders: dict[str, str], stock: dict[str, str], driver: Path) -> None:
-    """Relay some events from the outbox of one service to the inbox of the other, and compare."""
+def check_delivery(orders: dict[str, str], stock: dict[str, str]) -> None:
+    """Relay some events from the outbox of one service to the inbox of the other."""
     for service in (orders, stock):
         assert run(service, "db", "upgrade")["revision"]
         assert run(service, "db", "check")["fits"]
@@ -79,12 +88,15 @@ def check(orders: dict[str, str], stock: dict[str, str], driver: Path) -> None:
     assert run(orders, "relay", "--once")["published"] == EVENTS
     assert run(stock, "consume", "stock", "--once")["fresh"] == EVENTS
 
+
+def check_reconciliation(orders: dict[str, str], stock: dict[str, str]) -> None:
+    """Compare the outbox with the inbox."""
     urls = {
         "ORDERS_URL": orders["SHIELDTX_DATABASE_URL"],
         "STOCK_URL": stock["SHIELDTX_DATABASE_URL"],
     }
     Path("reconcile.toml").write_text(RECONCILE)
-    options = ("--margin", "0", "--jdbc-jar", str(driver), "--out", "report")
+    options = ("--margin", "0", "--jdbc-jar", str(fetch_jdbc_driver()), "--out", "report")
     found = run(urls, "reconcile", "--config", "reconcile.toml", *options)
     assert found["outcome"] == "CLEAN"
     assert sum(found["totals"].values()) == found["totals"]["MATCHED"] == EVENTS

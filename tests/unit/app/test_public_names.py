@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
 import shieldtx
+from shieldtx import errors
 
 
 def test_every_public_name_has_a_module() -> None:
@@ -31,3 +33,25 @@ def test_command_line_handles_signals_before_slow_imports() -> None:
     code = "import shieldtx.cli, sys; print('sqlalchemy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_errors_that_an_application_meets_are_public() -> None:
+    # The others reach the command line, or are kept with a record.
+    internal = {
+        "AlreadyRunning",
+        "NameTaken",
+        "NotAuthorised",
+        "UndecodableRecord",
+        "UnknownSchemaVersion",
+        "UpgradeBlocked",
+    }
+    all_errors = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.ShieldTxError)
+    }
+    assert all_errors - internal == all_errors & set(shieldtx.__all__)
+
+
+def test_version_is_that_of_the_installed_package() -> None:
+    assert shieldtx.__version__ == version("shieldtx")

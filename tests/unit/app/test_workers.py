@@ -47,15 +47,24 @@ def test_consumer_watchdog_allows_for_the_longest_lease(
     worker._close()
 
 
+@pytest.mark.parametrize(
+    ("url", "database"),
+    [
+        ("owner:SECRET@db.internal:5433/shop?sslpassword=SECRET", "db.internal:5433/shop"),
+        ("owner@/shop?host=a:1&host=b:2&password=SECRET", "a:1,b:2/shop"),
+        ("owner:SECRET@[::1]:5433/shop", "[::1]:5433/shop"),
+        ("owner:SECRET@/shop", "/shop"),
+    ],
+    ids=["host", "hosts", "ipv6", "socket"],
+)
 def test_started_worker_names_its_database_without_password(
-    shield: ShieldTx, caplog: pytest.LogCaptureFixture
+    url: str, database: str, shield: ShieldTx, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "shieldtx")
-    url = "postgresql+psycopg://owner:SECRET@db.internal:5433/shop?sslpassword=SECRET"
-    engine = create_engine(url)
+    engine = create_engine(f"postgresql+psycopg://{url}")
     WorkerLog("relay", _identity(ShieldTx(shield.settings, engine=engine), relay="r")).started()
     (started,) = logged(caplog.records, "worker_started")
-    assert (started["relay"], started["database"]) == ("r", "db.internal:5433/shop")
+    assert (started["relay"], started["database"]) == ("r", database)
     assert "SECRET" not in str(started)
 
 

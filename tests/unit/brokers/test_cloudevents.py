@@ -59,6 +59,7 @@ envelopes = st.builds(
     causation_id=st.none() | st.uuids(),
     causation_source=st.none() | names,
     traceparent=st.none() | storable,
+    dataschema=st.none() | storable.filter(bool),
 )
 prefixes = st.sampled_from(["", "shop.", "a", ".", "commit."])
 
@@ -95,6 +96,7 @@ ORDER = Envelope(
     causation_id=UUID("01990000-0000-7000-8000-000000000002"),
     causation_source="tills",
     traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    dataschema="urn:shieldtx:orders.placed:2",
 )
 
 
@@ -118,9 +120,10 @@ def test_record_is_a_binary_mode_cloud_event_in_utc() -> None:
         "ce_causationid": b"01990000-0000-7000-8000-000000000002",
         "ce_causationsource": b"tills",
         "ce_traceparent": b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "ce_dataschema": b"urn:shieldtx:orders.placed:2",
         "tenant": b"north",
     }
-    assert len(record.headers) == 15
+    assert len(record.headers) == 16
 
 
 def test_missing_fields_of_an_event_are_not_headers() -> None:
@@ -217,7 +220,7 @@ def test_last_of_doubled_user_headers_counts() -> None:
 
 
 def test_foreign_extensions_are_not_user_headers() -> None:
-    more = GOOD._replace(headers=(*GOOD.headers, ("ce_dataschema", b"x"), ("Ce_odd", b"y")))
+    more = GOOD._replace(headers=(*GOOD.headers, ("ce_dataref", b"x"), ("Ce_odd", b"y")))
     assert decoding.decode(more, PREFIX) == ORDER
 
 
@@ -328,9 +331,10 @@ MALFORMED: Mapping[str, tuple[ReceivedRecord, str]] = {
     "a deep but proper list": (with_value(b"[" * 500 + b"]" * 500), "value.*recursion"),
     "a heavy payload": (with_value(b'"' + b"x" * (16 << 20) + b'"'), "value.*limit"),
     "headers without end": (
-        GOOD._replace(headers=GOOD.headers + (("x", b""),) * 242),
+        GOOD._replace(headers=GOOD.headers + (("x", b""),) * 241),
         "headers: 257, the limit is 256",
     ),
+    "a schema's long URI": (with_header("ce_dataschema", b"u" * 2_049), "ce_dataschema: 2049"),
     "a heavy header": (with_header("tenant", b"x" * 65_536), "headers: above the limit"),
     "a header's name with NUL": (with_header("te\x00nant", b"x"), "NUL"),
 }

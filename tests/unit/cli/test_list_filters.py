@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 from sqlalchemy import insert
-from typer.testing import CliRunner
 
-from shieldtx.cli.program import program
+from tests.support.shop_commands import Run, runner_on
 from tests.support.write_side_shop import Shop
-
-APP = """
-from shieldtx import ShieldTx
-shield = ShieldTx.from_env()
-shield.declare("orders.placed")
-shield.consumer("stock").handles("orders.placed")(lambda session, event: None)
-"""
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture
 def run(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command on the shop's database, by default with an application."""
-    name = f"app_{tmp_path.name.replace('-', '_')}"
-    (tmp_path / f"{name}.py").write_text(APP)
-    monkeypatch.syspath_prepend(str(tmp_path))
-
-    def call(*words: str, app: bool = True, **settings: str) -> Result:
-        env = {
-            "SHIELDTX_SOURCE": "shop",
-            "SHIELDTX_DATABASE_URL": str(shop.engine.url),
-            "SHIELDTX_APP": f"{name}:shield" if app else None,
-            **settings,
-        }
-        return CliRunner().invoke(program, words, env=env, catch_exceptions=False)
-
-    return call
+    return runner_on(shop, tmp_path, monkeypatch)
 
 
 def park(shop: Shop, *, offset: int = 0, group: str = "old", topic: str = "t.paid.commit") -> None:

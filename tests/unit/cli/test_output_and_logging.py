@@ -98,6 +98,10 @@ def test_foreign_text_is_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
                 status=MISCONFIGURED,
             ),
         ),
+        (
+            UnicodeEncodeError("utf-8", "pass\udcff", 4, 5, "surrogates not allowed"),
+            Failure(line="an argument or a setting is not UTF-8 text", status=MISCONFIGURED),
+        ),
         (ImportError("no module named shop"), None),
         (ZeroDivisionError(), None),
         (None, None),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from types import ModuleType
 
 import pytest
+import typer
+from sqlalchemy.exc import IntegrityError
 
 from shieldtx import Settings, ShieldTx
 from shieldtx.cli.app_loading import Invocation
-from shieldtx.cli.reconcile_config import load_configuration
+from shieldtx.cli.reconcile_config import ending_as_error, load_configuration
 from shieldtx.reconcile.expectations import Others
+from shieldtx.reconcile.findings import RunOutcome
 
 
 @pytest.fixture
@@ -55,3 +59,15 @@ def test_compensated_type_is_not_for_others(shield):
     shield.consumer("refund").compensates("placed")(lambda _session, _event: None)
 
     assert for_others() == Others()
+
+
+def test_traceback_of_a_defect_shows_no_row(capsys: pytest.CaptureFixture[str]):
+    row = IntegrityError("INSERT", {"p": "4711 0815"}, sqlite3.IntegrityError("not unique"))
+
+    with pytest.raises(typer.Exit) as ended, ending_as_error():
+        raise LookupError("which run") from row
+
+    assert ended.value.exit_code == RunOutcome.ERROR
+    shown = capsys.readouterr().err
+    assert "LookupError: which run" in shown
+    assert "4711" not in shown

@@ -13,7 +13,8 @@ from pydantic import TypeAdapter
 
 from shieldtx.consumer.attempt_recorder import AttemptRecorder
 from shieldtx.consumer.event_processor import EventProcessor
-from shieldtx.consumer.handlers import ConsumerGroup, Handler
+from shieldtx.consumer.handler import Handler
+from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.retry import RetryPolicy
@@ -33,6 +34,9 @@ class Inbox:
         self.error = error
 
     def postpone(self, _: Attempt, **__: Any) -> bool:
+        return self._answer()
+
+    def defer(self, _: Attempt, **__: Any) -> bool:
         return self._answer()
 
     def give_up(self, _: Attempt, **__: Any) -> bool:
@@ -127,16 +131,30 @@ class TestTerminalState:
         assert end(recorder_of(Inbox(kept=False))) is AttemptOutcome.LOST
         assert actions(caplog) == [("WARNING", "attempt_lost")]
 
-    def test_database_error_logs_no_outcome(self, end: Callable[..., Any], caplog) -> None:
+    def test_database_error_is_logged_with_the_reason(self, end: Callable[..., Any], caplog):
+        assert end(recorder_of(Inbox())) in {AttemptOutcome.REFUSED, AttemptOutcome.DEAD}
+        written = caplog.records[0]
+        caplog.clear()
         with pytest.raises(OSError, match="away"):
             end(recorder_of(Inbox(error=OSError("the database is away"))))
-        assert actions(caplog) == []
+        assert actions(caplog) == [("WARNING", "attempt_not_recorded")]
+        [record] = caplog.records
+        assert fields_of(record)["reason"] == fields_of(written)["reason"]
+        assert bool(record.exc_info) == bool(written.exc_info)
 
 
 def test_lost_row_of_a_retry_is_logged_as_a_lost_attempt(caplog) -> None:
     recorder = recorder_of(Inbox(kept=False))
     assert recorder.fail(attempt_of(), handler_of(attempts=9), ERROR) is AttemptOutcome.LOST
     assert actions(caplog) == [("WARNING", "handler_failed"), ("WARNING", "attempt_lost")]
+
+
+def test_retry_that_is_not_written_is_logged_with_its_reason(caplog) -> None:
+    recorder = recorder_of(Inbox(error=OSError("the database is away")))
+    with pytest.raises(OSError, match="away"):
+        recorder.fail(attempt_of(), handler_of(attempts=9), ERROR)
+    [fields] = logged(caplog.records, "attempt_not_recorded")
+    assert fields["reason"] == "LookupError: no such shelf"
 
 
 def test_traceback_of_a_retried_error_is_logged_once_a_minute(caplog) -> None:

@@ -16,7 +16,12 @@ import pytest
 from pydantic import SecretStr
 
 from shieldtx import Settings, ShieldTx
-from shieldtx.domain.callables import check_callable, check_result, uncalled
+from shieldtx.domain.callables import (
+    check_callable,
+    check_result,
+    is_coroutine_function,
+    uncalled,
+)
 from shieldtx.errors import ConfigurationError, HandlerError
 
 
@@ -73,6 +78,9 @@ DECLARATIONS: dict[str, Callable[[ShieldTx], Callable[[Any], Any]]] = {
 OF_VALUES = {"key", "biz_key", "delay", "payload"}
 """Arguments that may be a class or a name, too."""
 
+AWAITED = {"handles", "handles_many", "compensates", "local_rollback", "checks"}
+"""Declarations whose coroutine functions are awaited."""
+
 WRONG: dict[str, tuple[Any, str]] = {
     "coroutine function": (coroutine_function, "is a coroutine function"),
     "async generator": (async_generator_function, "is a generator function"),
@@ -89,6 +97,10 @@ WRONG: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("declaration", DECLARATIONS)
 def test_function_that_a_plain_call_does_not_run_is_refused(shield, declaration, wrong):
     function, problem = WRONG[wrong]
+    if declaration in AWAITED and problem == "is a coroutine function":
+        assert DECLARATIONS[declaration](shield)(function) is function
+        assert is_coroutine_function(function)
+        return
     with pytest.raises(ConfigurationError, match=problem):
         DECLARATIONS[declaration](shield)(function)
 
@@ -109,13 +121,15 @@ def test_object_that_is_not_callable_is_refused(shield, declaration, value):
 
 
 def test_refusal_names_the_declaration_place_and_remedy(shield):
-    place = rf"test_callables\.py:{coroutine_function.__code__.co_firstlineno}\)"
+    place = rf"test_callables\.py:{generator_function.__code__.co_firstlineno}\)"
     message = (
-        rf"consumer group 'stock', handler for COMMIT of 'placed': coroutine_function \(.*{place}"
+        rf"consumer group 'stock', handler for COMMIT of 'placed': generator_function \(.*{place}"
     )
     with pytest.raises(ConfigurationError, match=message) as refused:
-        shield.consumer("stock").handles("placed")(coroutine_function)
-    assert "Give a plain `def`" in str(refused.value)
+        shield.consumer("stock").handles("placed")(generator_function)
+    assert "Give a function without `yield`" in str(refused.value)
+    with pytest.raises(ConfigurationError, match="Give a plain `def`"):
+        shield.hooks.before_send(coroutine_function)
     with pytest.raises(ConfigurationError, match=re.escape("handler(session, event)")):
         shield.consumer("stock").handles("placed")(of_six)
 

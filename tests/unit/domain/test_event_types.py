@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shieldtx import Event, EventRefused, RetryPolicy, TxKind, new_event_id
-from shieldtx.domain.event_types import NAME, EventLimits, EventTypeRegistry, checked_name
+from shieldtx.domain.event_fields import EventLimits
+from shieldtx.domain.event_types import NAME, EventTypeRegistry, checked_name
 from shieldtx.errors import ConfigurationError, TooLarge, UnknownEventType
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -63,9 +63,10 @@ def test_event_and_its_default_headers_are_immutable():
 
 def test_opened_envelope_is_the_event_with_decoded_payload():
     envelope = an_envelope()
-    event = envelope.opened({"total": 3})
+    event = envelope.opened({"total": 3}, attempt=2, max_attempts=5)
     assert event.payload == {"total": 3}
-    for name in {f.name for f in fields(Event)} - {"payload"}:
+    assert (event.attempt, event.max_attempts) == (2, 5)
+    for name in {f.name for f in fields(Event)} - {"payload", "attempt", "max_attempts"}:
         assert getattr(event, name) == getattr(envelope, name), name
 
 
@@ -116,3 +117,9 @@ def test_storable_text_fits_any_database_within_its_limit(text: str, limit: int)
 @given(KEYS.filter(lambda text: "\x00" not in text))
 def test_harmless_text_is_storable_unchanged(text: str):
     assert storable(text, len(text)) == text
+
+
+def test_event_of_a_payload_type_is_a_plain_event_at_run_time() -> None:
+    event = Event[int](type="bookings.made", payload=1)
+    assert type(event) is Event
+    assert replace(event, payload=2).payload == 2

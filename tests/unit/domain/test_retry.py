@@ -111,6 +111,8 @@ def test_errors_to_give_up_on_end_the_attempts_at_once(given_up_on, error, ends)
         ({"jitter": float("nan")}, "jitter must be between 0 and 1"),
         ({"ladder": (timedelta(seconds=-1),)}, "ladder must not hold a negative wait"),
         ({"give_up_on": KeyError}, "give_up_on must be a tuple of exception types"),
+        ({"give_up_on": ("KeyError",)}, "give_up_on must be a tuple of exception types"),
+        ({"give_up_on": (int,)}, "give_up_on must be a tuple of exception types"),
     ],
 )
 def test_impossible_policy_is_refused_with_its_problem(settings, problem):

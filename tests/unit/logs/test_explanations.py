@@ -57,6 +57,11 @@ def test_several_servers_are_all_named():
     assert explained(url).line.startswith("ann@127.0.0.1:1,127.0.0.1:2/orders: ")
 
 
+def test_address_of_ipv6_is_in_brackets():
+    url = "postgresql+psycopg://ann:s3cret@[::1]:1/orders"
+    assert explained(url).line.startswith("ann@[::1]:1/orders: ")
+
+
 def test_file_of_sqlite_is_named_by_its_path():
     found = explained("sqlite:////no/such/folder/x.db")
     assert found.line.startswith("/no/such/folder/x.db: the database cannot be used: ")

@@ -210,7 +210,9 @@ def test_database_error_under_an_error_shows_no_row(is_context: bool):
 
 
 @pytest.mark.parametrize(
-    "args", [(refused_statement(),), ({"e": refused_statement()},)], ids=["list", "names"]
+    "args",
+    [(refused_statement(),), ({"e": refused_statement()},), ([refused_statement()],)],
+    ids=["list", "names", "errors"],
 )
 def test_database_errors_in_a_message_and_field_show_no_row(args: tuple[object, ...]):
     named = "%(e)s" if isinstance(args[0], dict) else "%s"
@@ -220,6 +222,22 @@ def test_database_errors_in_a_message_and_field_show_no_row(args: tuple[object, 
         text = formatter.format(made)
         assert str(CARD) not in text
         assert "UNIQUE constraint failed: card" in text
+
+
+def test_database_error_as_the_message_shows_no_row():
+    made = logging.LogRecord("shop", logging.ERROR, __file__, 1, refused_statement(), (), None)
+    for formatter in (PlainFormatter(), JsonFormatter()):
+        text = formatter.format(made)
+        assert str(CARD) not in text
+        assert "UNIQUE constraint failed: card" in text
+
+
+def test_text_that_cannot_be_encoded_is_a_defect():
+    """Only a command can take it for an argument: a hook or a handler may encode any text."""
+    made = failed(UnicodeEncodeError("latin-1", "price: \u20ac", 7, 8, "ordinal not in range"))
+    text = PlainFormatter().format(made)
+    assert "UnicodeEncodeError: 'latin-1' codec can't encode" in text
+    assert f'File "{__file__}", line ' in text
 
 
 def test_json_record_has_its_stack():

@@ -12,6 +12,7 @@ from shieldtx.errors import ConfigurationError
 from shieldtx.reconcile.config import Configuration, read_configuration
 from shieldtx.reconcile.expectations import ExpectedGroup, FormerGroup, Others
 from shieldtx.reconcile.request import BrokerAccess, ServiceDatabase
+from shieldtx.reconcile.webhook import Webhook
 
 EVERYTHING = """
 name = "shop"
@@ -26,6 +27,10 @@ sasl_mechanism = "PLAIN"
 sasl_username = "reconcile"
 sasl_password = "KAFKA_PASSWORD"
 ssl_cafile = "/etc/ca.pem"
+
+[webhook]
+url = "WEBHOOK_URL"
+token = "WEBHOOK_TOKEN"
 
 [services.orders]
 url = "ORDERS_URL"
@@ -56,6 +61,8 @@ ENVIRONMENT = {
     "ORDERS_REPLICA": "postgresql://a:secret@r/orders",
     "STOCK_URL": "postgresql://a:secret@h/stock",
     "KAFKA_PASSWORD": "hush",
+    "WEBHOOK_URL": "https://alerts.example/hook",
+    "WEBHOOK_TOKEN": "t0ken",
 }
 
 
@@ -69,7 +76,7 @@ def read(tmp_path: Path):
     return read
 
 
-def test_file_names_the_services_and_their_receivers(read) -> None:
+def test_file_names_the_services_and_their_receivers(read, tmp_path: Path) -> None:
     found = {
         "event_types": ("placed",),
         "max_attempts": 5,
@@ -77,6 +84,7 @@ def test_file_names_the_services_and_their_receivers(read) -> None:
     }
     assert read(EVERYTHING) == Configuration(
         scope="shop",
+        options=("--config", str(tmp_path / "nightly.toml")),
         margin=timedelta(minutes=10),
         statement_timeout=timedelta(minutes=30),
         broker=BrokerAccess(
@@ -88,6 +96,7 @@ def test_file_names_the_services_and_their_receivers(read) -> None:
             sasl_password="hush",
             ssl_cafile="/etc/ca.pem",
         ),
+        webhook=Webhook(url="https://alerts.example/hook", token="t0ken"),
         services=(
             ServiceDatabase(
                 name="orders",
@@ -227,3 +236,21 @@ def test_group_compensates_foreign_events_only_if_handled(read, more: str, probl
     """
     with pytest.raises(ConfigurationError, match=problem):
         read(text)
+
+
+def test_unusable_webhook_is_refused_with_the_place_of_its_name(read, tmp_path: Path) -> None:
+    plain = EVERYTHING.replace('"WEBHOOK_TOKEN"', '"WEBHOOK_TOKEN"\nallow_http = false')
+    with pytest.raises(ConfigurationError) as refused:
+        read(plain, WEBHOOK_URL="http://alerts.example/s3cret")
+    assert str(refused.value).startswith(f"{tmp_path / 'nightly.toml'}: webhook.url: ")
+    assert "s3cret" not in str(refused.value)
+    allowed = plain.replace("false", "true")
+    assert read(allowed, WEBHOOK_URL="http://alerts.example/s3cret").webhook.allow_http
+
+
+@pytest.mark.parametrize("key", ["url", "token"])
+def test_webhook_written_in_place_of_its_variable_is_refused(read, key: str) -> None:
+    written = f'{key} = "https://alerts.example/s3cret"'
+    with pytest.raises(ConfigurationError, match="the name of the environment variable") as refused:
+        read(EVERYTHING.replace(f'{key} = "WEBHOOK_{key.upper()}"', written))
+    assert "s3cret" not in str(refused.value)

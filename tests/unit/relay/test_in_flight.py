@@ -14,6 +14,7 @@ import pytest
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.domain.states import TxKind
+from shieldtx.errors import LocalRollbackFailed
 from shieldtx.ports.broker import Delivery, DeliveryOutcome
 from shieldtx.ports.relay import Claim, ClaimedEvent, Settlement
 from shieldtx.relay.in_flight import InFlight
@@ -132,6 +133,37 @@ def test_permanent_failure_is_logged_as_it_was_written(
     send(in_flight, REJECTED)
     in_flight.settle()
     assert [fields_of(record)["action"] for record in caplog.records] == [action]
+
+
+def test_failure_without_a_confirmation_is_logged(
+    in_flight: InFlight, outbox: Outbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(in_flight, REJECTED)
+    outbox.error = OSError("the response to COMMIT is lost")
+    for _ in range(2):
+        with pytest.raises(OSError, match="lost"):
+            in_flight.settle()
+    outbox.error, outbox.kept = None, False
+    in_flight.settle()
+    send(in_flight, REJECTED)
+    in_flight.settle()
+    assert len(logged(caplog.records, "event_failure_unconfirmed")) == 1
+    assert len(logged(caplog.records, "events_taken_over")) == 2
+    assert logged(caplog.records, "event_failed") == []
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_local_rollback_whose_commit_is_unconfirmed_is_logged(
+    in_flight: InFlight, outbox: Outbox, caplog: pytest.LogCaptureFixture, kept: bool
+) -> None:
+    def fail(*_: Any, **__: Any) -> bool:
+        raise LocalRollbackFailed("the response to COMMIT is lost")
+
+    outbox.fail, outbox.kept = fail, kept  # type: ignore[method-assign]
+    send(in_flight, REJECTED)
+    in_flight.settle()
+    assert len(logged(caplog.records, "local_rollback_failed")) == 1
+    assert len(logged(caplog.records, "event_failure_unconfirmed")) == int(not kept)
 
 
 def test_events_that_were_taken_over_are_named(

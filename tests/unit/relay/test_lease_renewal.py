@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from datetime import timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from shieldtx.ports.broker import Backpressure
 from shieldtx.ports.relay import Claim, ShardLeases
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.settings import RelaySettings
+from tests.support.log_records import logged
 from tests.support.manual_clock import ManualClock
 
 LEASE = timedelta(seconds=40)
@@ -26,6 +28,8 @@ class Leases:
     def __init__(self) -> None:
         self.renewals = 0
         self.error: Exception | None = None
+        self.shards = ALL
+        self.surplus: frozenset[int] = frozenset()
         self.has_begun = threading.Event()
         self.may_end = threading.Event()
         self.may_end.set()
@@ -36,7 +40,10 @@ class Leases:
         assert self.may_end.wait(10)
         if self.error is not None:
             raise self.error
-        return ShardLeases(shards=ALL, relays=1, surplus=frozenset())
+        return ShardLeases(shards=self.shards, relays=1, surplus=self.surplus)
+
+    def release(self, **_: Any) -> None:
+        raise OSError("the server has ended")
 
     def leave(self, **_: Any) -> None:
         """Release nothing."""
@@ -121,6 +128,29 @@ def test_passes_leave_renewals_to_a_thread_that_makes_them(
         clock.now += 10
         relay.run_once()
         assert leases.renewals == renewals
+
+
+def test_changes_of_the_owned_shards_are_logged_once(
+    relay: Relay, leases: Leases, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "shieldtx")
+    for shards in (ALL, ALL, frozenset({0, 1})):
+        leases.shards = shards
+        relay.renew()
+    [taken] = logged(caplog.records, "shards_taken")
+    assert (taken["shards"], taken["count"]) == ([0, 1, 2, 3], 4)
+    assert [lost["shards"] for lost in logged(caplog.records, "shards_lost")] == [[2, 3]]
+
+
+def test_lost_shards_are_logged_if_the_release_of_others_fails(
+    relay: Relay, leases: Leases, caplog: pytest.LogCaptureFixture
+) -> None:
+    relay.renew()
+    leases.shards, leases.surplus = frozenset({0, 1}), frozenset({1})
+    for _ in range(2):
+        with pytest.raises(OSError, match="ended"):
+            relay.renew()
+    assert [lost["shards"] for lost in logged(caplog.records, "shards_lost")] == [[2, 3]]
 
 
 def test_each_requested_renewal_is_made(relay: Relay, leases: Leases) -> None:

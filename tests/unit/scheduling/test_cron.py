@@ -63,7 +63,7 @@ def test_job_runs_again_after_an_error() -> None:
         assert "no disk" in process.stderr.read()
 
 
-def test_failed_run_is_logged_with_its_configuration(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_and_interrupted_runs_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     def run() -> None:
         if caplog.records:
             signal.raise_signal(signal.SIGTERM)
@@ -71,8 +71,12 @@ def test_failed_run_is_logged_with_its_configuration(caplog: pytest.LogCaptureFi
 
     run_by(IntervalTrigger(seconds=0.1), run, configuration="nightly")
 
-    (record,) = caplog.records
-    assert (record.action, record.configuration) == ("scheduled_run_failed", "nightly")
+    assert [
+        (record.action, record.levelname, record.configuration) for record in caplog.records
+    ] == [
+        ("scheduled_run_failed", "ERROR", "nightly"),
+        ("scheduled_run_interrupted", "ERROR", "nightly"),
+    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -79,7 +79,11 @@ def test_missing_settings_are_named_all_at_once(environment):
         ("RELAY_BATCH_SIZE", "10001", "less than or equal to 10000"),
         ("RELAY_POLL_INTERVAL", "0", "longer than 0 seconds"),
         ("RELAY_POLL_INTERVAL", "-3", "longer than 0 seconds"),
-        ("RELAY_LEASE", "soon", "'soon' is not a duration; use seconds, or ISO 8601 as in PT15M"),
+        (
+            "RELAY_LEASE",
+            "soon",
+            "'soon' is not a duration; use seconds (90), units (2h, 15 min, 7d) or ISO 8601",
+        ),
         ("RELAY_WAKEUP", "perhaps", "valid boolean"),
         ("STOP_TIMEOUT", "nan", "'nan' is not a duration"),
         ("STOP_TIMEOUT", "1e300", "longer than a duration can be"),

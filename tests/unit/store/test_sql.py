@@ -25,7 +25,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.postgresql import psycopg
 
 from shieldtx.domain.schedule import Due
-from shieldtx.domain.states import InboxStatus, OutboxStatus
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.ports.delayed_events import BizKey
 from shieldtx.ports.half_messages import CheckSchedule
@@ -34,6 +34,7 @@ from shieldtx.store import statements
 from shieldtx.store.dialects import dialect_named
 from shieldtx.store.statements import retention
 from shieldtx.store.statements.claim import claim
+from shieldtx.store.statements.row_filters import RowFilter
 from shieldtx.store.tables import tables
 
 FOLDER = Path(__file__).parent / "sql"
@@ -64,6 +65,7 @@ SAMPLES: Mapping[str, Any] = {
     "needed": retention.is_needed_in_outbox(T),
     "kept": ["sample"],
     "groups": ["stock"],
+    "ids": [AN_ID],
 }
 """Arguments, by the names of the parameters, that annotations alone do not determine."""
 
@@ -95,6 +97,14 @@ OF_TYPES: Mapping[str, Any] = {
     "timedelta": A_DAY,
     "timedelta | None": A_DAY,
     "Due": Due(delay=A_DAY),
+    "RowFilter": RowFilter(
+        event_type="sample",
+        kind=TxKind.COMMIT,
+        key="sample",
+        biz_key="sample",
+        error="sample",
+        since=datetime(2026, 3, 1, tzinfo=UTC),
+    ),
 }
 
 

@@ -298,7 +298,7 @@ def test_first_cause_is_the_earliest_known_one() -> None:
 def test_foreign_text_in_a_trace_cannot_command_the_terminal() -> None:
     row = written(status=OutboxStatus.FAILED, reason="\x1b[2J[bold]no[/bold]")
     row = replace(row, identity=identity(key="\x1b[31mk"))
-    tree = tree_of(life(orders={1: Facts(written=row)}), asked=number(1))
+    tree = tree_of(life(orders={1: Facts(written=row)}), asked=[number(1)])
     labels = [str(tree.label), *(str(step.label) for step in tree.children[0].children)]
     assert not any("\x1b" in label for label in labels)
     assert any("\\x1b[2J[bold]no[/bold]" in label for label in labels)

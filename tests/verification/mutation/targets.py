@@ -37,6 +37,7 @@ PROTOCOL: Final = (
     "relay.sender",
     "relay.throttle",
     "consumer.consumer",
+    "consumer.lanes",
     "consumer.failures",
     "consumer.fetcher",
     "consumer.due_events",

@@ -23,6 +23,7 @@ from shieldtx.retention import Retention, RetentionService
 from tests.verification.simulation.banks import TYPE, groups
 from tests.verification.simulation.broker import Group, Member, MemoryPublisher, MemorySubscriber
 from tests.verification.simulation.inbox import MemoryInboxStore
+from tests.verification.simulation.lanes import SimulatedLanes
 from tests.verification.simulation.outbox import MemoryLeaseStore, MemoryOutbox, MemoryOutboxStore
 from tests.verification.simulation.processes import (
     Beside,
@@ -153,7 +154,11 @@ def consumer(
                 clock=process.clock,
             ),
             store=store,  # type: ignore[arg-type]
-            processor=EventProcessor(group=group, store=store, outbox=outbox),  # type: ignore[arg-type]
+            processors=[
+                EventProcessor(group=group, store=store, outbox=outbox)  # type: ignore[arg-type]
+                for _ in range(config.lanes)
+            ],
+            lanes=SimulatedLanes(process, config.lanes),
             settings=ConsumerSettings(batch_size=config.consumer_batch, poll_timeout=timedelta(0)),
             clock=process.clock,
         )
@@ -183,6 +188,7 @@ def _groups(config: WorldConfig, *, has_removed: bool = False) -> dict[str, Cons
         fraud=config.has_fraud_group,
         sharing=config.sharing,
         has_removed=has_removed,
+        has_coroutines=config.has_coroutines,
     )
 
 

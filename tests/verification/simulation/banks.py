@@ -14,8 +14,11 @@ from uuid import UUID
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import Envelope, Event
+from shieldtx.domain.payloads import payload_type
 from shieldtx.domain.retry import RetryPolicy
+from shieldtx.domain.schema_versions import Upcasters, dataschema_of
 from shieldtx.errors import Refused
+from tests.support.handler_styles import awaited
 from tests.verification.simulation.database import EPOCH, Database, Entry, Transaction
 
 if TYPE_CHECKING:
@@ -25,6 +28,9 @@ TYPE = "transfer"
 TOPIC = "transfers"
 REMOVED_TYPE = "advice"
 """A type of which an earlier release received events; its handler was removed since."""
+VERSION = 2
+"""The version of a payload that the services read; events of version 1 have no schema."""
+_PAYLOAD = payload_type(None, of=TYPE)
 HANDLER_LEASE = timedelta(seconds=5)
 
 
@@ -123,13 +129,13 @@ class Bank:
 
     def undo(self, session: Transaction, envelope: Envelope) -> None:
         """Return the money for an event that will never be delivered."""
-        transfer = self._transfer(json.loads(envelope.payload))
+        transfer = self._transfer(_UPCASTERS.read(_PAYLOAD, envelope, VERSION))
         self._try("undo", transfer, transfer.refund_failures)
         _enter(session, "undo", transfer)
         self._world.visit_running("handler", answered=True)
 
     def _transfer(self, payload: Any) -> Transfer:
-        return self._world.transfers[payload["number"]]
+        return self._world.transfers[payload["serial"]]
 
     def _try(self, what: str, transfer: Transfer, failures: int) -> None:
         self._world.visit_running("handler", answered=False)
@@ -139,16 +145,18 @@ class Bank:
 
 
 def envelope_of(transfer: Transfer, event_id: UUID) -> Envelope:
-    """Return the event of a transfer."""
+    """Return the event of a transfer; an earlier release has written every third."""
+    is_old = transfer.number % 3 == 0
     return Envelope(
         id=event_id,
         type=TYPE,
         source="A",
         topic=TOPIC,
-        payload=json.dumps({"number": transfer.number}),
+        payload=json.dumps({"number" if is_old else "serial": transfer.number}),
         time=EPOCH,
         key=transfer.key,
         biz_key=str(transfer.number),
+        dataschema=None if is_old else dataschema_of(TYPE, VERSION),
     )
 
 
@@ -185,28 +193,43 @@ def _list_handler(name: str) -> Any:
     return handle_many
 
 
+_UPCASTERS = Upcasters()
+_UPCASTERS.declare(TYPE, VERSION - 1, lambda payload: {"serial": payload["number"]})
+
+
 @lru_cache
+def _as_it_is(handler: Callable[..., Any]) -> Callable[..., Any]:
+    return handler
+
+
 def groups(
-    attempts: int, *, fraud: bool, sharing: str, has_removed: bool = False
+    attempts: int,
+    *,
+    fraud: bool,
+    sharing: str,
+    has_removed: bool = False,
+    has_coroutines: bool = False,
 ) -> dict[str, ConsumerGroup]:
     """Return the consumer groups of both services; they are the same for all worlds."""
     event_types = EventTypeRegistry()
+    event_types.upcasters = _UPCASTERS
     retry = RetryPolicy(
         max_attempts=attempts, first=timedelta(seconds=1), longest=timedelta(seconds=4), jitter=0
     )
     how = partial(dict, topic=TOPIC, retry=retry, lease=HANDLER_LEASE)
+    styled = awaited if has_coroutines else _as_it_is
     bank = ConsumerGroup("bank", event_types)
     if sharing == "list":
-        bank.handles_many(TYPE, **how())(_list_handler("credit"))
+        bank.handles_many(TYPE, **how())(styled(_list_handler("credit")))
     else:
-        bank.handles(TYPE, **how(), alone=sharing == "alone")(_handler("credit"))
+        bank.handles(TYPE, **how(), alone=sharing == "alone")(styled(_handler("credit")))
     if has_removed:
-        bank.handles(REMOVED_TYPE, **how())(_handler("file"))
+        bank.handles(REMOVED_TYPE, **how())(styled(_handler("file")))
     refunds = ConsumerGroup("refunds", event_types)
-    refunds.compensates(TYPE, **how())(_handler("refund"))
+    refunds.compensates(TYPE, **how())(styled(_handler("refund")))
     found = {"bank": bank, "refunds": refunds}
     if fraud:
-        bank.compensates(TYPE, **how())(_handler("take_back"))
+        bank.compensates(TYPE, **how())(styled(_handler("take_back")))
         found["fraud"] = ConsumerGroup("fraud", event_types)
-        found["fraud"].handles(TYPE, **how())(_handler("examine"))
+        found["fraud"].handles(TYPE, **how())(styled(_handler("examine")))
     return found

@@ -184,6 +184,16 @@ class MemoryInboxStore:
         row.last_error = reason
         return True
 
+    def defer(self, attempt: Attempt, *, delay: timedelta, reason: str) -> bool:
+        """Take back the counted start of an attempt, and let the row wait."""
+        row = self._carrying(attempt, InboxStatus.PROCESSING)
+        if row is None:
+            return False
+        self.release([attempt])
+        row.due_at = self._database.now + delay.total_seconds()
+        row.last_error = reason
+        return True
+
     def note(self, attempts: Sequence[Attempt], *, reason: str) -> None:
         """Record why the process of these attempts ends."""
         for row in self._all_carrying(attempts, InboxStatus.PROCESSING):

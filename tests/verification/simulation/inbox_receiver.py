@@ -43,7 +43,7 @@ class MemoryReceiver:
                 if row.together
             ],
             duplicates=known,
-            parked=len(parked) + len(foreign_records),
+            parked=[*parked, *foreign_records],
         )
 
     def new_row(

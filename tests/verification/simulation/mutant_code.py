@@ -9,6 +9,9 @@ from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
+from sqlalchemy.orm import Session
+
+from shieldtx._coroutines import run_coroutine
 from shieldtx.consumer.fetcher import BlockingFetcher, PrefetchingFetcher
 from shieldtx.domain.events import Envelope, shard_of
 from shieldtx.domain.states import InboxStatus, LocalOutcome, OutboxStatus
@@ -307,6 +310,34 @@ def waits_in_a_circle(_: Any) -> Callable[..., bool]:
 
 def notes_no_compensation(_: Any) -> Callable[..., None]:
     return lambda self, session, attempt: None
+
+
+def awaits_and_believes(_: Callable[..., None]) -> Callable[..., None]:
+    """Wait for a coroutine, and ignore what it returns."""
+
+    def run(function: Callable[..., Any], session: Session, given: Any) -> None:
+        returned: list[Any] = []
+
+        async def awaited(*args: Any) -> None:
+            returned.append(await function(*args))
+
+        run_coroutine(awaited, session, given)
+
+    return run
+
+
+def awaits_nothing(_: Callable[..., None]) -> Callable[..., None]:
+    """Call a coroutine function, and drop the coroutine."""
+
+    def run(function: Callable[..., Any], session: Session, given: Any) -> None:
+        function(session, given).close()
+
+    return run
+
+
+def divides_a_key(_: Callable[..., object]) -> Callable[..., object]:
+    """Give each event a lane of its own, whatever its key."""
+    return lambda envelope: (envelope.source, envelope.id)
 
 
 def believes_every_call(_: Any) -> Callable[..., None]:

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
-from shieldtx.consumer import handler_caller
+from shieldtx.consumer import handler_caller, lanes
 from shieldtx.consumer.batch_executor import BatchExecutor
 from shieldtx.consumer.fetcher import BlockingFetcher, PrefetchingFetcher
 from shieldtx.ports.broker import DeliveryOutcome
@@ -218,6 +218,21 @@ MUTANTS = {
             "run",
             mutant_code.believes_every_call,
         ),
+        (
+            "awaited-result-is-not-looked-at",
+            "I5",
+            handler_caller,
+            "run_coroutine",
+            mutant_code.awaits_and_believes,
+        ),
+        (
+            "coroutine-is-not-awaited",
+            "I5",
+            handler_caller,
+            "run_coroutine",
+            mutant_code.awaits_nothing,
+        ),
+        ("lanes-divide-a-key", "I4", lanes, "_key", mutant_code.divides_a_key),
         (
             "due-counts-every-type",
             "I8",

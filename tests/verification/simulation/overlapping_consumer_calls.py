@@ -64,7 +64,7 @@ class ConsumerCalls:
                 [event.id for event in receipt.fresh],
                 [(a.envelope.id, a.number) for a in receipt.started],
                 receipt.duplicates,
-                receipt.parked,
+                len(receipt.parked),
             ),
             keep=self.keep_receipt,
         )

@@ -61,6 +61,8 @@ class Process(Generic[S]):
         """The number of threads that are running, or suspended in the middle of a pass."""
         self.is_doomed = False
         self.member: Member | None = None
+        self.take_turn: Callable[[], None] = lambda: None
+        """Lets other lanes of a consumer run, before and after each call of a port."""
 
     @property
     def name(self) -> str:
@@ -121,10 +123,12 @@ class Process(Generic[S]):
     # --- possible faults --------------------------------------------------------------------------
 
     def before(self, place: str) -> None:
+        self.take_turn()
         self.world.visit(self, place, answered=False)
 
     def after(self, place: str) -> None:
         self.world.visit(self, place, answered=True)
+        self.take_turn()
 
     def die(self) -> None:
         raise Killed

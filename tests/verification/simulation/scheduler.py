@@ -13,6 +13,7 @@ from tests.verification.simulation.world import World
 from tests.verification.simulation.world_config import (
     config_of,
     with_half_messages,
+    with_lanes,
     with_removed_type,
     with_second_source,
     with_shard_settings,
@@ -32,6 +33,7 @@ def play(seed: int, trace: list[str] | None = None) -> Sequence[Violation]:
     config = with_second_source(config, random.Random(seed * _APART + 4))
     config = with_removed_type(config, random.Random(seed * _APART + 5))
     config = with_shard_settings(config, random.Random(seed * _APART + 6))
+    config = with_lanes(config, random.Random(seed * _APART + 7))
     schedule = SeededFaultSchedule(seed, sleepy=config.has_threads)
     world = World(config, schedule, trace=trace)
     steps = _steps(world, draw)

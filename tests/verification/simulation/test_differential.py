@@ -78,6 +78,7 @@ class Calls:
             self.effects: 4,
             self.release: 2,
             self.postpone: 2,
+            self.defer: 1,
             self.note: 1,
             self.give_up: 2,
             self.purge: 2,
@@ -203,7 +204,8 @@ class Calls:
         if mine.started:
             self.batches.append((mine.started, theirs.started))
             self.attempts += zip(mine.started, theirs.started, strict=True)
-        assert (mine.duplicates, mine.parked) == (theirs.duplicates, theirs.parked)
+        assert mine.duplicates == theirs.duplicates
+        assert [p.record for p in mine.parked] == [p.record for p in theirs.parked]
 
     def due(self) -> None:
         group, limit = self.group(), self.draw.choice([1, 3, 100])
@@ -272,6 +274,13 @@ class Calls:
         if attempt is not None:
             self.pair.same(
                 lambda side: side.inbox.postpone(attempt(side), delay=delay, reason="again")
+            )
+
+    def defer(self) -> None:
+        attempt, delay = self.attempt(), timedelta(seconds=self.seconds())
+        if attempt is not None:
+            self.pair.same(
+                lambda side: side.inbox.defer(attempt(side), delay=delay, reason="not readable")
             )
 
     def note(self) -> None:

@@ -122,10 +122,9 @@ class Race:
         arrival = IncomingEvent(envelope=envelope, record=record, lease=lease)
         for _ in range(3):
             try:
-                started = processor._store.receive(GROUP, [arrival], []).started
+                started = processor.store.receive(GROUP, [arrival], []).started
                 executor = BatchExecutor(
                     group=self.group,
-                    store=processor._store,
                     processor=processor,
                     is_time_up=lambda: False,
                     clock=lambda: self.clock.now,

@@ -22,6 +22,12 @@ OTHER_NUMBERS = 0.15
 REMOVED_TYPE = 0.15
 """The share of worlds with more events without a handler than a consumer takes at a time."""
 
+LANES = 0.25
+"""The share of worlds whose consumers have several lanes."""
+
+COROUTINES = 0.25
+"""The share of worlds whose handlers are coroutine functions."""
+
 FOREIGN_ROLLBACKS = 0.2
 """The share of further worlds in which a group takes back events of another service."""
 
@@ -62,6 +68,10 @@ class WorldConfig:
     """The events that a second service writes into the outbox of the first."""
     shard_settings: tuple[int | None, ...] = (None,)
     """The numbers of shards in the settings of the upstream bank's web processes."""
+    lanes: int = 1
+    """Number of lanes of each consumer."""
+    has_coroutines: bool = False
+    """Whether handlers are coroutine functions."""
     removed: int = 0
     """Number of events that an earlier release received, of a type whose handler was removed."""
 
@@ -126,6 +136,12 @@ def with_removed_type(config: WorldConfig, draw: random.Random) -> WorldConfig:
     if draw.random() >= REMOVED_TYPE:
         return config
     return replace(config, removed=2 * config.consumer_batch + draw.randint(1, 3))
+
+
+def with_lanes(config: WorldConfig, draw: random.Random) -> WorldConfig:
+    """Let consumers have several lanes and handlers be coroutines, in some worlds."""
+    lanes = draw.randint(2, 3) if draw.random() < LANES else 1
+    return replace(config, lanes=lanes, has_coroutines=draw.random() < COROUTINES)
 
 
 def config_of(draw: random.Random) -> WorldConfig:

@@ -154,24 +154,27 @@ def drawn(tag, of_days):
 
 
 def test_bars_are_drawn_at_their_positions():
-    [bar] = counts(events=4, mismatches=1).bars
-    x, width = f"{bar.x:.5g}", f"{bar.width:.5g}"
-    rest, wrong = drawn("rect", days(PAIR, 1, events=4, mismatches=1))
-    assert rest == {
-        "class": "bar",
-        "x": x,
-        "width": width,
-        "y": f"{bar.top + bar.wrong:.5g}",
-        "height": f"{bar.rest:.5g}",
-    }
-    assert wrong == {
-        "class": "bar wrong",
-        "x": x,
-        "width": width,
-        "y": f"{bar.top:.5g}",
-        "height": f"{bar.wrong:.5g}",
-    }
-    assert drawn("rect", days(PAIR, 1, events=0, mismatches=0)) == []
+    of_days = days(PAIR, 3, events=4, mismatches=1)
+    bars = charts.counts(of_days).bars
+    rectangles = drawn("rect", of_days)
+    assert len(rectangles) == 2 * len(bars)
+    for bar, rest, wrong in zip(bars, rectangles[::2], rectangles[1::2], strict=True):
+        x, width = f"{bar.x:.5g}", f"{bar.width:.5g}"
+        assert rest == {
+            "class": "bar",
+            "x": x,
+            "width": width,
+            "y": f"{bar.top + bar.wrong:.5g}",
+            "height": f"{bar.rest:.5g}",
+        }
+        assert wrong == {
+            "class": "bar wrong",
+            "x": x,
+            "width": width,
+            "y": f"{bar.top:.5g}",
+            "height": f"{bar.wrong:.5g}",
+        }
+    assert drawn("rect", days(PAIR, 3, events=0, mismatches=0)) == []
 
 
 def test_lines_join_their_points_and_single_days_are_points():
@@ -194,10 +197,11 @@ def test_lines_join_their_points_and_single_days_are_points():
 
 
 def test_drawing_is_named_by_its_title_and_description():
-    of_days = days(PAIR, 2)
+    of_days = days(PAIR, 3)
     names = [drawing["aria-labelledby"] for drawing in drawn("svg", of_days)]
     titles, descriptions = (drawn(tag, of_days) for tag in ("title", "desc"))
     identities = [title["id"] for title in titles if "id" in title]
+    assert len(names) == 3
     assert names == [
         f"{title} {description['id']}"
         for title, description in zip(identities, descriptions, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -11,7 +12,7 @@ from shieldtx.reconcile.report import labels
 from shieldtx.reconcile.request import Selection
 from shieldtx.reconcile.verdicts import Verdict, Weight
 from shieldtx.reconcile.window import Window
-from tests.support.sample_findings import BACK, NOON, PAIR, TOPIC, findings
+from tests.support.sample_findings import BACK, NOON, PAIR, TOPIC, context, findings
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,10 @@ from tests.support.sample_findings import BACK, NOON, PAIR, TOPIC, findings
         (
             findings((PAIR, Verdict.STUCK, 1_200), (BACK, Verdict.PARKED, 34)),
             "1,234 mismatches.",
+        ),
+        (
+            findings((PAIR, Verdict.STUCK, 3), (TOPIC, Verdict.PARKED, 5), mismatched_events=5),
+            "8 mismatches in 5 events.",
         ),
         (
             findings((PAIR, Verdict.STUCK, 1), obstacles=("blind",)),
@@ -137,9 +142,41 @@ def test_durations_are_shown_in_their_largest_units(seconds, text):
 def test_repair_is_offered_for_repairable_rows_of_a_kept_run():
     repairable = findings((PAIR, Verdict.MISSING_DOWNSTREAM, 1), run_id="2026-01-15 a")
     assert labels.repair_command(repairable) == "shieldtx reconcile repair '2026-01-15 a'"
+    named = findings(
+        (PAIR, Verdict.MISSING_DOWNSTREAM, 1), run_id="a", context=context(options=("--app", "a b"))
+    )
+    assert labels.repair_command(named) == "shieldtx reconcile repair a --app 'a b'"
     assert labels.repair_command(findings((PAIR, Verdict.MISSING_DOWNSTREAM, 1))) is None
     assert labels.repair_command(findings((PAIR, Verdict.PARKED, 1), run_id="a")) is None
     assert labels.repair_command(findings((PAIR, Verdict.MATCHED, 1), run_id="a")) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "change"),
+    [
+        ({"STUCK": 4, "MATCHED": 9}, "no change"),
+        ({}, "+4 (+4 stuck)"),
+        ({"STUCK": 5}, "\N{MINUS SIGN}1 (\N{MINUS SIGN}1 stuck)"),
+        (
+            {"STUCK": 1, "PARKED": 1_001},
+            "+3 \N{MINUS SIGN}1,001 (+3 stuck, \N{MINUS SIGN}1,001 parked)",
+        ),
+        ({"STUCK": 4, "OF_A_LATER_RELEASE": 7}, "no change"),
+        (None, None),
+    ],
+)
+def test_change_since_the_run_before_is_by_verdict(before, change):
+    earlier = replace(context().earlier, totals=before)
+    now = findings((PAIR, Verdict.STUCK, 4), context=context(earlier=earlier))
+    assert labels.since_earlier_run(now) == change
+
+
+def test_first_run_has_no_change():
+    assert labels.since_earlier_run(findings()) is None
+
+
+def test_no_two_verdicts_share_a_name():
+    assert len({labels.name(verdict) for verdict in Verdict}) == len(Verdict)
 
 
 def test_verdicts_with_repair_advice_can_be_repaired():

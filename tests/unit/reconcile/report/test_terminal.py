@@ -27,15 +27,23 @@ def test_table_has_the_counts_of_each_pair_by_verdict():
 
 
 def test_table_ends_with_the_outcome_of_the_run():
-    assert line_with(shown(few_findings()), "31 mismatches. Not everything could be judged.")
+    assert line_with(
+        shown(few_findings()), "32 mismatches in 30 events. Not everything could be judged."
+    )
 
 
 def test_table_comes_with_obstacles_and_the_repair_command():
+    minus = "\N{MINUS SIGN}"
+    more = "+3 missing downstream, +1 neither effect nor compensation, +1 absent from topic"
     assert remarks(few_findings()) == [
+        ("since the last run", f"+5 {minus}1 ({minus}1 stuck, {more})"),
         ("not judged", "the topic orders.cancelled does not exist"),
         ("not judged", "the role may not see running transactions: GRANT pg_monitor"),
         ("left out", "stock has received events of crm, which is none of these services"),
-        ("repair", "shieldtx reconcile repair 20260115-120000-7f3a"),
+        (
+            "repair",
+            "shieldtx reconcile repair 20260115-120000-7f3a --config /etc/shieldtx/nightly.toml",
+        ),
     ]
     assert remarks(findings()) == []
     assert remarks(findings(rows_without_room=4_711)) == [

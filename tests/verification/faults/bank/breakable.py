@@ -12,12 +12,15 @@ from shieldtx import Settings, ShieldTx
 from shieldtx.app import workers
 from shieldtx.app.stores import Stores
 from shieldtx.consumer.consumer import Consumer
+from shieldtx.consumer.handlers import ConsumerGroup
+from shieldtx.consumer.lanes import Lane
 from shieldtx.domain.events import Envelope
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.relay.relay import Relay
 from shieldtx.retention import RetentionService
 from shieldtx.store import inbox_receiver
 from shieldtx.store.dead_letters import SqlDeadLetters
+from tests.support.handler_styles import HandlerStyle
 from tests.verification.faults import failpoints as points
 from tests.verification.faults.mutants import MUTANTS
 
@@ -57,7 +60,11 @@ class BreakableShield(ShieldTx):
     """Wraps the ports of every service that it builds in failpoints; applies a mutant, if any."""
 
     def __init__(self, settings: Settings, **given: Any) -> None:
-        super().__init__(settings, **given)
+        self._style = HandlerStyle(
+            name="bank", driver=os.environ.get("BANK_COROUTINES_ON"), lanes=1
+        )
+        url = settings.database_url.get_secret_value()
+        super().__init__(settings, async_engine=self._style.engine(url), **given)
         self.breaker = points.Breaker.from_env()
         # First, because stores build their statements when they are made.
         mutant = os.environ.get("BANK_MUTANT")
@@ -75,6 +82,9 @@ class BreakableShield(ShieldTx):
             half_messages._check_store, self.breaker, points.HALF_STEPS
         )
 
+    def consumer(self, group: str) -> ConsumerGroup:
+        return self._style.group(super().consumer(group))
+
     def build_relay(self, name: str | None = None) -> Relay:
         relay = super().build_relay(name)
         in_flight = relay._in_flight
@@ -90,17 +100,9 @@ class BreakableShield(ShieldTx):
     ) -> Consumer:
         consumer = super().build_consumer(group, stopping=stopping)
         store = points.BreakableInboxStore(consumer._store, self.breaker, points.INBOX_STEPS)
-        processor = consumer._processor
-        for part in (
-            consumer,
-            consumer._due,
-            consumer._executor,
-            processor,
-            processor.caller,
-            processor.recorder,
-            processor._compensation,
-        ):
-            part._store = store
+        consumer._store = consumer._due._store = store
+        for lane in consumer._lanes:
+            self._break_lane(lane)
         fetcher = consumer._fetcher._fetcher
         fetcher._subscriber._options |= membership()
         fetcher._subscriber = points.Breakable(
@@ -108,6 +110,19 @@ class BreakableShield(ShieldTx):
         )
         fetcher._decode = self._broken_decoder(fetcher._decode)
         return consumer
+
+    def _break_lane(self, lane: Lane) -> None:
+        """Let the steps of a lane fail; its store may use another engine than its consumer."""
+        processor = lane.processor
+        store = points.BreakableInboxStore(processor.store, self.breaker, points.INBOX_STEPS)
+        processor.store = store
+        for part in (
+            lane.executor,
+            processor.caller,
+            processor.recorder,
+            processor._compensation,
+        ):
+            part._store = store
 
     def build_retention(self) -> RetentionService:
         retention = super().build_retention()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shieldtx._resources import resource_folder
 from shieldtx.cli import main
-from shieldtx.store import migrations as scripts
+from shieldtx.store import migration_scripts
 
 LATER_REVISION = "later"
 
@@ -42,6 +42,6 @@ def make_later_release(folder: Path, head: str) -> Path:
 
 def run_later_release(migrations: str, *words: str) -> None:
     """Run `shieldtx` with these arguments as the later release does."""
-    scripts.resource_folder = lambda _: Path(migrations)
+    migration_scripts.resource_folder = lambda _: Path(migrations)
     sys.argv = ["shieldtx", *words]
     main()

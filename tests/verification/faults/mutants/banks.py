@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 from sqlalchemy import BigInteger, and_, bindparam, create_engine, false, func, or_, select
 from sqlalchemy.orm import Session
@@ -23,7 +24,7 @@ from shieldtx.consumer.fetcher import BlockingFetcher
 from shieldtx.domain.states import TxKind
 from shieldtx.ports.broker import Delivery, DeliveryOutcome
 from shieldtx.ports.consumer import FetchedBatch
-from shieldtx.ports.inbox import AttemptOutcome
+from shieldtx.ports.inbox import Attempt, AttemptOutcome
 from shieldtx.ports.relay import Claim
 from shieldtx.relay.in_flight import InFlight
 from shieldtx.relay.relay import Relay
@@ -175,8 +176,9 @@ def _duplicates_reach_the_handler(breaker: Breaker) -> None:
         outcome = process(self, envelope)
         if outcome is AttemptOutcome.BLOCKED:
             handler = self._group.handler_of(envelope.type, envelope.kind)
-            with guarded_session(self._store._engine, "handler") as (session, _):
-                self.caller.call(session, handler, envelope)
+            attempt = Attempt(envelope=envelope, group=self._group.name, number=1, token=uuid4())
+            with guarded_session(self.store._engine, "handler") as (session, _):
+                self.caller.call(session, handler, attempt)
             return AttemptOutcome.APPLIED
         return outcome
 

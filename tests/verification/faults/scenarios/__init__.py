@@ -3,6 +3,7 @@
 from tests.verification.faults.matrix import Fault
 from tests.verification.faults.scenarios import (
     broker,
+    concurrency,
     connections,
     consumer,
     database,
@@ -41,6 +42,7 @@ FAULTS: tuple[Fault, ...] = (
     *held_keys.FAULTS,
     *long_outages.FAULTS,
     *consumer.FAULTS,
+    *concurrency.FAULTS,
     *poison.FAULTS,
     *rollback.FAULTS,
     *forgery.FAULTS,

@@ -61,7 +61,7 @@ def _kill_by_one_event(banks: Banks) -> None:
     stop_consumers(side)
     banks.write(1, refused=0)
     always = Failpoint(step="handler", when="before", action="exit", nth=0)
-    consumer = Revived(side, BANK_HANDLER_LEASE="0.5", **side.broken_at(always))
+    consumer = Revived(side, BANK_HANDLER_LEASE="1.5", **side.broken_at(always))
     given_up = (
         "SELECT attempts FROM shield_inbox WHERE status = 'MAX_RECONSUMED' "
         "AND last_error LIKE 'the last attempt ended with its process%'"

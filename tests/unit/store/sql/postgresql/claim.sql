@@ -70,11 +70,11 @@ WHERE shield_outbox.ctid = ANY (array((SELECT chosen.address
 RETURNING shield_outbox.event_id, shield_outbox.event_type, shield_outbox.source, shield_outbox.topic,
     shield_outbox.payload, shield_outbox.created_at AS created_at, shield_outbox.tx_kind,
     shield_outbox.operation, shield_outbox.key, shield_outbox.biz_key, shield_outbox.headers,
-    shield_outbox.causation_id, shield_outbox.causation_source, shield_outbox.traceparent, shield_outbox.seq,
-    shield_outbox.shard, shield_outbox.attempts, shield_outbox.unconfirmed, shield_outbox.waiting,
-    timezone('UTC', CASE WHEN (shield_outbox.waiting AND NOT shield_outbox.holds_key) THEN
-    shield_outbox.due_at END) AS anon_6, (SELECT CAST(EXTRACT(epoch FROM min(leased.lease_until) -
-    statement_timestamp()) AS FLOAT) AS anon_8
+    shield_outbox.causation_id, shield_outbox.causation_source, shield_outbox.traceparent,
+    shield_outbox.dataschema, shield_outbox.seq, shield_outbox.shard, shield_outbox.attempts,
+    shield_outbox.unconfirmed, shield_outbox.waiting, timezone('UTC', CASE WHEN (shield_outbox.waiting AND NOT
+    shield_outbox.holds_key) THEN shield_outbox.due_at END) AS anon_6, (SELECT CAST(EXTRACT(epoch FROM
+    min(leased.lease_until) - statement_timestamp()) AS FLOAT) AS anon_8
   FROM leased) AS anon_7, shield_outbox.ctid, (SELECT CAST(json_build_object('shards', (SELECT
       hashtextextended(string_agg(concat_ws(':', leased.shard, leased.epoch), ','
             ORDER BY leased.shard), 0) AS hashtextextended_3
@@ -156,11 +156,11 @@ WHERE shield_outbox.ctid = ANY (array((SELECT chosen.address
 RETURNING shield_outbox.event_id, shield_outbox.event_type, shield_outbox.source, shield_outbox.topic,
     shield_outbox.payload, shield_outbox.created_at AS created_at, shield_outbox.tx_kind,
     shield_outbox.operation, shield_outbox.key, shield_outbox.biz_key, shield_outbox.headers,
-    shield_outbox.causation_id, shield_outbox.causation_source, shield_outbox.traceparent, shield_outbox.seq,
-    shield_outbox.shard, shield_outbox.attempts, shield_outbox.unconfirmed, shield_outbox.waiting,
-    timezone('UTC', CASE WHEN (shield_outbox.waiting AND NOT shield_outbox.holds_key) THEN
-    shield_outbox.due_at END) AS anon_6, (SELECT CAST(EXTRACT(epoch FROM min(leased.lease_until) -
-    statement_timestamp()) AS FLOAT) AS anon_8
+    shield_outbox.causation_id, shield_outbox.causation_source, shield_outbox.traceparent,
+    shield_outbox.dataschema, shield_outbox.seq, shield_outbox.shard, shield_outbox.attempts,
+    shield_outbox.unconfirmed, shield_outbox.waiting, timezone('UTC', CASE WHEN (shield_outbox.waiting AND NOT
+    shield_outbox.holds_key) THEN shield_outbox.due_at END) AS anon_6, (SELECT CAST(EXTRACT(epoch FROM
+    min(leased.lease_until) - statement_timestamp()) AS FLOAT) AS anon_8
   FROM leased) AS anon_7, shield_outbox.ctid, (SELECT CAST(json_build_object('shards', (SELECT
       hashtextextended(string_agg(concat_ws(':', leased.shard, leased.epoch), ','
             ORDER BY leased.shard), 0) AS hashtextextended_3

@@ -8,7 +8,8 @@ SELECT EXISTS (SELECT *
 SELECT shield_outbox.event_id, shield_outbox.event_type, shield_outbox.source, shield_outbox.topic,
     shield_outbox.payload, shield_outbox.created_at AS created_at, shield_outbox.tx_kind,
     shield_outbox.operation, shield_outbox.key, shield_outbox.biz_key, shield_outbox.headers,
-    shield_outbox.causation_id, shield_outbox.causation_source, shield_outbox.traceparent
+    shield_outbox.causation_id, shield_outbox.causation_source, shield_outbox.traceparent,
+    shield_outbox.dataschema
 FROM shield_outbox
 WHERE shield_outbox.event_id = :event_id_1::UUID AND shield_outbox.tx_kind = 'COMMIT' AND shield_outbox.source
     = 'sample' FOR KEY SHARE;
@@ -17,7 +18,7 @@ WHERE shield_outbox.event_id = :event_id_1::UUID AND shield_outbox.tx_kind = 'CO
 SELECT shield_inbox.event_id, shield_inbox.event_type, shield_inbox.source, shield_inbox.topic,
     shield_inbox.payload, shield_inbox.event_time AS event_time, shield_inbox.tx_kind, shield_inbox.operation,
     shield_inbox.key, shield_inbox.biz_key, shield_inbox.headers, shield_inbox.causation_id,
-    shield_inbox.causation_source, shield_inbox.traceparent, shield_inbox.status
+    shield_inbox.causation_source, shield_inbox.traceparent, shield_inbox.dataschema, shield_inbox.status
 FROM shield_inbox
 WHERE shield_inbox.event_id = :event_id_1::UUID AND shield_inbox.consumer_group = 'sample' AND
     shield_inbox.source = 'sample' AND shield_inbox.tx_kind = 'COMMIT'
@@ -27,7 +28,7 @@ FOR UPDATE;
 SELECT shield_inbox.event_id, shield_inbox.event_type, shield_inbox.source, shield_inbox.topic,
     shield_inbox.payload, shield_inbox.event_time AS event_time, shield_inbox.tx_kind, shield_inbox.operation,
     shield_inbox.key, shield_inbox.biz_key, shield_inbox.headers, shield_inbox.causation_id,
-    shield_inbox.causation_source, shield_inbox.traceparent
+    shield_inbox.causation_source, shield_inbox.traceparent, shield_inbox.dataschema
 FROM shield_inbox
 WHERE shield_inbox.event_id = :event_id_1::UUID AND shield_inbox.source = 'sample'
 LIMIT 1;

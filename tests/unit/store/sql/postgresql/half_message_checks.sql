@@ -31,7 +31,7 @@ RETURNING shield_outbox.event_id, shield_outbox.event_type, shield_outbox.source
     shield_outbox.payload, shield_outbox.created_at AS created_at, shield_outbox.tx_kind,
     shield_outbox.operation, shield_outbox.key, shield_outbox.biz_key, shield_outbox.headers,
     shield_outbox.causation_id, shield_outbox.causation_source, shield_outbox.traceparent,
-    shield_outbox.checks;
+    shield_outbox.dataschema, shield_outbox.checks;
 
 -- lock_checks
 SELECT shield_outbox.event_id

@@ -49,7 +49,7 @@ SELECT shield_outbox.event_id, shield_outbox.event_type, shield_outbox.source, s
     shield_outbox.payload, shield_outbox.created_at AS created_at, shield_outbox.tx_kind,
     shield_outbox.operation, shield_outbox.key, shield_outbox.biz_key, shield_outbox.headers,
     shield_outbox.causation_id, shield_outbox.causation_source, shield_outbox.traceparent,
-    shield_outbox.checks, shield_outbox.last_error
+    shield_outbox.dataschema, shield_outbox.checks, shield_outbox.last_error
 FROM shield_outbox
 WHERE shield_outbox.check_at IS NOT NULL AND shield_outbox.status = 'HALF' AND (shield_outbox.due_at <=
     statement_timestamp() OR shield_outbox.checks >= 15 AND shield_outbox.check_at <= statement_timestamp())
@@ -68,12 +68,13 @@ SELECT shield_outbox.event_id, shield_outbox.event_type, shield_outbox.source, s
     shield_outbox.payload, shield_outbox.created_at AS created_at, shield_outbox.tx_kind,
     shield_outbox.operation, shield_outbox.key, shield_outbox.biz_key, shield_outbox.headers,
     shield_outbox.causation_id, shield_outbox.causation_source, shield_outbox.traceparent,
-    shield_outbox.status, shield_outbox.checks, timezone('UTC', shield_outbox.check_at) AS check_at,
-    shield_outbox.send_delay, timezone('UTC', shield_outbox.send_at) AS send_at, timezone('UTC',
-    shield_outbox.settled_at) AS settled_at, shield_outbox.last_error
+    shield_outbox.dataschema, shield_outbox.status, shield_outbox.checks, timezone('UTC',
+    shield_outbox.check_at) AS check_at, shield_outbox.send_delay, timezone('UTC', shield_outbox.send_at) AS
+    send_at, timezone('UTC', shield_outbox.settled_at) AS settled_at, shield_outbox.last_error
 FROM shield_outbox
 WHERE shield_outbox.settled_at IS NOT NULL AND shield_outbox.last_error IS NOT NULL AND shield_outbox.status =
-    'UNRESOLVED' AND shield_outbox.topic = 'sample'
+    'UNRESOLVED' AND shield_outbox.topic = 'sample' AND shield_outbox.event_type = 'sample' AND
+    shield_outbox.key = 'sample' AND shield_outbox.biz_key = 'sample'
 ORDER BY shield_outbox.settled_at DESC
 LIMIT 100;
 
@@ -82,9 +83,9 @@ SELECT shield_outbox.event_id, shield_outbox.event_type, shield_outbox.source, s
     shield_outbox.payload, shield_outbox.created_at AS created_at, shield_outbox.tx_kind,
     shield_outbox.operation, shield_outbox.key, shield_outbox.biz_key, shield_outbox.headers,
     shield_outbox.causation_id, shield_outbox.causation_source, shield_outbox.traceparent,
-    shield_outbox.status, shield_outbox.checks, timezone('UTC', shield_outbox.check_at) AS check_at,
-    shield_outbox.send_delay, timezone('UTC', shield_outbox.send_at) AS send_at, timezone('UTC',
-    shield_outbox.settled_at) AS settled_at, shield_outbox.last_error
+    shield_outbox.dataschema, shield_outbox.status, shield_outbox.checks, timezone('UTC',
+    shield_outbox.check_at) AS check_at, shield_outbox.send_delay, timezone('UTC', shield_outbox.send_at) AS
+    send_at, timezone('UTC', shield_outbox.settled_at) AS settled_at, shield_outbox.last_error
 FROM shield_outbox
 WHERE shield_outbox.event_id = :event_id_1::UUID AND (shield_outbox.checks IS NOT NULL OR shield_outbox.status
     = 'HALF');

@@ -111,6 +111,13 @@ SET status='PROCESSING', due_at=(statement_timestamp() + :param_1), lease_token=
 WHERE shield_inbox.event_id = :event_id_1::UUID AND shield_inbox.consumer_group = 'sample' AND
     shield_inbox.lease_token = :lease_token_1::UUID AND shield_inbox.status IN ('PROCESSING');
 
+-- defer
+UPDATE shield_inbox
+SET status='PROCESSING', attempts=(shield_inbox.attempts - 1), due_at=(statement_timestamp() + :param_1),
+    lease_token=NULL, lease_until=NULL, last_error='sample', together=false
+WHERE shield_inbox.event_id = :event_id_1::UUID AND shield_inbox.consumer_group = 'sample' AND
+    shield_inbox.lease_token = :lease_token_1::UUID AND shield_inbox.status IN ('PROCESSING');
+
 -- give_up
 UPDATE shield_inbox
 SET status='MAX_RECONSUMED', attempts=100, lease_token=NULL, lease_until=NULL,

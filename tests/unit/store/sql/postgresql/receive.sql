@@ -6,24 +6,26 @@ WHERE shield_inbox.consumer_group = :of_group::VARCHAR AND shield_inbox.settled_
 
 -- receive
 INSERT INTO shield_inbox (event_id, event_type, source, topic, payload, tx_kind, operation, key, biz_key,
-    headers, causation_id, causation_source, traceparent, event_time, record_partition, record_offset,
-    consumer_group, status, attempts, together, lease_token, lease_until, due_at, received_at) SELECT
-    anon_1.event_id, anon_1.event_type, anon_1.source, anon_1.topic, anon_1.payload, anon_1.tx_kind,
+    headers, causation_id, causation_source, traceparent, dataschema, event_time, record_partition,
+    record_offset, consumer_group, status, attempts, together, lease_token, lease_until, due_at, received_at)
+    SELECT anon_1.event_id, anon_1.event_type, anon_1.source, anon_1.topic, anon_1.payload, anon_1.tx_kind,
     anon_1.operation, anon_1.key, anon_1.biz_key, anon_1.headers, anon_1.causation_id,
-    anon_1.causation_source, anon_1.traceparent, anon_1.event_time, anon_1.record_partition,
-    anon_1.record_offset, :of_group::VARCHAR AS anon_2, CASE WHEN (anon_1.lease_seconds IS NOT NULL) THEN
-    'PROCESSING' ELSE 'INIT' END AS anon_3, CASE WHEN (anon_1.lease_seconds IS NOT NULL) THEN 1 ELSE 0 END AS
-    anon_4, anon_1.lease_seconds IS NOT NULL AS anon_5, CASE WHEN (anon_1.lease_seconds IS NOT NULL) THEN
-    :with_token::UUID END AS anon_6, CASE WHEN (anon_1.lease_seconds IS NOT NULL) THEN statement_timestamp() +
-    CAST(anon_1.lease_seconds AS FLOAT) * interval '1 second' END AS anon_7, statement_timestamp() AS
-    statement_timestamp_1, statement_timestamp() AS statement_timestamp_2
+    anon_1.causation_source, anon_1.traceparent, anon_1.dataschema, anon_1.event_time,
+    anon_1.record_partition, anon_1.record_offset, :of_group::VARCHAR AS anon_2, CASE WHEN
+    (anon_1.lease_seconds IS NOT NULL) THEN 'PROCESSING' ELSE 'INIT' END AS anon_3, CASE WHEN
+    (anon_1.lease_seconds IS NOT NULL) THEN 1 ELSE 0 END AS anon_4, anon_1.lease_seconds IS NOT NULL AS
+    anon_5, CASE WHEN (anon_1.lease_seconds IS NOT NULL) THEN :with_token::UUID END AS anon_6, CASE WHEN
+    (anon_1.lease_seconds IS NOT NULL) THEN statement_timestamp() + CAST(anon_1.lease_seconds AS FLOAT) *
+    interval '1 second' END AS anon_7, statement_timestamp() AS statement_timestamp_1, statement_timestamp()
+    AS statement_timestamp_2
 FROM unnest(:all_event_id::UUID[], :all_event_type::TEXT[], :all_source::TEXT[], :all_topic::TEXT[],
     :all_payload::TEXT[], :all_tx_kind::VARCHAR(8)[], :all_operation::VARCHAR(6)[], :all_key::TEXT[],
     :all_biz_key::TEXT[], :all_headers::TEXT[], :all_causation_id::UUID[], :all_causation_source::TEXT[],
-    :all_traceparent::TEXT[], :all_event_time::TIMESTAMP WITH TIME ZONE[], :all_record_partition::INTEGER[],
-    :all_record_offset::BIGINT[], :all_lease_seconds::FLOAT[]) AS anon_1(event_id, event_type, source, topic,
-    payload, tx_kind, operation, key, biz_key, headers, causation_id, causation_source, traceparent,
-    event_time, record_partition, record_offset, lease_seconds)
+    :all_traceparent::TEXT[], :all_dataschema::TEXT[], :all_event_time::TIMESTAMP WITH TIME ZONE[],
+    :all_record_partition::INTEGER[], :all_record_offset::BIGINT[], :all_lease_seconds::FLOAT[]) AS
+    anon_1(event_id, event_type, source, topic, payload, tx_kind, operation, key, biz_key, headers,
+    causation_id, causation_source, traceparent, dataschema, event_time, record_partition, record_offset,
+    lease_seconds)
 ON CONFLICT DO NOTHING
 RETURNING shield_inbox.event_id, shield_inbox.source;
 

@@ -17,10 +17,10 @@ SELECT shield_outbox.event_id, shield_outbox.event_type, shield_outbox.source, s
     '9998-12-31 00:00:00+00') THEN timestamptz '9998-12-31 00:00:00+00' ELSE shield_outbox.created_at END) AS
     created_at, shield_outbox.tx_kind, shield_outbox.operation, shield_outbox.key, shield_outbox.biz_key,
     shield_outbox.headers, shield_outbox.causation_id, shield_outbox.causation_source,
-    shield_outbox.traceparent, shield_outbox.status, timezone('UTC', CASE WHEN (shield_outbox.settled_at <
-    timestamptz '0001-01-02 00:00:00+00') THEN timestamptz '0001-01-02 00:00:00+00' WHEN
-    (shield_outbox.settled_at > timestamptz '9998-12-31 00:00:00+00') THEN timestamptz '9998-12-31
-    00:00:00+00' ELSE shield_outbox.settled_at END) AS settled_at, shield_outbox.attempts,
+    shield_outbox.traceparent, shield_outbox.dataschema, shield_outbox.status, timezone('UTC', CASE WHEN
+    (shield_outbox.settled_at < timestamptz '0001-01-02 00:00:00+00') THEN timestamptz '0001-01-02
+    00:00:00+00' WHEN (shield_outbox.settled_at > timestamptz '9998-12-31 00:00:00+00') THEN timestamptz
+    '9998-12-31 00:00:00+00' ELSE shield_outbox.settled_at END) AS settled_at, shield_outbox.attempts,
     shield_outbox.lease_token IS NOT NULL AS leased, shield_outbox.lease_until IS NULL OR
     shield_outbox.lease_until <= statement_timestamp() AS lease_ran_out
 FROM shield_outbox
@@ -33,12 +33,12 @@ SELECT shield_inbox.event_id, shield_inbox.event_type, shield_inbox.source, shie
     THEN timestamptz '9998-12-31 00:00:00+00' ELSE shield_inbox.event_time END) AS event_time,
     shield_inbox.tx_kind, shield_inbox.operation, shield_inbox.key, shield_inbox.biz_key,
     shield_inbox.headers, shield_inbox.causation_id, shield_inbox.causation_source, shield_inbox.traceparent,
-    shield_inbox.consumer_group, shield_inbox.status, timezone('UTC', CASE WHEN (shield_inbox.settled_at <
-    timestamptz '0001-01-02 00:00:00+00') THEN timestamptz '0001-01-02 00:00:00+00' WHEN
-    (shield_inbox.settled_at > timestamptz '9998-12-31 00:00:00+00') THEN timestamptz '9998-12-31 00:00:00+00'
-    ELSE shield_inbox.settled_at END) AS settled_at, shield_inbox.attempts, shield_inbox.lease_token IS NOT
-    NULL AS leased, shield_inbox.lease_until IS NULL OR shield_inbox.lease_until <= statement_timestamp() AS
-    lease_ran_out, shield_inbox.last_error
+    shield_inbox.dataschema, shield_inbox.consumer_group, shield_inbox.status, timezone('UTC', CASE WHEN
+    (shield_inbox.settled_at < timestamptz '0001-01-02 00:00:00+00') THEN timestamptz '0001-01-02 00:00:00+00'
+    WHEN (shield_inbox.settled_at > timestamptz '9998-12-31 00:00:00+00') THEN timestamptz '9998-12-31
+    00:00:00+00' ELSE shield_inbox.settled_at END) AS settled_at, shield_inbox.attempts,
+    shield_inbox.lease_token IS NOT NULL AS leased, shield_inbox.lease_until IS NULL OR
+    shield_inbox.lease_until <= statement_timestamp() AS lease_ran_out, shield_inbox.last_error
 FROM shield_inbox
 WHERE (shield_inbox.event_id, shield_inbox.consumer_group, shield_inbox.source) IN (:param_2)
 ORDER BY shield_inbox.event_id, shield_inbox.consumer_group

@@ -2,6 +2,10 @@
 INSERT INTO shield_audit (at, who, action, subject, detail)
 VALUES (strftime('%Y-%m-%d %H:%M:%f000', 'now'), 'sample', 'sample', 'sample', 'sample');
 
+-- entries
+INSERT INTO shield_audit (at, who, action, subject, detail)
+VALUES (strftime('%Y-%m-%d %H:%M:%f000', 'now'), :who, :action, :subject, :detail);
+
 -- purge
 DELETE FROM shield_audit
 WHERE shield_audit.id IN (SELECT shield_audit.id

@@ -63,8 +63,8 @@ WHERE shield_outbox.event_id IN (SELECT chosen.address
   FROM chosen) AND (shield_outbox.status = 'INIT' OR shield_outbox.status = 'PROCESSING' AND
       shield_outbox.lease_until <= strftime('%Y-%m-%d %H:%M:%f000', 'now'))
 RETURNING event_id, event_type, source, topic, payload, created_at AS created_at, tx_kind, operation, "key",
-    biz_key, headers, causation_id, causation_source, traceparent, seq, shard, attempts, unconfirmed, waiting,
-    CASE WHEN (waiting = 1 AND holds_key = 0) THEN due_at END AS anon_5, (SELECT
+    biz_key, headers, causation_id, causation_source, traceparent, dataschema, seq, shard, attempts,
+    unconfirmed, waiting, CASE WHEN (waiting = 1 AND holds_key = 0) THEN due_at END AS anon_5, (SELECT
     CAST((julianday(min(leased.lease_until)) - julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now'))) * :param_12
     AS FLOAT) AS anon_7
   FROM leased) AS anon_6, event_id AS event_id__1, NULL AS anon_8;
@@ -134,8 +134,8 @@ WHERE shield_outbox.event_id IN (SELECT chosen.address
   FROM chosen) AND (shield_outbox.status = 'INIT' OR shield_outbox.status = 'PROCESSING' AND
       shield_outbox.lease_until <= strftime('%Y-%m-%d %H:%M:%f000', 'now'))
 RETURNING event_id, event_type, source, topic, payload, created_at AS created_at, tx_kind, operation, "key",
-    biz_key, headers, causation_id, causation_source, traceparent, seq, shard, attempts, unconfirmed, waiting,
-    CASE WHEN (waiting = 1 AND holds_key = 0) THEN due_at END AS anon_5, (SELECT
+    biz_key, headers, causation_id, causation_source, traceparent, dataschema, seq, shard, attempts,
+    unconfirmed, waiting, CASE WHEN (waiting = 1 AND holds_key = 0) THEN due_at END AS anon_5, (SELECT
     CAST((julianday(min(leased.lease_until)) - julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now'))) * :param_12
     AS FLOAT) AS anon_7
   FROM leased) AS anon_6, event_id AS event_id__1, NULL AS anon_8;

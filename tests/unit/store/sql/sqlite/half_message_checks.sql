@@ -27,7 +27,7 @@ WHERE shield_outbox.event_id IN (:of_events) AND shield_outbox.check_at <= strft
     'now') AND shield_outbox.status = 'HALF' AND shield_outbox.checks < 15 AND shield_outbox.due_at >
     strftime('%Y-%m-%d %H:%M:%f000', 'now')
 RETURNING event_id, event_type, source, topic, payload, created_at AS created_at, tx_kind, operation, "key",
-    biz_key, headers, causation_id, causation_source, traceparent, checks;
+    biz_key, headers, causation_id, causation_source, traceparent, dataschema, checks;
 
 -- lock_checks
 SELECT shield_outbox.event_id

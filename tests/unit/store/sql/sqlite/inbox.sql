@@ -79,6 +79,14 @@ SET status='PROCESSING', due_at=strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('
 WHERE shield_inbox.event_id = :event_id_1 AND shield_inbox.consumer_group = 'sample' AND
     shield_inbox.lease_token = :lease_token_1 AND shield_inbox.status IN ('PROCESSING');
 
+-- defer
+UPDATE shield_inbox
+SET status='PROCESSING', attempts=(shield_inbox.attempts - 1), due_at=strftime('%Y-%m-%d %H:%M:%f000', 'now',
+    printf('%+.3f seconds', CAST(:param_1 AS FLOAT))), lease_token=NULL, lease_until=NULL,
+    last_error='sample', together=0
+WHERE shield_inbox.event_id = :event_id_1 AND shield_inbox.consumer_group = 'sample' AND
+    shield_inbox.lease_token = :lease_token_1 AND shield_inbox.status IN ('PROCESSING');
+
 -- give_up
 UPDATE shield_inbox
 SET status='MAX_RECONSUMED', attempts=100, lease_token=NULL, lease_until=NULL, settled_at=strftime('%Y-%m-%d

@@ -1,19 +1,19 @@
 -- due
 SELECT summed.event_id, summed.event_type, summed.source, summed.topic, summed.payload, summed.event_time,
     summed.tx_kind, summed.operation, summed."key", summed.biz_key, summed.headers, summed.causation_id,
-    summed.causation_source, summed.traceparent
+    summed.causation_source, summed.traceparent, summed.dataschema
 FROM (SELECT line.event_id AS event_id, line.event_type AS event_type, line.source AS source, line.topic AS
     topic, line.payload AS payload, line.event_time AS event_time, line.tx_kind AS tx_kind, line.operation AS
     operation, line."key" AS "key", line.biz_key AS biz_key, line.headers AS headers, line.causation_id AS
-    causation_id, line.causation_source AS causation_source, line.traceparent AS traceparent, line.seq AS seq,
-    line.size AS size, sum(line.size) OVER (ORDER BY line.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1
-    PRECEDING) AS "before"
+    causation_id, line.causation_source AS causation_source, line.traceparent AS traceparent, line.dataschema
+    AS dataschema, line.seq AS seq, line.size AS size, sum(line.size) OVER (ORDER BY line.seq ROWS BETWEEN
+    UNBOUNDED PRECEDING AND 1 PRECEDING) AS "before"
   FROM (SELECT waiting.event_id AS event_id, waiting.event_type AS event_type, waiting.source AS source,
       waiting.topic AS topic, waiting.payload AS payload, waiting.event_time AS event_time, waiting.tx_kind AS
       tx_kind, waiting.operation AS operation, waiting."key" AS "key", waiting.biz_key AS biz_key,
       waiting.headers AS headers, waiting.causation_id AS causation_id, waiting.causation_source AS
-      causation_source, waiting.traceparent AS traceparent, waiting.seq AS seq, length(CAST(waiting.payload AS
-      BLOB)) AS size
+      causation_source, waiting.traceparent AS traceparent, waiting.dataschema AS dataschema, waiting.seq AS
+      seq, length(CAST(waiting.payload AS BLOB)) AS size
     FROM shield_inbox AS waiting
     WHERE waiting.consumer_group = :of_group AND waiting.settled_at IS NULL AND (waiting.tx_kind = 'COMMIT'
         AND waiting.event_type IN (:handled_commits) OR waiting.tx_kind = 'ROLLBACK' AND waiting.event_type IN

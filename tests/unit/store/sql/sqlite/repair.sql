@@ -11,9 +11,9 @@ SELECT shield_outbox.event_id, shield_outbox.event_type, shield_outbox.source, s
     shield_outbox.payload, shield_outbox.created_at AS created_at, shield_outbox.tx_kind,
     shield_outbox.operation, shield_outbox."key", shield_outbox.biz_key, shield_outbox.headers,
     shield_outbox.causation_id, shield_outbox.causation_source, shield_outbox.traceparent,
-    shield_outbox.status, shield_outbox.settled_at AS settled_at, shield_outbox.attempts,
-    shield_outbox.lease_token IS NOT NULL AS leased, shield_outbox.lease_until IS NULL OR
-    shield_outbox.lease_until <= strftime('%Y-%m-%d %H:%M:%f000', 'now') AS lease_ran_out
+    shield_outbox.dataschema, shield_outbox.status, shield_outbox.settled_at AS settled_at,
+    shield_outbox.attempts, shield_outbox.lease_token IS NOT NULL AS leased, shield_outbox.lease_until IS NULL
+    OR shield_outbox.lease_until <= strftime('%Y-%m-%d %H:%M:%f000', 'now') AS lease_ran_out
 FROM shield_outbox
 WHERE shield_outbox.event_id IN (:event_id_1);
 
@@ -21,10 +21,11 @@ WHERE shield_outbox.event_id IN (:event_id_1);
 SELECT shield_inbox.event_id, shield_inbox.event_type, shield_inbox.source, shield_inbox.topic, 'null' AS
     payload, shield_inbox.event_time AS event_time, shield_inbox.tx_kind, shield_inbox.operation,
     shield_inbox."key", shield_inbox.biz_key, shield_inbox.headers, shield_inbox.causation_id,
-    shield_inbox.causation_source, shield_inbox.traceparent, shield_inbox.consumer_group, shield_inbox.status,
-    shield_inbox.settled_at AS settled_at, shield_inbox.attempts, shield_inbox.lease_token IS NOT NULL AS
-    leased, shield_inbox.lease_until IS NULL OR shield_inbox.lease_until <= strftime('%Y-%m-%d %H:%M:%f000',
-    'now') AS lease_ran_out, shield_inbox.last_error
+    shield_inbox.causation_source, shield_inbox.traceparent, shield_inbox.dataschema,
+    shield_inbox.consumer_group, shield_inbox.status, shield_inbox.settled_at AS settled_at,
+    shield_inbox.attempts, shield_inbox.lease_token IS NOT NULL AS leased, shield_inbox.lease_until IS NULL OR
+    shield_inbox.lease_until <= strftime('%Y-%m-%d %H:%M:%f000', 'now') AS lease_ran_out,
+    shield_inbox.last_error
 FROM shield_inbox
 WHERE (shield_inbox.event_id, shield_inbox.consumer_group, shield_inbox.source) IN (:param_2)
 ORDER BY shield_inbox.event_id, shield_inbox.consumer_group;

@@ -1,0 +1,1 @@
+"""The events that a service sends and receives, as documents for people and programs."""

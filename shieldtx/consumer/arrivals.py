@@ -1,0 +1,29 @@
+"""Records as events of a group: decoded, and sent by a source that its handler accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shieldtx.consumer.handlers import ConsumerGroup
+from shieldtx.domain.events import Envelope
+from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.inbox import IncomingEvent
+
+
+def read_arrival(
+    record: ReceivedRecord,
+    *,
+    group: ConsumerGroup,
+    decode: Callable[[ReceivedRecord], Envelope],
+) -> IncomingEvent | None:
+    """Decode a record for a group; None where the group has no handler for its event.
+
+    Raises UndecodableRecord for a record that the group must not handle.
+    """
+    envelope = decode(record)
+    handler = group.handler_of(envelope.type, envelope.kind)
+    if handler is None:
+        return None
+    handler.check_authority(envelope)
+    lease = handler.lease if handler.shares_transactions(envelope.kind) else None
+    return IncomingEvent(envelope=envelope, record=record, lease=lease)

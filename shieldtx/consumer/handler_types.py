@@ -1,0 +1,77 @@
+"""The types of handlers and of their decorators, for type checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from datetime import timedelta
+from typing import Protocol, TypeAlias, TypedDict, TypeVar, overload
+
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from shieldtx.domain.events import Event
+from shieldtx.domain.retry import RetryPolicy
+
+HandlerFunction: TypeAlias = (
+    Callable[[Session, Event], None] | Callable[[AsyncSession, Event], Awaitable[None]]
+)
+ListHandlerFunction: TypeAlias = (
+    Callable[[Session, Sequence[Event]], None]
+    | Callable[[AsyncSession, Sequence[Event]], Awaitable[None]]
+)
+Interceptor: TypeAlias = Callable[[Session, Event, Callable[[], None]], None]
+"""Wraps a handler in its transaction: `def timed(session, event, proceed): ...; proceed(); ...`.
+
+An interceptor that returns without a call of `proceed` in its own thread fails the attempt: the
+handler has not run."""
+
+F = TypeVar("F", bound=HandlerFunction)
+L = TypeVar("L", bound=ListHandlerFunction)
+P = TypeVar("P")
+
+
+class HandlerOptions(TypedDict, total=False):
+    """The options that all handlers have."""
+
+    version: int | None
+    topic: str | None
+    retry: RetryPolicy | None
+    lease: timedelta
+
+
+class SingleHandlerOptions(HandlerOptions, total=False):
+    """The options of a handler of single events."""
+
+    alone: bool
+
+
+class CompensationOptions(HandlerOptions, total=False):
+    """The options of a compensation."""
+
+    authorised: Collection[str] | None
+
+
+class HandlerDecorator(Protocol[P]):
+    """Declares a handler of events whose payloads have the type `P`."""
+
+    @overload
+    def __call__(
+        self, function: Callable[[Session, Event[P]], None], /
+    ) -> Callable[[Session, Event[P]], None]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[AsyncSession, Event[P]], Awaitable[None]], /
+    ) -> Callable[[AsyncSession, Event[P]], Awaitable[None]]: ...
+
+
+class ListHandlerDecorator(Protocol[P]):
+    """Declares a handler of lists of events whose payloads have the type `P`."""
+
+    @overload
+    def __call__(
+        self, function: Callable[[Session, Sequence[Event[P]]], None], /
+    ) -> Callable[[Session, Sequence[Event[P]]], None]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[AsyncSession, Sequence[Event[P]]], Awaitable[None]], /
+    ) -> Callable[[AsyncSession, Sequence[Event[P]]], Awaitable[None]]: ...
