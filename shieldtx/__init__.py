@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shieldtx.app.application import ShieldTx
+    from shieldtx.app.in_process import InProcessWorkers
     from shieldtx.consumer.handlers import ConsumerGroup
     from shieldtx.domain.events import Event, new_event_id
     from shieldtx.domain.retry import RetryPolicy
@@ -53,6 +54,7 @@ __all__ = [
     "ChangeResult",
     "LEVELS",
     "ConsumerGroup",
+    "InProcessWorkers",
     "RetryPolicy",
     "SendContext",
     "DeliveryOutcome",
@@ -89,6 +91,7 @@ __all__ = [
 
 _HOMES = {
     "ShieldTx": "app.application",
+    "InProcessWorkers": "app.in_process",
     "ConsumerGroup": "consumer.handlers",
     "Event": "domain.events",
     "new_event_id": "domain.events",

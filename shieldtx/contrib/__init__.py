@@ -1,0 +1,1 @@
+"""Connections to frameworks that hold transactions of their own."""
