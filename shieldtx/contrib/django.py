@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn
 from uuid import UUID
 
-import psycopg
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.orm import Session
@@ -79,11 +78,11 @@ class DjangoOutbox:
                 f"the transaction of database {self._using!r} has failed and can only roll back"
             )
         django.ensure_connection()
-        if not isinstance(django.connection, psycopg.Connection):
+        driver = type(django.connection).__module__.partition(".")[0]
+        if driver != "psycopg":
             raise ConfigurationError(
-                f"database {self._using!r} is {django.vendor} with "
-                f"{type(django.connection).__module__}: events of Django need PostgreSQL with "
-                "psycopg 3"
+                f"database {self._using!r} is {django.vendor} with {driver}: events of Django need "
+                "PostgreSQL with psycopg 3"
             )
         # A savepoint of Django's: a refused INSERT must not break the transaction of the caller.
         with transaction.atomic(using=self._using), self._engine.connect() as connection:
