@@ -50,17 +50,18 @@ class InProcessWorkers:
     ) -> None:
         """Run a relay unless `relay` is false, and a consumer for each group, by default for all.
 
-        Raises ConfigurationError for an unknown group, or if nothing is to run.
+        All are those that have handlers at the start. Raises ConfigurationError for an unknown
+        group, or if nothing is to run.
         """
         if isinstance(groups, str):
             raise ConfigurationError(f"groups must be a collection of names, not {groups!r}")
         self._app = app
         self._relay = relay
-        self._groups = sorted(app.groups) if groups is None else list(groups)
-        for group in self._groups:
-            app.topics_of(group)
-        if not (relay or self._groups):
+        self._groups = None if groups is None else list(groups)
+        if not (relay or self._groups is None or self._groups):
             raise ConfigurationError("there is nothing to run: neither a relay nor a group")
+        for group in self._groups or ():
+            app.topics_of(group)
         self._on_failure = on_failure
         self._running: list[tuple[Worker, threading.Thread]] = []
         self._stopping = False
@@ -75,12 +76,13 @@ class InProcessWorkers:
             raise ConfigurationError("the workers run already")
         self._stopping = False
         check_tables(self._app)
-        for group in self._groups:
+        groups = self._groups_to_run()
+        for group in groups:
             check_group(self._app, group, may_wait=True)
         try:
             if self._relay:
                 self._start("relay", relay_process(self._app))
-            for group in self._groups:
+            for group in groups:
                 self._start(f"consumer {group}", consumer_process(self._app, group))
         except BaseException:
             self.stop()
@@ -92,7 +94,9 @@ class InProcessWorkers:
         for worker, _ in self._running:
             worker.stop("service stops")
         for _, thread in self._running:
-            thread.join()
+            # `on_failure` may call this in the thread of the worker that has failed.
+            if thread is not threading.current_thread():
+                thread.join()
         self._running.clear()
 
     def __enter__(self) -> Self:
@@ -126,6 +130,18 @@ class InProcessWorkers:
         traceback: TracebackType | None,
     ) -> None:
         await asyncio.to_thread(self.stop)
+
+    def _groups_to_run(self) -> list[str]:
+        """Return the groups; by default all with handlers, also those declared after this object.
+
+        Raises ConfigurationError if nothing is to run.
+        """
+        if self._groups is not None:
+            return self._groups
+        found = sorted(name for name, group in self._app.groups.items() if group.subscriptions())
+        if not (self._relay or found):
+            raise ConfigurationError("there is nothing to run: no group has a handler")
+        return found
 
     def _start(self, name: str, worker: Worker) -> None:
         ready = threading.Event()

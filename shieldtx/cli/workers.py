@@ -17,8 +17,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from shieldtx.app.application import ShieldTx
+from shieldtx.app.start_checks import check_group, check_tables
 from shieldtx.app.workers import consumer_process, relay_process
-from shieldtx.cli import topics
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.errors import FAILED, Failure, report
 from shieldtx.cli.output import AsJson, announce, print_json, print_line, require
@@ -107,8 +107,7 @@ def consume(
     if once:
         require()
     app = _checked(context)
-    _require_topics(app, group, may_wait=not once)
-    topics.reject_foreign_members(app, group)
+    check_group(app, group, may_wait=not once)
     if not once:
         _run(consumer_process(app, group), f"consumer {group} of {app.settings.source}")
     done = _consume_once(app, group)
@@ -122,8 +121,7 @@ def _checked(context: typer.Context) -> ShieldTx:
     """Return the application of `--app`; raises ShieldTxError if its tables do not fit."""
     app = invocation(context).declared()
     name_service(app.settings.source)
-    app.schema.check()
-    app.schema.check_sequences()
+    check_tables(app)
     return app
 
 
@@ -132,19 +130,6 @@ def _run(worker: Worker, what: str) -> NoReturn:
     # The worker freezes all objects itself: the modules of the program and of the application.
     gc.unfreeze()
     raise typer.Exit(worker.run(lambda: announce(f"ready: {what} (pid {os.getpid()})")))
-
-
-def _require_topics(app: ShieldTx, group: str, *, may_wait: bool) -> None:
-    """Raise TopicMissing without the topics; with `may_wait`, tolerate an unreachable broker."""
-    try:
-        topics.require(app, group)
-    except BrokerUnavailable as error:
-        if not may_wait:
-            raise
-        log.warning(
-            "topics could not be checked",
-            extra={"action": "topics_not_checked", "group": group, "error": str(error)},
-        )
 
 
 def _number(count: Count) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
@@ -78,7 +79,8 @@ class DjangoOutbox:
                 f"the transaction of database {self._using!r} has failed and can only roll back"
             )
         django.ensure_connection()
-        driver = type(django.connection).__module__.partition(".")[0]
+        # Not the class of the connection, which tools that observe a process replace by their own.
+        driver = django.Database.__name__
         if driver != "psycopg":
             raise ConfigurationError(
                 f"database {self._using!r} is {django.vendor} with {driver}: events of Django need "
@@ -110,17 +112,34 @@ class _Borrowed:
     def close(self) -> None:
         """Leave the connection to Django."""
 
+    def add_notice_handler(self, _handler: Callable[..., None]) -> None:
+        """Add nothing: SQLAlchemy adds a handler for each use, and Django keeps the connection."""
+
 
 def refuse_orm(session: Session, event: Event, proceed: Callable[[], None]) -> None:  # noqa: ARG001  the signature of interceptors
     """Refuse queries of Django's ORM in a handler: `group.intercepts(refuse_orm)`.
 
     The ORM writes on a connection of its own. What it commits there stays when the attempt fails,
     and happens again at the next one. The handler's `session` has the transaction of the event.
+    Coroutine handlers cannot be guarded, and fail: their ORM runs in other threads.
     """
+    if _is_on_event_loop():
+        raise HandlerError(
+            "refuse_orm guards plain handlers only, and this group has coroutine handlers: Django "
+            "runs their queries in other threads; leave the interceptor out of this group"
+        )
     with ExitStack() as guards:
         for alias in connections:
             guards.enter_context(connections[alias].execute_wrapper(_refuse))
         proceed()
+
+
+def _is_on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _refuse(

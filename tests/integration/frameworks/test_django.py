@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -16,6 +17,7 @@ from shieldtx import (
     ConfigurationError,
     Event,
     EventRefused,
+    HandlerError,
     RetryPolicy,
     ShieldTx,
     TransactionRefused,
@@ -183,3 +185,35 @@ def test_orm_in_a_handler_fails_the_attempt(shop: ShieldTx) -> None:
     assert stored(shop)[1] == []
     store(9)
     assert stored(shop)[1] == [9], "the ORM works again after the handler"
+
+
+def test_guard_refuses_coroutine_handlers(shop: ShieldTx) -> None:
+    async def handle() -> None:
+        refuse_orm(None, order(9), lambda: None)
+
+    with pytest.raises(HandlerError, match="guards plain handlers only"):
+        asyncio.run(handle())
+
+
+def test_connection_that_is_used_often_gets_no_handlers(shop: ShieldTx) -> None:
+    outbox = DjangoOutbox(shop)
+    for number in range(3):
+        with transaction.atomic():
+            outbox.add(order(number))
+    assert len(connection.connection._notice_handlers) <= 1
+
+
+def test_connection_may_be_wrapped_by_an_observer(shop: ShieldTx) -> None:
+    class Observed:
+        def __init__(self, inner: object) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.inner, name)
+
+    with transaction.atomic():
+        store(1)
+        connection.connection = Observed(connection.connection)
+        DjangoOutbox(shop).add(order(1))
+        connection.connection = connection.connection.inner
+    assert stored(shop) == (["1"], [1])

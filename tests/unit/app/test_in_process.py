@@ -68,7 +68,8 @@ def make_shop(tmp_path: Path) -> Iterator[Callable[..., Shop]]:
 
 
 def worker_threads() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name.startswith("shieldtx ")]
+    ours = ("shieldtx relay", "shieldtx consumer")
+    return [each.name for each in threading.enumerate() if each.name.startswith(ours)]
 
 
 def test_events_are_published_and_handled_in_the_process(make_shop: Callable[..., Shop]) -> None:
@@ -137,6 +138,17 @@ def test_wrong_arguments_are_refused(
         InProcessWorkers(make_shop().app, **given)
 
 
+def test_group_that_is_declared_later_runs_too(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop()
+    workers = InProcessWorkers(shop.app, relay=False)
+    shop.app.consumer("idle")
+    shop.app.consumer("later").handles("orders.placed")(shop.handle)
+    shop.prepare()
+    with workers:
+        names = ["shieldtx consumer later", "shieldtx consumer warehouse"]
+        assert worker_threads() == names, "a group without handlers has nothing to do"
+
+
 def test_missing_tables_stop_the_start(make_shop: Callable[..., Shop]) -> None:
     with pytest.raises(SchemaMismatch), InProcessWorkers(make_shop().app):
         pytest.fail("it has started")
@@ -161,6 +173,23 @@ def test_second_start_is_refused(make_shop: Callable[..., Shop]) -> None:
         workers.start()
     with workers:
         assert len(worker_threads()) == 2, "they may run again"
+
+
+def test_failing_worker_may_stop_the_others(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop(failure_limit=0.3)
+    shop.prepare()
+    stopped = threading.Event()
+
+    def stop(_worker: str, _status: int) -> None:
+        workers.stop()
+        stopped.set()
+
+    workers = InProcessWorkers(shop.app, on_failure=stop)
+    workers.start()
+    with shop.app.engine.begin() as connection:
+        connection.execute(text("DROP TABLE shield_inbox"))
+    assert stopped.wait(WAIT_S)
+    workers.stop()
 
 
 def test_worker_that_keeps_failing_is_reported(
