@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar, Unpack
@@ -10,7 +9,6 @@ from uuid import UUID
 
 from sqlalchemy import Engine
 
-from shieldtx.app.half_message_declarations import HalfMessageDeclarations
 from shieldtx.app.half_messages import HalfMessageWiring
 from shieldtx.domain.events import NO_HEADERS, Event
 from shieldtx.domain.states import LocalOutcome, Operation
@@ -24,15 +22,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=Callable[[Event], LocalOutcome | Awaitable[LocalOutcome]])
 
 
-class HalfMessageMethods(ABC):
+class HalfMessageMethods:
     """A part of ShieldTx, which sets the attribute: applications call these methods on it."""
 
-    _half_message_declarations: HalfMessageDeclarations
-
-    @property
-    @abstractmethod
-    def half_messages(self) -> HalfMessageWiring:
-        """The half messages of a service: the methods `half`, `half_prepare`, `guard` call it."""
+    half_messages: HalfMessageWiring
 
     def half(
         self,
@@ -121,7 +114,7 @@ class HalfMessageMethods(ABC):
             immunity=immunity,
             rollback_on=rollback_on,
         )
-        return self._half_message_declarations.transactional(
+        return self.half_messages.transactional(
             transaction, payload_type=payload_type, version=version, topic=topic
         )
 
@@ -132,7 +125,7 @@ class HalfMessageMethods(ABC):
         a half message is unknown. It returns a LocalOutcome. Raises ConfigurationError for a second
         checker.
         """
-        return self._half_message_declarations.checks(event_type)
+        return self.half_messages.checks(event_type)
 
     def barrier(
         self, *event_types: str, engine: Engine | None = None, schema: str | None = None
@@ -144,4 +137,4 @@ class HalfMessageMethods(ABC):
         these types must call `guard`. Raises ConfigurationError for a type that has a checker or a
         barrier.
         """
-        self._half_message_declarations.barrier(*event_types, engine=engine, schema=schema)
+        self.half_messages.barrier(*event_types, engine=engine, schema=schema)

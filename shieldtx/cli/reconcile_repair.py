@@ -36,7 +36,6 @@ def repair(
         list[Verdict] | None,
         typer.Option(
             "--verdict",
-            metavar="VERDICT",
             help=f"Repair only rows with this verdict; {' and '.join(NAMED)} only if named. "
             "Repeatable.",
             show_default=", ".join(REPAIRED),

@@ -9,7 +9,6 @@ from typing import Protocol, TypeAlias, TypedDict, TypeVar, overload
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from shieldtx.consumer.foreign_topic import ForeignTopic
 from shieldtx.domain.events import Event
 from shieldtx.domain.retry import RetryPolicy
 
@@ -31,16 +30,13 @@ L = TypeVar("L", bound=ListHandlerFunction)
 P = TypeVar("P")
 
 
-class _SharedOptions(TypedDict, total=False):
+class HandlerOptions(TypedDict, total=False):
+    """The options that all handlers have."""
+
     version: int | None
+    topic: str | None
     retry: RetryPolicy | None
     lease: timedelta
-
-
-class HandlerOptions(_SharedOptions, total=False):
-    """The options that all handlers of events have."""
-
-    topic: str | ForeignTopic | None
 
 
 class SingleHandlerOptions(HandlerOptions, total=False):
@@ -49,10 +45,9 @@ class SingleHandlerOptions(HandlerOptions, total=False):
     alone: bool
 
 
-class CompensationOptions(_SharedOptions, total=False):
+class CompensationOptions(HandlerOptions, total=False):
     """The options of a compensation."""
 
-    topic: str | None
     authorised: Collection[str] | None
 
 

@@ -5,7 +5,6 @@ The caller of each method must hold `changed`.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -46,20 +45,19 @@ class Topic:
             return partition_of(record.key, len(self.logs))
         return self.spread.next_partition(len(record.value), len(self.logs))
 
-    def append(self, record: Record, partition: int) -> ReceivedRecord:
-        """Store a record, and return it as subscribers receive it."""
+    def append(self, record: Record, partition: int) -> None:
+        """Store a record."""
         log = self.logs[partition]
-        stored = ReceivedRecord(
-            topic=self.name,
-            partition=partition,
-            offset=len(log),
-            key=record.key,
-            value=record.value,
-            headers=record.headers,
-            timestamp=time.time_ns() // 1_000_000,
+        log.append(
+            ReceivedRecord(
+                topic=self.name,
+                partition=partition,
+                offset=len(log),
+                key=record.key,
+                value=record.value,
+                headers=record.headers,
+            )
         )
-        log.append(stored)
-        return stored
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -87,8 +85,6 @@ class Cluster:
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
-        self.history: list[ReceivedRecord] = []
-        """The records of all topics, in the order in which they were stored."""
         self.planned: deque[tuple[DeliveryOutcome, bool]] = deque()
         self.duplicates = 0
         self.is_down = False
@@ -107,10 +103,10 @@ class Cluster:
         topic = self.topics[record.topic]
         partition = topic.partition_for(record)
         offset = len(topic.logs[partition])
-        self.history.append(topic.append(record, partition))
+        topic.append(record, partition)
         if self.duplicates:
             self.duplicates -= 1
-            self.history.append(topic.append(record, partition))
+            topic.append(record, partition)
         self.changed.notify_all()
         return partition, offset
 

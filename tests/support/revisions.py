@@ -6,13 +6,8 @@ from alembic.script import ScriptDirectory
 
 from shieldtx._resources import resource_folder
 
-_SCRIPTS = ScriptDirectory(str(resource_folder("migrations")))
-
-HEAD = str(_SCRIPTS.get_current_head())
+HEAD = str(ScriptDirectory(str(resource_folder("migrations"))).get_current_head())
 """The latest revision of this release."""
-
-EARLIER = [script.revision for script in _SCRIPTS.walk_revisions()][1:]
-"""The other revisions of this release, the latest first."""
 
 LATER = f"{int(HEAD) + 1:04}"
 """The revision of a later release."""

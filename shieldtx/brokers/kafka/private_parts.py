@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from kafka import KafkaConsumer
 from kafka.consumer.fetcher import Fetcher
-from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaTCPTransport
@@ -21,7 +20,6 @@ PARTS: Final[dict[Any, tuple[str, ...]]] = {
     KafkaConnectionManager: ("_build_transport",),
     KafkaNetSocket: ("register_class", "sock_connect"),
     KafkaTCPTransport: ("_close", "handshake"),
-    ConsumerCoordinator: ("_handle_heartbeat_response",),
     KafkaConsumer: ("_poll_once", "resume"),
     Fetcher: ("_append", "PartitionRecords"),
     getattr(Fetcher, "PartitionRecords", None): ("take", "_unpack_records"),

@@ -66,7 +66,6 @@ SAMPLES: Mapping[str, Any] = {
     "kept": ["sample"],
     "groups": ["stock"],
     "ids": [AN_ID],
-    "handler": ("orders.placed", TxKind.COMMIT),
 }
 """Arguments, by the names of the parameters, that annotations alone do not determine."""
 
