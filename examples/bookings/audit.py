@@ -79,7 +79,7 @@ def unfinished(hotel: Hotel) -> int:
 
 
 def findings(books: Books, acknowledged: Collection[str]) -> Findings:
-    """Compare the tables of both services with each other, and with what guests were told."""
+    """Compare the tables of both services with each other, and with the acknowledged bookings."""
     rooms = {booking: room for booking, _, room in books.assignments}
     taken = {(night, room) for _, night, room in books.assignments}
     found = Findings(

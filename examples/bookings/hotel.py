@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import sys
@@ -14,7 +13,7 @@ from types import MappingProxyType
 
 from sqlalchemy import create_engine, text
 
-from examples.retail.stage import PROJECT
+from examples.retail.stage import inherited_environment
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from shieldtx.embedded.child_process import ChildProcess
 
@@ -147,9 +146,7 @@ class Hotel:
         )
 
     def _environment(self, service: str) -> dict[str, str]:
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("SHIELDTX_")}
-        return inherited | {
-            "PYTHONPATH": str(PROJECT),
+        return inherited_environment() | {
             "SHIELDTX_APP": f"examples.bookings.{service}:shield",
             "SHIELDTX_SOURCE": service,
             "SHIELDTX_DATABASE_URL": self.url(service),

@@ -44,7 +44,7 @@ class Stage:
 
     def environment(self, service: str) -> Mapping[str, str]:
         """Return the environment of a service's processes, with the service's settings."""
-        return _inherited() | {
+        return inherited_environment() | {
             "SHIELDTX_SOURCE": service,
             "SHIELDTX_DATABASE_URL": self.url(service),
             "SHIELDTX_KAFKA_BOOTSTRAP": self.kafka.bootstrap,
@@ -53,7 +53,9 @@ class Stage:
 
     def environment_for_all(self) -> Mapping[str, str]:
         """Return the environment for commands that read all services: the URL of each database."""
-        return _inherited() | {f"{service.upper()}_URL": self.url(service) for service in SERVICES}
+        return inherited_environment() | {
+            f"{service.upper()}_URL": self.url(service) for service in SERVICES
+        }
 
 
 @contextmanager
@@ -79,7 +81,7 @@ def opened(folder: Path, *, keep: bool, anew: bool) -> Iterator[Stage]:
         yield Stage(folder=folder, postgres=postgres, kafka=kafka, kafka_started=kafka_started)
 
 
-def _inherited() -> dict[str, str]:
+def inherited_environment() -> dict[str, str]:
     """Return this process's environment without variables for another shieldtx."""
     mine = {k: v for k, v in os.environ.items() if not k.startswith("SHIELDTX_")}
     return mine | {"PYTHONPATH": str(PROJECT)}

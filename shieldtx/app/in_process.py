@@ -116,7 +116,7 @@ class InProcessWorkers:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # Its thread goes on: workers that nobody stops would keep the process.
+            # Its thread continues, and running workers would keep the process alive.
             with suppress(Exception):
                 await starting
             await asyncio.to_thread(self.stop)
