@@ -20,7 +20,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     python -m pip wheel --no-build-isolation --no-deps --wheel-dir dist . \
     && wheel=$(echo "$PWD"/dist/*.whl) \
     && echo "file://$wheel#sha256=$(sha256sum "$wheel" | cut -c 1-64)" > wheel.url \
-    && python -m pip install --no-build-isolation -c requirements.lock "shieldtx[binary] @ $(cat wheel.url)"
+    && python -m pip install --no-build-isolation -c requirements.lock "shieldtx[worker] @ $(cat wheel.url)"
 
 FROM build AS build-retail
 RUN --mount=type=cache,target=/root/.cache/pip \
@@ -28,7 +28,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 FROM build AS build-reconcile
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m pip install --no-build-isolation -c requirements.lock "shieldtx[binary,spark] @ $(cat wheel.url)"
+    python -m pip install --no-build-isolation -c requirements.lock "shieldtx[spark] @ $(cat wheel.url)"
 
 FROM python:${PYTHON} AS runtime
 ENV PATH=/opt/shieldtx/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

@@ -21,6 +21,7 @@ from benchmarks.data.fill_outbox import check_likeness
 from benchmarks.experiments import (
     backlog,
     consumer,
+    consumer_recovery,
     delayed_lateness,
     effect_latency,
     half_messages,
@@ -31,7 +32,9 @@ from benchmarks.experiments import (
     open_snapshot,
     publish_latency,
     purge,
+    refusals,
     relay,
+    relay_recovery,
     waiting_handlers,
     waiting_rows,
     write_side,
@@ -51,6 +54,7 @@ EXPERIMENTS: Final[dict[str, ModuleType]] = {
     "effect": effect_latency,
     "write_side": write_side,
     "consumer": consumer,
+    "refusals": refusals,
     "waiting_handlers": waiting_handlers,
     "snapshot": open_snapshot,
     "backlog": backlog,
@@ -62,6 +66,8 @@ EXPERIMENTS: Final[dict[str, ModuleType]] = {
     "memory": memory,
     "large_events": large_events,
     "purge": purge,
+    "consumer_recovery": consumer_recovery,
+    "relay_recovery": relay_recovery,
 }
 
 

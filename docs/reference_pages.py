@@ -40,7 +40,7 @@ SETTING_TOPICS: Final = {
     "Relay": ("relay",),
     "Consumer": ("consumer",),
     "Half messages": ("half", "barrier"),
-    "Worker processes": ("stop", "watchdog", "failure"),
+    "Worker processes": ("stop", "watchdog", "failure", "early"),
     "Retention": ("retention",),
     "Tracing": ("trace",),
 }

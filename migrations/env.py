@@ -11,8 +11,8 @@ from alembic.util import CommandError
 from sqlalchemy import create_engine
 from sqlalchemy.schema import SchemaItem
 
-from shieldtx.store.migrations import OWN_TABLES, VERSION_TABLE, Migrations, schema_name
-from shieldtx.store.schema import DEFAULT_SHARDS
+from shieldtx.store.migrations import OWN_TABLES, VERSION_TABLE, Migrations
+from shieldtx.store.schema_settings import DEFAULT_SHARDS, schema_name
 from shieldtx.store.tables import tables
 
 

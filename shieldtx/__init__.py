@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shieldtx.app.application import ShieldTx
     from shieldtx.app.in_process import InProcessWorkers
+    from shieldtx.consumer.foreign_topic import ForeignEvent, ForeignTopic
     from shieldtx.consumer.handlers import ConsumerGroup
     from shieldtx.domain.events import Event, new_event_id
     from shieldtx.domain.retry import RetryPolicy
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from shieldtx.hooks.contexts import ConsumeContext, SendContext
     from shieldtx.outbox.delayed_events import DelayedEvents
     from shieldtx.outbox.outbox import Outbox
-    from shieldtx.ports.broker import DeliveryOutcome
+    from shieldtx.ports.broker import DeliveryOutcome, ReceivedRecord
     from shieldtx.ports.delayed_events import BizKey, Change, ChangeResult, DelayedEvent
     from shieldtx.ports.inbox import AttemptOutcome
     from shieldtx.settings.settings import Settings
@@ -55,6 +56,9 @@ __all__ = [
     "LEVELS",
     "ConsumerGroup",
     "InProcessWorkers",
+    "ForeignTopic",
+    "ForeignEvent",
+    "ReceivedRecord",
     "RetryPolicy",
     "SendContext",
     "DeliveryOutcome",
@@ -92,6 +96,8 @@ __all__ = [
 _HOMES = {
     "ShieldTx": "app.application",
     "InProcessWorkers": "app.in_process",
+    "ForeignEvent": "consumer.foreign_topic",
+    "ForeignTopic": "consumer.foreign_topic",
     "ConsumerGroup": "consumer.handlers",
     "Event": "domain.events",
     "new_event_id": "domain.events",
@@ -128,6 +134,7 @@ _HOMES = {
     "DelayedEvents": "outbox.delayed_events",
     "Outbox": "outbox.outbox",
     "DeliveryOutcome": "ports.broker",
+    "ReceivedRecord": "ports.broker",
     "BizKey": "ports.delayed_events",
     "Change": "ports.delayed_events",
     "DelayedEvent": "ports.delayed_events",

@@ -24,6 +24,8 @@ class Sizes:
     """Transactions of the write side, of each kind in a round."""
     consumed: int
     """Records through each consumer."""
+    refused: int
+    """Records through each consumer whose handler refuses some."""
     waiting: int
     """Records through each consumer whose handlers wait."""
     snapshot_events: int
@@ -53,6 +55,7 @@ FULL = Sizes(
     hot_key_seconds=15.0,
     transactions=2_000,
     consumed=10_000,
+    refused=10_000,
     waiting=1_500,
     snapshot_events=500_000,
     backlogs=(10_000, 1_000_000, 5_000_000),
@@ -75,6 +78,7 @@ QUICK = Sizes(
     hot_key_seconds=3.0,
     transactions=300,
     consumed=1_000,
+    refused=2_000,
     waiting=1_000,
     snapshot_events=40_000,
     backlogs=(10_000, 50_000, 200_000),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from benchmarks.data.events import SOURCE
@@ -21,10 +22,46 @@ STOP_S: Final = 30.0
 
 
 @contextmanager
-def worker(place: RunEnvironment, *arguments: str) -> Iterator[ChildProcess]:
+def worker(
+    place: RunEnvironment,
+    *arguments: str,
+    log: str | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[ChildProcess]:
     """Run `shieldtx relay` or `shieldtx consume <group>` until the end of the block."""
+    process = _started(place, arguments, log, environment)
+    try:
+        yield process
+        process.send_signal(signal.SIGTERM)
+        process.finish(within=STOP_S)
+    finally:
+        process.kill()
+
+
+@contextmanager
+def killed(
+    place: RunEnvironment,
+    *arguments: str,
+    log: str | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[ChildProcess]:
+    """Run a worker, and end it with `kill -9` at the end of the block."""
+    process = _started(place, arguments, log, environment)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def _started(
+    place: RunEnvironment,
+    arguments: Sequence[str],
+    log_name: str | None,
+    environment: Mapping[str, str],
+) -> ChildProcess:
+    """Return a worker that is ready."""
     name = f"shieldtx {' '.join(arguments)}"
-    log = BUILD / "bench-logs" / f"{name.replace(' ', '-')}.log"
+    log = BUILD / "bench-logs" / f"{log_name or name.replace(' ', '-')}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.unlink(missing_ok=True)
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
@@ -40,12 +77,12 @@ def worker(place: RunEnvironment, *arguments: str) -> Iterator[ChildProcess]:
             "SHIELDTX_DATABASE_URL": place.url,
             "SHIELDTX_KAFKA_BOOTSTRAP": place.bootstrap,
             "SHIELDTX_TOPIC_PREFIX": place.prefix,
+            **environment,
         },
     )
     try:
         process.await_ready(lambda: "ready: " in log.read_text(errors="replace"), within=READY_S)
-        yield process
-        process.send_signal(signal.SIGTERM)
-        process.finish(within=STOP_S)
-    finally:
+    except BaseException:
         process.kill()
+        raise
+    return process

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -26,13 +27,18 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from benchmarks.data.events import EVENT_TYPE, SOURCE
-from shieldtx import Event, Settings, ShieldTx
+from shieldtx import Event, Refused, Settings, ShieldTx
 from shieldtx.brokers.kafka.broker import KafkaBroker, KafkaConnection, KafkaPublisher
 from shieldtx.consumer.handlers import ConsumerGroup
 
 GROUP = "effects"
 HAS_LISTS = hasattr(ConsumerGroup, "handles_many")
 """Whether handlers can take lists of events."""
+
+STUCK_WHILE = "BENCH_STUCK_WHILE"
+"""The variable with a file: while it exists, the handler of STUCK_KEY does not return."""
+STUCK_KEY = "stuck"
+_STUCK_FLAG = os.environ.get(STUCK_WHILE)
 
 _TABLES = MetaData()
 EFFECT = Table(
@@ -98,6 +104,17 @@ def handle(shield: ShieldTx, name: str, *, lists: bool = False) -> None:
         group.handles(EVENT_TYPE)(_handle)
 
 
+def handle_refusing(shield: ShieldTx, name: str, every: int) -> None:
+    """Declare a handler that writes, and then refuses one of `every` events; 0: none."""
+
+    def write_and_refuse(session: Session, event: Event) -> None:
+        _handle(session, event)
+        if every and _number_of(event) % every == 0:
+            raise Refused("no stock")
+
+    shield.consumer(name).handles(EVENT_TYPE)(write_and_refuse)
+
+
 def handle_waiting(shield: ShieldTx, name: str, seconds: float, *, coroutine: bool) -> None:
     """Declare a handler that waits, as for another service, before it writes."""
     group = shield.consumer(name)
@@ -117,7 +134,14 @@ def handle_waiting(shield: ShieldTx, name: str, seconds: float, *, coroutine: bo
 
 
 def _handle(session: Session, event: Event) -> None:
+    while _STUCK_FLAG and event.payload["key"] == STUCK_KEY and Path(_STUCK_FLAG).exists():
+        time.sleep(0.01)
     session.execute(_INSERT, {"key": event.payload["key"], "n": event.payload["n"]})
+
+
+def _number_of(event: Event) -> int:
+    """Return a number that spreads over the events: the keys' events arrive one after the other."""
+    return int(event.payload["n"]) + int(event.payload["key"].removeprefix("key-"))
 
 
 def _handle_many(session: Session, events: Sequence[Event]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.harness.child_protocol import ProgressReporter
-from benchmarks.subjects.application import application, handle, handle_waiting
+from benchmarks.subjects.application import application, handle, handle_refusing, handle_waiting
 from shieldtx.ports.inbox import AttemptOutcome
 from shieldtx.scheduling.gc_tuning import few_collections
 
@@ -19,6 +19,8 @@ def main() -> None:
     )
     if waits:
         handle_waiting(app, job["group"], waits, coroutine=job["coroutine"])
+    elif "refuses" in job:
+        handle_refusing(app, job["group"], job["refuses"])
     else:
         handle(app, job["group"], lists=job["lists"])
     consumer = app.build_consumer(job["group"])
@@ -26,7 +28,8 @@ def main() -> None:
     dealt_with = 0
     while not reporter.is_over:
         done = consumer.run_once()
-        dealt_with += done.outcomes[AttemptOutcome.APPLIED] + done.duplicates
+        finished = done.outcomes[AttemptOutcome.APPLIED] + done.outcomes[AttemptOutcome.REFUSED]
+        dealt_with += finished + done.duplicates
         reporter.sample(dealt_with)
         if done.parked or done.ignored or done.outcomes[AttemptOutcome.RETRIED]:
             raise RuntimeError(f"the consumer was not left alone: {done}")

@@ -11,7 +11,7 @@ from benchmarks.harness.child_protocol import ProgressReporter
 from benchmarks.subjects.application import application
 from shieldtx import ShieldTx
 from shieldtx.scheduling.gc_tuning import few_collections
-from shieldtx.store.schema import DEFAULT_SHARDS
+from shieldtx.store.schema_settings import DEFAULT_SHARDS
 
 IDLE_S = 0.002
 

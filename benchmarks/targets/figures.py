@@ -114,6 +114,12 @@ FIGURES = (
         "consumer with every second record a duplicate, per record, against none",
         1.0,
     ),
+    _least(
+        "refused_5_vs_none",
+        "consumer that refuses one of twenty events, against none",
+        0.7,
+    ),
+    _least("refused_all_vs_none", "consumer that refuses all events, against none", 0.4),
     _least("held_snapshot", "relay with a snapshot held open, against the clean run", 0.8),
     _least("backlog_flatness", "relay by size of its backlog, slowest against fastest", 0.85),
     _most(
@@ -142,5 +148,19 @@ FIGURES = (
     _most("relay_rss_large_mb", "memory of a relay, 3,000 events of 900 KB", 400.0, " MB", 0),
     _most("consumer_rss_large_mb", "memory of a consumer, 3,000 events of 900 KB", 400.0, " MB", 0),
     _least("purge_rows_per_s", "purge while the relay publishes", 20_000.0, " rows/s", 0),
+    _most(
+        "consumer_recovery_s",
+        "kill -9 of a consumer, restarted at once, to the effect of a new event",
+        3.0,
+        " s",
+        1,
+    ),
+    _most(
+        "relay_recovery_s",
+        "kill -9 of one of two relays on a host, to the last record of its shards",
+        5.0,
+        " s",
+        1,
+    ),
     _most("purge_cost", "loss of throughput of the relay during the purge", 0.15),
 )

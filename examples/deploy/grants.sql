@@ -8,15 +8,16 @@ GRANT INSERT ON shield_outbox TO shop_web;
 -- shop_worker runs `shieldtx relay` and `shieldtx consume`. Handlers also need grants on the tables of the service.
 GRANT SELECT ON shield_version TO shop_worker;
 GRANT SELECT, INSERT, UPDATE, DELETE ON
-    shield_outbox, shield_inbox, shield_parked, shield_relay, shield_barrier, shield_purged, shield_audit, shield_trace
+    shield_outbox, shield_inbox, shield_parked, shield_relay, shield_barrier, shield_purged, shield_audit, shield_trace,
+    shield_pause
     TO shop_worker;
 GRANT SELECT, UPDATE ON shield_shard TO shop_worker;
 GRANT SELECT ON SEQUENCE shield_outbox_seq_seq, shield_inbox_seq_seq TO shop_worker;
 
--- shop_reader runs `shieldtx status`, `shieldtx trace`, `shieldtx dead list`, and reads for the reconciliation.
+-- shop_reader runs `shieldtx status`, `shieldtx trace`, `shieldtx dead list`, `shieldtx consumers list`, and reads for the reconciliation.
 GRANT SELECT ON
     shield_version, shield_outbox, shield_inbox, shield_parked, shield_relay, shield_shard, shield_barrier, shield_purged,
-    shield_audit, shield_trace, shield_reconcile_run
+    shield_audit, shield_trace, shield_reconcile_run, shield_pause
     TO shop_reader;
 GRANT pg_read_all_stats TO shop_reader;
 

@@ -71,7 +71,14 @@ class Display:
     def _picture(self, progress: Progress, shards: Mapping[str, int]) -> Group:
         picture = Table.grid(padding=(0, 2))
         for name, count in _counts(progress).items():
-            bar = ProgressBar(total=self._baskets, completed=count, width=_BAR_WIDTH)
+            style = "yellow" if name == "lag" else "green"
+            bar = ProgressBar(
+                total=self._baskets,
+                completed=count,
+                width=_BAR_WIDTH,
+                complete_style=style,
+                finished_style=style,
+            )
             picture.add_row(name, bar, f"{count:,}")
         holdings = ", ".join(f"{count} by {relay}" for relay, count in shards.items())
         return Group(picture, f"[dim]shards held: {holdings or 'none'}[/]")

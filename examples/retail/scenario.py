@@ -93,6 +93,10 @@ class HalfWay:
         )
         self._fleet.shieldtx("orders relay 1", "orders", "relay")
         self._fleet.shieldtx("stock consumer", "stock", "consume", "stock")
+        self._display.say(
+            "both start again: shards wait for the end of the dead relay's lease, and records for "
+            "that of the dead consumer's session in Kafka, up to 15 s"
+        )
 
 
 def _work_off(stage: Stage, fleet: Fleet, display: Display, baskets: int, *, look: Look) -> None:

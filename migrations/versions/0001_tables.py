@@ -11,6 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic.operations import Operations
 
+from shieldtx.store.statements.locks import qualified
+
 revision = "0001"
 down_revision = None
 branch_labels = None
@@ -98,8 +100,8 @@ def _make_outbox(op: Operations, schema: str | None) -> None:
         ),
         *_envelope_checks(op, "shield_outbox"),
         schema=schema,
-        postgresql_with={"fillfactor": "45", "autovacuum_vacuum_scale_factor": "0.01"},
     )
+    _set_storage(op, "shield_outbox", schema, fillfactor=45)
 
     def index(
         name: str, columns: list[str], where: dict[str, Any], *, unique: bool = False
@@ -165,8 +167,8 @@ def _make_inbox(op: Operations, schema: str | None) -> None:
         ),
         *_envelope_checks(op, "shield_inbox"),
         schema=schema,
-        postgresql_with={"fillfactor": "70", "autovacuum_vacuum_scale_factor": "0.01"},
     )
+    _set_storage(op, "shield_inbox", schema, fillfactor=70)
 
     def index(name: str, columns: list[str], where: str, *, unique: bool = False) -> None:
         op.create_index(
@@ -209,6 +211,13 @@ def _make_shards(op: Operations, schema: str | None, shards: int) -> None:
         schema=schema,
     )
     op.bulk_insert(table, [{"shard": number} for number in range(shards)])
+
+
+def _set_storage(op: Operations, table: str, schema: str | None, *, fillfactor: int) -> None:
+    """Leave space for new versions of rows; SQLAlchemy 2.0 has no parameters in CREATE TABLE."""
+    if op.get_context().dialect.name == "postgresql":
+        parameters = f"fillfactor = {fillfactor}, autovacuum_vacuum_scale_factor = 0.01"
+        op.execute(f"ALTER TABLE {qualified(table, schema)} SET ({parameters})")
 
 
 def _envelope_columns() -> list[sa.Column[Any]]:

@@ -9,19 +9,20 @@ from functools import partial
 
 from sqlalchemy import Engine
 
+from shieldtx._process_tokens import name_with_token, owner_has_died
 from shieldtx.app.connections import Connections
 from shieldtx.app.declarations import Declarations
 from shieldtx.app.half_messages import HalfMessageWiring
 from shieldtx.app.stores import Stores
 from shieldtx.brokers import signing
 from shieldtx.consumer.attempt_log import AttemptLog
+from shieldtx.consumer.breaker import Breaker
 from shieldtx.consumer.compensation import KeptFor
 from shieldtx.consumer.consumer import Consumer, ConsumerSettings
 from shieldtx.consumer.event_processor import EventProcessor
 from shieldtx.consumer.fetcher import BlockingFetcher, PrefetchingFetcher
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.consumer.lanes import OneLane
-from shieldtx.domain.events import new_event_id
 from shieldtx.errors import ConfigurationError
 from shieldtx.hooks.hooks import Hooks
 from shieldtx.outbox.outbox import Outbox
@@ -60,7 +61,12 @@ def build_relay(
             run_local_rollback=lambda call: lanes.run([call])[0],
             batch_bytes=max(1, s.relay_batch_bytes // CLAIMS_AT_A_TIME),
         ),
-        leases=SqlLeaseStore(connections.relay_engine, connections.tables, shards=s.shards),
+        leases=SqlLeaseStore(
+            connections.relay_engine,
+            connections.tables,
+            shards=s.shards,
+            has_died=owner_has_died if s.early_takeover else _never,
+        ),
         publisher=broker.publisher(),
         encode=partial(signing.encode, prefix=s.topic_prefix, keys=s.signing_keys),
         settings=RelaySettings(
@@ -99,11 +105,17 @@ def build_consumer(
     lanes, engine = _lanes_of(connections, count, has_coroutines=declared.has_coroutines)
     store = stores.inbox()
     log = AttemptLog(group)
+    breaker = Breaker(
+        group=group,
+        pauses=stores.pauses(),
+        length=s.consumer_breaker,
+        first_probe=s.consumer_probe_interval,
+    )
     of_handlers = store if engine is connections.engine else stores.inbox(engine)
     fetcher = BlockingFetcher(
         group=declared,
         subscriber=broker.subscriber(declarations.group_id(group), declarations.topics_of(group)),
-        decode=partial(signing.decode, prefix=s.topic_prefix, keys=s.signing_keys),
+        decode=partial(signing.decode, prefix=s.topic_prefix, keys=s.signing_keys, reader=s.source),
     )
     return Consumer(
         group=declared,
@@ -118,6 +130,7 @@ def build_consumer(
                 kept_for=KeptFor(inbox=s.retention_inbox, outbox=s.retention_outbox),
                 handled_elsewhere=partial(declarations.is_handled_elsewhere, group),
                 log=log,
+                breaker=breaker,
             )
             for _ in range(lanes.count)
         ],
@@ -125,6 +138,7 @@ def build_consumer(
         settings=ConsumerSettings(
             batch_size=s.consumer_batch_size,
             batch_bytes=s.consumer_batch_bytes,
+            poll_timeout=s.consumer_poll_timeout,
             pending_limit=s.consumer_pending_limit,
             topic_prefix=s.topic_prefix,
         ),
@@ -179,6 +193,10 @@ def build_retention(
     )
 
 
+def _never(_: str) -> bool:
+    return False
+
+
 def worker_name() -> str:
-    """Return a name that no other process or restart has: host, process, and a part of a UUID."""
-    return f"{socket.gethostname()}-{os.getpid()}-{new_event_id().hex[-8:]}"
+    """Return a name that no other process or restart has: host, process id, and its token."""
+    return name_with_token(f"{socket.gethostname()}-{os.getpid()}")

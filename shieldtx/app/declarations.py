@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -17,16 +18,19 @@ from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.callables import check_callable, is_coroutine_function, run
 from shieldtx.domain.event_fields import EventLimits
 from shieldtx.domain.event_types import EventTypeRegistry
-from shieldtx.domain.events import Envelope, physical_topic
+from shieldtx.domain.events import Envelope, is_foreign, physical_topic
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.domain.schema_versions import Upcaster
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import ConfigurationError
 from shieldtx.outbox.outbox import Outbox
-from shieldtx.outbox.publish_decorator import (
-    Publication,
+from shieldtx.outbox.publish_decorator import Publication, publish_decorator
+from shieldtx.outbox.published_results import (
+    ONE_PAYLOAD,
+    ResultShape,
     payload_type_of,
-    publish_decorator,
+    shape_of,
+    unannotated,
 )
 from shieldtx.ports.relay import LocalRollback
 from shieldtx.settings.settings import Settings
@@ -39,21 +43,26 @@ U = TypeVar("U", bound=Upcaster)
 class Declarations:
     """The events, handlers and local rollbacks that a service has declared."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Callable[[], Settings]) -> None:
+        """Create an empty list; `settings` is not called by declarations."""
         self._settings = settings
-        self.event_types = EventTypeRegistry(
-            EventLimits(payload=settings.max_payload_bytes),
-            backlog_limit=settings.backlog_limit,
-            on_backlog=settings.on_backlog,
-        )
+        self.event_types = EventTypeRegistry()
         self.groups: dict[str, ConsumerGroup] = {}
         self.local_rollbacks: dict[str, LocalRollback] = {}
         self.has_coroutine_rollbacks = False
         """Whether a local rollback is a coroutine function: all then run on the event loop."""
 
+    def apply(self, settings: Settings) -> None:
+        """Apply the limits of the settings to event types without their own, also to later ones."""
+        self.event_types.limit(
+            EventLimits(payload=settings.max_payload_bytes),
+            backlog_limit=settings.backlog_limit,
+            on_backlog=settings.on_backlog,
+        )
+
     def publishes(
         self,
-        outbox: Outbox,
+        outbox: Callable[[], Outbox],
         publication: Publication,
         *,
         payload: Any,
@@ -64,10 +73,11 @@ class Declarations:
         """Return the decorator of a method whose return value `outbox` publishes."""
 
         def decorate(function: F) -> F:
-            decorated = publish_decorator(outbox, publication)(function)
+            shape = self._shape_of_results(function, publication.event_type, payload)
+            decorated = publish_decorator(outbox, replace(publication, shape=shape))(function)
             self.event_types.declare_at_method(
                 publication.event_type,
-                infer_payload=partial(payload_type_of, function),
+                infer_payload=lambda: shape.payload,
                 payload=payload,
                 version=version,
                 topic=topic,
@@ -76,6 +86,27 @@ class Declarations:
             return decorated
 
         return decorate
+
+    def _shape_of_results(
+        self, function: Callable[..., Any], event_type: str, payload: Any
+    ) -> ResultShape:
+        """Return the shape of a publisher's results.
+
+        A list or an optional type that is declared as the payload's type is one payload.
+        """
+        declared = self.event_types.find(event_type)
+        if payload is None and declared is not None:
+            payload = declared.declared_payload
+        try:
+            annotation = payload_type_of(function)
+        except ConfigurationError as error:
+            if payload is None and declared is None:
+                raise
+            # An annotation for type checkers alone does not stop a declared type. Without a payload
+            # that would refuse them, None and a list might wrongly become one payload.
+            return ONE_PAYLOAD if payload is not None else ResultShape(unresolved=str(error))
+        is_one = payload is not None and unannotated(payload) == unannotated(annotation)
+        return ONE_PAYLOAD if is_one else shape_of(annotation)
 
     def upcasts(self, event_type: str, from_version: int) -> Callable[[U], U]:
         """Return the decorator of the upcaster of an event type from a version to the next."""
@@ -111,22 +142,56 @@ class Declarations:
         return self.groups[group]
 
     def topics(self) -> list[str]:
-        """Return the broker's names of all topics that this service writes or reads, sorted."""
-        prefix = self._settings.topic_prefix
+        """Return the broker's names of all topics that this service writes or reads, sorted.
+
+        Foreign topics are not among them: other software creates them.
+        """
+        prefix = self._settings().topic_prefix
         named = {(t.topic, kind) for t in self.event_types for kind in TxKind}
         for group in self.groups.values():
             # A group that gives up writes to the rollback topic of the events that it reads.
-            named |= {(topic, kind) for topic, _ in group.subscriptions() for kind in TxKind}
+            for topic, _ in group.subscriptions():
+                if is_foreign(topic):
+                    named |= {(type_, TxKind.ROLLBACK) for type_ in group.types_of(topic)}
+                else:
+                    named |= {(topic, kind) for kind in TxKind}
+        return sorted(physical_topic(prefix, topic, kind) for topic, kind in named)
+
+    def foreign_topics(self) -> list[str]:
+        """Return the names of the foreign topics that this service reads, sorted."""
+        read = {t for group in self.groups.values() for t, _ in group.subscriptions()}
+        return sorted(physical_topic("", t, TxKind.COMMIT) for t in read if is_foreign(t))
+
+    def topics_written(self) -> list[str]:
+        """Return the broker's names of the topics to which this service publishes, sorted."""
+        named = {(t.topic, TxKind.COMMIT) for t in self.event_types}
+        for group in self.groups.values():
+            named |= {
+                (topic, TxKind.ROLLBACK)
+                for topic, kind in group.subscriptions()
+                if kind is TxKind.COMMIT and not is_foreign(topic)
+            }
+        prefix = self._settings().topic_prefix
         return sorted(physical_topic(prefix, topic, kind) for topic, kind in named)
 
     def topics_of(self, group: str) -> list[str]:
-        """Return the broker's names of the topics that a declared group reads."""
+        """Return the broker's names of the topics that a declared group reads.
+
+        Raises ConfigurationError for a foreign topic with the name of another topic of the group.
+        """
         subscriptions = self.group(group).subscriptions()
-        return [physical_topic(self._settings.topic_prefix, t, kind) for t, kind in subscriptions]
+        prefix = self._settings().topic_prefix
+        names = [physical_topic(prefix, topic, kind) for topic, kind in subscriptions]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigurationError(
+                f"consumer group {group!r} reads {', '.join(twice)} as a topic of shieldtx and "
+                "as a foreign topic: declare one of the two"
+            )
+        return names
 
     def group_id(self, group: str) -> str:
         """Return the broker's name of a consumer group."""
-        return f"{self._settings.kafka_group_prefix}{group}"
+        return f"{self._settings().kafka_group_prefix}{group}"
 
     def longest_lease(self) -> timedelta:
         """Return the longest lease of this application's handlers; a minute without handlers."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from shieldtx.app.declarations import Declarations
 from shieldtx.catalog.catalog import Catalog, CatalogEntry, Direction, schema_of
-from shieldtx.domain.events import physical_topic
+from shieldtx.domain.events import is_foreign, physical_topic
 from shieldtx.domain.schema_versions import FIRST
 from shieldtx.domain.states import TxKind
 from shieldtx.settings.settings import Settings
@@ -39,7 +39,7 @@ def _sent(settings: Settings, declarations: Declarations) -> Iterator[CatalogEnt
             ),
         )
     handled = {
-        (event_type, handler.topic)
+        (event_type, event_type if is_foreign(handler.topic) else handler.topic)
         for group in declarations.groups.values()
         for (event_type, kind), handler in group.declared()
         if kind is TxKind.COMMIT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -22,11 +23,15 @@ H = TypeVar("H", bound=HandlerFunction)
 U = TypeVar("U", bound=Upcaster)
 
 
-class EventMethods:
+class EventMethods(ABC):
     """A part of ShieldTx, which sets the attributes: applications call these methods on it."""
 
-    outbox: Outbox
     _declarations: Declarations
+
+    @property
+    @abstractmethod
+    def outbox(self) -> Outbox:
+        """Adds events to a transaction: `outbox.add(session, Event(...))`."""
 
     @property
     def event_types(self) -> EventTypeRegistry:
@@ -81,6 +86,8 @@ class EventMethods:
     ) -> Callable[[F], F]:
         """Return a decorator that publishes a method's return value in its caller's transaction.
 
+        With the return annotation `P | None`, the result None publishes no event. With `list[P]`,
+        each item is an event, in the order of the list: all are added, or none and an error.
         `key` and `biz_key` are names of payload fields, or functions of the payload. One of `delay`
         (timedelta), `at` (aware datetime) and `level` (1 to 18) chooses the due time, as a value or
         in the same way. `payload` is the type of the payload, if the return annotation does not
@@ -98,7 +105,12 @@ class EventMethods:
             level=level,
         )
         return self._declarations.publishes(
-            self.outbox, publication, payload=payload, version=version, topic=topic, retry=retry
+            lambda: self.outbox,
+            publication,
+            payload=payload,
+            version=version,
+            topic=topic,
+            retry=retry,
         )
 
     def upcasts(self, event_type: str, *, from_version: int) -> Callable[[U], U]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar, Unpack
@@ -9,6 +10,7 @@ from uuid import UUID
 
 from sqlalchemy import Engine
 
+from shieldtx.app.half_message_declarations import HalfMessageDeclarations
 from shieldtx.app.half_messages import HalfMessageWiring
 from shieldtx.domain.events import NO_HEADERS, Event
 from shieldtx.domain.states import LocalOutcome, Operation
@@ -22,10 +24,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=Callable[[Event], LocalOutcome | Awaitable[LocalOutcome]])
 
 
-class HalfMessageMethods:
+class HalfMessageMethods(ABC):
     """A part of ShieldTx, which sets the attribute: applications call these methods on it."""
 
-    half_messages: HalfMessageWiring
+    _half_message_declarations: HalfMessageDeclarations
+
+    @property
+    @abstractmethod
+    def half_messages(self) -> HalfMessageWiring:
+        """The half messages of a service: the methods `half`, `half_prepare`, `guard` call it."""
 
     def half(
         self,
@@ -114,7 +121,7 @@ class HalfMessageMethods:
             immunity=immunity,
             rollback_on=rollback_on,
         )
-        return self.half_messages.transactional(
+        return self._half_message_declarations.transactional(
             transaction, payload_type=payload_type, version=version, topic=topic
         )
 
@@ -125,7 +132,7 @@ class HalfMessageMethods:
         a half message is unknown. It returns a LocalOutcome. Raises ConfigurationError for a second
         checker.
         """
-        return self.half_messages.checks(event_type)
+        return self._half_message_declarations.checks(event_type)
 
     def barrier(
         self, *event_types: str, engine: Engine | None = None, schema: str | None = None
@@ -137,4 +144,4 @@ class HalfMessageMethods:
         these types must call `guard`. Raises ConfigurationError for a type that has a checker or a
         barrier.
         """
-        self.half_messages.barrier(*event_types, engine=engine, schema=schema)
+        self._half_message_declarations.barrier(*event_types, engine=engine, schema=schema)

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from shieldtx.app.application import ShieldTx
-from shieldtx.app.start_checks import check_group, check_tables
+from shieldtx.app.start_checks import check_group, check_relay, check_tables
 from shieldtx.app.workers import consumer_process, relay_process
 from shieldtx.errors import ConfigurationError
 from shieldtx.scheduling.exit_status import EXIT_NOT_GRACEFUL, EXIT_STOPPED
@@ -81,6 +81,7 @@ class InProcessWorkers:
             check_group(self._app, group, may_wait=True)
         try:
             if self._relay:
+                check_relay(self._app, may_wait=True)
                 self._start("relay", relay_process(self._app))
             for group in groups:
                 self._start(f"consumer {group}", consumer_process(self._app, group))

@@ -24,7 +24,10 @@ class ParkedCheck:
         self._declarations = declarations
         self._has_keys = bool(settings.signing_keys)
         self._decode = partial(
-            signing.decode, prefix=settings.topic_prefix, keys=settings.signing_keys
+            signing.decode,
+            prefix=settings.topic_prefix,
+            keys=settings.signing_keys,
+            reader=settings.source,
         )
 
     def __call__(self, parked: ParkedRecord) -> IncomingEvent:
@@ -46,7 +49,15 @@ class ParkedCheck:
             raise ConfigurationError(
                 "its signature cannot be checked: set SHIELDTX_SIGNING_KEY as for the workers"
             )
-        arrival = read_arrival(parked.record, group=group, decode=self._decode)
+        # The table has no timestamps of records: an event without a time gets that of its parking.
+        parked_at = int(parked.parked_at.timestamp() * 1000)
+        record = parked.record._replace(timestamp=parked_at)
+        arrival = read_arrival(record, group=group, decode=self._decode)
+        if arrival is None and group.foreign_topic(record.topic) is not None:
+            raise ConfigurationError(
+                f"the decoder of foreign topic {record.topic} leaves the record out, or group "
+                f"{parked.group} has no handler for the type of its event: discard the record"
+            )
         if arrival is None:
             named = dict(parked.record.headers)
             type_, kind = (

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
 from shieldtx.app.application import ShieldTx
 from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError, TopicMissing
-from shieldtx.ports.broker import TopicState
 
 log = logging.getLogger(__name__)
 
@@ -18,13 +16,30 @@ def check_tables(app: ShieldTx) -> None:
     app.schema.check_sequences()
 
 
+def check_relay(app: ShieldTx, *, may_wait: bool) -> None:
+    """Raise TopicMissing or ConfigurationError if a relay must not start.
+
+    With `may_wait`, an unreachable broker is logged only: the worker waits for it.
+    """
+    use = f"relay of {app.settings.source} writes"
+    _check_topics(app, app.topics_written(), use=use, may_wait=may_wait, group=None)
+
+
 def check_group(app: ShieldTx, group: str, *, may_wait: bool) -> None:
     """Raise TopicMissing or ConfigurationError if a consumer of the group must not start.
 
-    With `may_wait`, an unreachable broker is logged only: the consumer waits for it.
+    With `may_wait`, an unreachable broker is logged only: the worker waits for it.
     """
+    use = f"consumer group {group!r} reads"
+    _check_topics(app, app.topics_of(group), use=use, may_wait=may_wait, group=group)
+    _reject_foreign_members(app, group)
+
+
+def _check_topics(
+    app: ShieldTx, names: list[str], *, use: str, may_wait: bool, group: str | None
+) -> None:
     try:
-        require_topics(app, group)
+        require_topics(app, names, use=use)
     except BrokerUnavailable as error:
         if not may_wait:
             raise
@@ -32,21 +47,45 @@ def check_group(app: ShieldTx, group: str, *, may_wait: bool) -> None:
             "topics could not be checked",
             extra={"action": "topics_not_checked", "group": group, "error": str(error)},
         )
-    reject_foreign_members(app, group)
 
 
-def require_topics(app: ShieldTx, group: str) -> None:
-    """Raise TopicMissing unless all topics of a consumer group exist."""
-    names = app.topics_of(group)
-    missing = [name for name, state in describe_topics(app, names).items() if state is None]
-    if missing:
-        raise TopicMissing(
-            f"consumer group {group!r} reads topics that do not exist: {', '.join(missing)}; "
-            "create them with `shieldtx topics create`"
+def require_topics(app: ShieldTx, names: list[str], *, use: str) -> None:
+    """Raise TopicMissing unless all topics exist, and ConfigurationError for a compacted one.
+
+    `use` names the worker that uses the topics, and how. Foreign topics may be compacted.
+    """
+    foreign = set(app.foreign_topics())
+    admin = app.broker.topics()
+    try:
+        states = admin.describe(names)
+        if missing := {name for name, state in states.items() if state is None}:
+            raise TopicMissing(
+                f"{use} topics that do not exist: {', '.join(sorted(missing))}; "
+                f"{'; '.join(_remedies(missing, foreign))}"
+            )
+        cleanups = admin.cleanups([name for name in names if name not in foreign])
+    finally:
+        admin.close()
+    if compacted := [name for name, cleanup in cleanups.items() if cleanup.is_compacted]:
+        raise ConfigurationError(
+            f"{use} compacted topics: {', '.join(compacted)}; their brokers delete an event when "
+            "its key has a later one: set cleanup.policy=delete for them"
         )
 
 
-def reject_foreign_members(app: ShieldTx, group: str) -> None:
+def _remedies(missing: set[str], foreign: set[str]) -> list[str]:
+    remedies = []
+    if missing - foreign:
+        remedies.append("create them with `shieldtx topics create`")
+    if theirs := sorted(missing & foreign):
+        remedies.append(
+            f"start the producer of {', '.join(theirs)}, which creates its foreign topics, or "
+            "correct the name in ForeignTopic"
+        )
+    return remedies
+
+
+def _reject_foreign_members(app: ShieldTx, group: str) -> None:
     """Raise ConfigurationError if another service reads with the same Kafka group id.
 
     The broker would divide the partitions, and so the events, between the two services.
@@ -68,12 +107,3 @@ def reject_foreign_members(app: ShieldTx, group: str) -> None:
             f"(client ids {', '.join(sorted(found))}), so that each service gets only a part of "
             "the events: stop them, or set SHIELDTX_KAFKA_GROUP_PREFIX for this service"
         )
-
-
-def describe_topics(app: ShieldTx, names: list[str]) -> Mapping[str, TopicState | None]:
-    """Return the state of topics from the broker; None for a missing topic."""
-    admin = app.broker.topics()
-    try:
-        return admin.describe(names)
-    finally:
-        admin.close()

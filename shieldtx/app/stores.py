@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Engine
+from typing import TYPE_CHECKING
 
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from shieldtx._extras import import_extra
 from shieldtx.app.connections import Connections
 from shieldtx.app.half_messages import HalfMessageWiring
+from shieldtx.domain.events import Envelope
+from shieldtx.outbox.outbox import Outbox
 from shieldtx.settings.settings import Settings
 from shieldtx.store.dead_letters import SqlDeadLetters
+from shieldtx.store.dead_owners import DeadOwners
 from shieldtx.store.discards import SqlDiscards
 from shieldtx.store.half_message_admin import SqlHalfMessageAdmin
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.parked_replays import SqlParkedReplays
-from shieldtx.store.schema import Schema
+from shieldtx.store.pauses import SqlPauseAdmin, SqlPauseStore
+from shieldtx.store.refusals import SqlRefusals
 from shieldtx.store.status import SqlLimitStatus, SqlStatus
 from shieldtx.store.trace import SqlTraceStore
+
+if TYPE_CHECKING:
+    from shieldtx.store.schema import Schema
 
 
 class Stores:
@@ -29,6 +40,9 @@ class Stores:
 
     def schema(self) -> Schema:
         """Build the creator and checker of the tables."""
+        with import_extra("the schema of the tables"):
+            from shieldtx.store.schema import Schema  # noqa: PLC0415  writers need no Alembic
+
         s = self._settings
         return Schema(self._connections.engine, schema=s.database_schema, shards=s.shards)
 
@@ -48,6 +62,18 @@ class Stores:
             batch_bytes=self._settings.consumer_batch_bytes,
         )
 
+    def dead_owners(self) -> DeadOwners:
+        """Build the finder of leases whose owners have died on this host."""
+        return DeadOwners(self._connections.engine, self._connections.tables)
+
+    def pauses(self) -> SqlPauseStore:
+        """Build the store of paused handlers for a consumer's breaker."""
+        return SqlPauseStore(self._connections.engine, self._connections.tables)
+
+    def pause_admin(self) -> SqlPauseAdmin:
+        """Build the store for an operator's view of paused handlers, and decisions about them."""
+        return SqlPauseAdmin(self._connections.engine, self._connections.tables)
+
     def trace(self) -> SqlTraceStore:
         """Build the store of traced attempts, which also reads an event's rows in other tables."""
         return SqlTraceStore(self._connections.engine, self._connections.tables)
@@ -59,6 +85,16 @@ class Stores:
     def discards(self) -> SqlDiscards:
         """Build the store that discards rows which will never be handled."""
         return SqlDiscards(self._connections.engine, self._connections.tables)
+
+    def refusals(self, outbox: Outbox, reason: str) -> SqlRefusals:
+        """Build the store that refuses parked events; `reason` is sent with their rollbacks."""
+
+        def add_rollback(session: Session, event: Envelope) -> None:
+            outbox.add_envelope(session, outbox.rollback_of(event, reason=reason))
+
+        return SqlRefusals(
+            self._connections.engine, self._connections.tables, add_rollback=add_rollback
+        )
 
     def parked_replays(self) -> SqlParkedReplays:
         """Build the store that receives parked records again."""

@@ -22,6 +22,8 @@ RETENTION = timedelta(minutes=1)
 CHECKS = timedelta(seconds=1)
 """The interval between two polls for half messages that are due for a check."""
 PARKING = timedelta(seconds=10)
+TAKEOVER = timedelta(seconds=2)
+"""The interval between two looks for relays that have died on this host."""
 LINGER = timedelta(milliseconds=100)
 """How long the relay stays awake for the next hint."""
 
@@ -70,6 +72,7 @@ def relay_process(app: ShieldTx) -> Worker:
                 vital=True,
             ),
             PeriodicJob(name="retention", run=purge, every=RETENTION),
+            *_takeover_jobs(app, renew),
             *_half_message_jobs(app, stopping=lambda: worker.stopping, wake=wake),
         ],
         close=close,
@@ -82,6 +85,18 @@ def relay_process(app: ShieldTx) -> Worker:
     if listener is not None:
         listener.start()
     return worker
+
+
+def _takeover_jobs(app: ShieldTx, renew: Callable[[], bool]) -> list[PeriodicJob]:
+    """Return the job that renews the leases at once when a relay of this host has died."""
+    if not app.settings.early_takeover:
+        return []
+    dead = app.stores.dead_owners()
+
+    def take_over() -> bool:
+        return dead.has_relay() and renew()
+
+    return [PeriodicJob(name="takeover", run=take_over, every=TAKEOVER)]
 
 
 def _warn_of_other_sources(app: ShieldTx) -> None:
@@ -134,9 +149,14 @@ def _checks_of(event_type: str) -> str:
 
 def consumer_process(app: ShieldTx, group: str) -> Worker:
     """Build the process that consumes for one group; its passes wait for records themselves."""
+    is_first = app.settings.early_takeover
     consumer = app.build_consumer(group, stopping=lambda: worker.stopping)
 
     def consume() -> bool:
+        nonlocal is_first
+        if is_first:
+            app.stores.dead_owners().end_first_attempts(group)
+            is_first = False
         consumer.run_once()
         return True
 

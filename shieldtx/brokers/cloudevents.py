@@ -6,11 +6,14 @@ The user's headers of an event keep their names.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
+from uuid import UUID
 
-from shieldtx.domain.events import Envelope, physical_topic
+from shieldtx.domain.events import Envelope, is_foreign, physical_topic
+from shieldtx.domain.external_ids import EXTERNAL_CAUSATION_ID, EXTERNAL_ID
 from shieldtx.domain.states import Operation, TxKind
 from shieldtx.errors import EventRefused
 from shieldtx.ports.broker import Record
@@ -37,11 +40,16 @@ PostgreSQL.
 RESERVED: Final = ("ce_", "content-")
 CONSTANT_HEADERS: Final = 6
 
+_EXTERNAL: Final = frozenset({EXTERNAL_ID, EXTERNAL_CAUSATION_ID})
+"""The ids of other producers, which the stored headers contain."""
+
 
 def encode(envelope: Envelope, prefix: str) -> Record:
     """Return the record that carries `envelope`.
 
-    Raises EventRefused for a time without a zone and for a user's header with a reserved name.
+    The stored ids of other producers replace the UUIDs that shieldtx has for them. Raises
+    EventRefused for a time without a zone, for a user's header with a reserved name, and for a
+    foreign topic, into which shieldtx never writes.
     """
     # Every event of every relay passes here: fields are read once, and values that many events
     # share are computed once.
@@ -49,7 +57,7 @@ def encode(envelope: Envelope, prefix: str) -> Record:
     users, causation_id, causation_source, traceparent, dataschema = envelope[10:]
     headers = [
         *_constant_headers(type_, source, kind, operation),
-        ("ce_id", str(event_id).encode()),
+        ("ce_id", _id(users, EXTERNAL_ID, event_id)),
         ("ce_time", in_utc(time).isoformat().encode()),
     ]
     key_bytes = None if key is None else key.encode()
@@ -61,7 +69,8 @@ def encode(envelope: Envelope, prefix: str) -> Record:
     if biz_key is not None:
         headers.append(("ce_bizkey", biz_key.encode()))
     if causation_id is not None:
-        headers.append(("ce_causationid", str(causation_id).encode()))
+        cause = _id(users, EXTERNAL_CAUSATION_ID, causation_id)
+        headers.append(("ce_causationid", cause))
     if causation_source is not None:
         headers.append(("ce_causationsource", causation_source.encode()))
     if traceparent is not None:
@@ -70,8 +79,9 @@ def encode(envelope: Envelope, prefix: str) -> Record:
         headers.append(("ce_dataschema", dataschema.encode()))
     for header, value in users.items():
         if is_reserved(header):
-            raise EventRefused(f"headers[{header!r}]", "the name is reserved for shieldtx")
-        headers.append((header, value.encode()))
+            _require_external(header)
+        else:
+            headers.append((header, value.encode()))
     return Record(_topic(prefix, topic, kind), key_bytes, payload.encode(), tuple(headers))
 
 
@@ -89,7 +99,21 @@ def _constant_headers(
     )
 
 
-_topic = lru_cache(maxsize=4096)(physical_topic)
+def _id(users: Mapping[str, str], name: str, event_id: UUID) -> bytes:
+    """Return an id as its producer wrote it."""
+    return (users.get(name) or str(event_id)).encode()
+
+
+def _require_external(header: str) -> None:
+    if header not in _EXTERNAL:
+        raise EventRefused(f"headers[{header!r}]", "the name is reserved for shieldtx")
+
+
+@lru_cache(maxsize=4096)
+def _topic(prefix: str, topic: str, kind: TxKind) -> str:
+    if is_foreign(topic):
+        raise EventRefused("topic", f"{topic} is a foreign topic, into which shieldtx never writes")
+    return physical_topic(prefix, topic, kind)
 
 
 def in_utc(time: datetime) -> datetime:

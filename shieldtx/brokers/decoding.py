@@ -1,151 +1,161 @@
-"""Records as envelopes; errors name the field that no outbox writes, or that no table can store."""
+"""Records as envelopes; errors name the field that is not legal, or that no table can store.
+
+Records of shieldtx are in binary mode with all attributes. A CloudEvent of another producer may
+lack those that CloudEvents does not require, and may be in structured mode.
+"""
 
 from __future__ import annotations
 
-import math
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
-
-from pydantic_core import from_json
 
 from shieldtx.brokers.cloudevents import (
     CONSTANT_HEADERS,
     CONTENT_TYPE,
-    MAX_HEADER_BYTES,
     MAX_HEADERS,
     MAX_KEY_BYTES,
     MAX_NAME_BYTES,
-    MAX_PAYLOAD_BYTES,
     MAX_SCHEMA_BYTES,
     SPEC_VERSION,
     is_reserved,
 )
+from shieldtx.brokers.header_text import (
+    Headers,
+    check_name,
+    length_of,
+    read_headers,
+    shown,
+    text_of,
+    within,
+)
+from shieldtx.brokers.json_payload import json_payload
+from shieldtx.brokers.structured_mode import in_binary_mode
 from shieldtx.domain.events import Envelope
+from shieldtx.domain.external_ids import (
+    EXTERNAL_CAUSATION_ID,
+    EXTERNAL_ID,
+    event_id_of,
+    foreign_text,
+    uuid_of,
+)
 from shieldtx.domain.schedule import EARLIEST, LATEST
 from shieldtx.domain.states import Operation, TxKind
 from shieldtx.errors import UndecodableRecord
 from shieldtx.ports.broker import ReceivedRecord
 
-_MOST_BYTES: Final = 4
-"""Maximum bytes of a character in UTF-8."""
+_OURS: Final = frozenset(
+    {
+        "content-type",
+        "ce_specversion",
+        "ce_id",
+        "ce_type",
+        "ce_source",
+        "ce_time",
+        "ce_subject",
+        "ce_dataschema",
+        "ce_partitionkey",
+        "ce_txkind",
+        "ce_operation",
+        "ce_bizkey",
+        "ce_causationid",
+        "ce_causationsource",
+        "ce_traceparent",
+        "ce_signature",
+    }
+)
+"""The names that an envelope has fields for, or that are for other readers."""
 
-
-_UUID_LENGTH: Final = 36
-
-
-# Maps each digit to 0: searching for zeros takes a fifth of the time of a regular expression.
-_SHAPE: Final = bytes.maketrans(b"123456789E", b"000000000e")
-
-
-_MANY_DIGITS: Final = b"0" * 200
-
-
-_SHOWN_CHARACTERS: Final = 80
-
-
-_Headers = tuple[tuple[str, bytes | None], ...]
-
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_LEAP_SECOND: Final = re.compile(r"(?<=T\d\d:\d\d:)60")
 
 E = TypeVar("E", bound=StrEnum)
 
 
-def decode(record: ReceivedRecord, prefix: str) -> Envelope:
-    """Return the envelope that `record` carries.
+def decode(record: ReceivedRecord, prefix: str, *, reader: str | None = None) -> Envelope:
+    """Return the envelope that `record` carries; `reader` is the service that reads it.
 
     Raises UndecodableRecord, which names only the invalid header or part and its length: records of
     a topic may come from other producers than shieldtx, and their values may be customer data.
     """
     own, users = _headers(record)
+    value = record.value
+    is_structured = False
+    if own.get("content-type") != CONTENT_TYPE or "ce_specversion" not in own:
+        own, value, is_structured = in_binary_mode(own, value)
     if (version := _required(own, "ce_specversion")) != SPEC_VERSION:
-        raise UndecodableRecord(f"ce_specversion: is not {SPEC_VERSION} {_length(version)}")
-    content_type = _required(own, "content-type")
-    if content_type != CONTENT_TYPE and not _is_json(content_type):
-        raise UndecodableRecord(f"content-type: is not {CONTENT_TYPE} {_length(content_type)}")
-    kind = _member(TxKind, "ce_txkind", _required(own, "ce_txkind"))
-    event_id = _uuid("ce_id", _required(own, "ce_id"))
+        raise UndecodableRecord(f"ce_specversion: is not {SPEC_VERSION} {length_of(version)}")
+    written = own.get("ce_txkind")
+    # Only shieldtx names the kind, and it writes its records completely.
+    is_foreign = written is None or is_structured
+    kind = _kind_of(record.topic) if written is None else _member(TxKind, "ce_txkind", written)
+    source = _named(own, "ce_source")
+    event_id = uuid_of(text := _required(own, "ce_id")) or _foreign_id(text, source, users)
+    if is_foreign or not _OURS.issuperset(own):
+        _add_extensions(own, users, is_foreign=is_foreign)
     causation = own.get("ce_causationid")
-    causation_id = None if causation is None else _uuid("ce_causationid", causation)
-    if causation_id == event_id and kind is TxKind.ROLLBACK:
-        raise UndecodableRecord("ce_causationid: a rollback cannot take itself back")
+    causation_id = None
+    if causation is not None:
+        # The ids of shieldtx are in small letters. Other producers may write capitals.
+        is_ours = is_foreign and reader is not None and own.get("ce_causationsource") == reader
+        causation_id = uuid_of(causation.lower() if is_ours else causation)
+        causation_id = causation_id or _foreign_cause(causation, own, users, kind)
+    if kind is TxKind.ROLLBACK:
+        _check_rollback(event_id, causation_id, is_foreign=is_foreign)
+    operation = own.get("ce_operation", Operation.INSERT)
     return Envelope(
         id=event_id,
         type=_named(own, "ce_type"),
-        source=_named(own, "ce_source"),
+        source=source,
         topic=_logical_topic(record.topic, prefix, kind),
-        payload=_payload(record.value),
-        time=_time(_required(own, "ce_time")),
+        # An event of CloudEvents may have no data. shieldtx always writes a payload.
+        payload="null" if is_foreign and not value else json_payload(value),
+        time=_time(own.get("ce_time"), record),
         kind=kind,
-        operation=_member(Operation, "ce_operation", _required(own, "ce_operation")),
-        key=_key(record.key, own.get("ce_partitionkey")),
+        operation=_member(Operation, "ce_operation", operation),
+        key=_foreign_key(record.key, own, users)
+        if is_foreign
+        else _key(record.key, own.get("ce_partitionkey")),
         biz_key=_optional(own, "ce_bizkey", MAX_KEY_BYTES),
         headers=users,
         causation_id=causation_id,
         causation_source=_optional(own, "ce_causationsource", MAX_NAME_BYTES),
-        traceparent=_optional(own, "ce_traceparent", MAX_NAME_BYTES),
+        traceparent=_optional(own, "ce_traceparent", MAX_NAME_BYTES)
+        if "ce_traceparent" in own
+        else _plain_trace(users),
         # CloudEvents forbids an empty URI, which would name no schema.
         dataschema=_optional(own, "ce_dataschema", MAX_SCHEMA_BYTES) or None,
     )
 
 
 def _headers(record: ReceivedRecord) -> tuple[dict[str, str], dict[str, str]]:
-    """Return shieldtx's own headers and the user's headers, as text."""
+    """Return the headers of CloudEvents and the user's headers, as text."""
     headers = record.headers
     if len(headers) > MAX_HEADERS:
         raise UndecodableRecord(f"headers: {len(headers)}, the limit is {MAX_HEADERS}")
-    own, users, size = _first_headers(headers[:CONSTANT_HEADERS])
-    own, users = own.copy(), users.copy()
-    _read_headers(headers[CONSTANT_HEADERS:], own, users, size)
+    try:
+        own, users, size = _first_headers(headers[:CONSTANT_HEADERS])
+        own, users = own.copy(), users.copy()
+        read_headers(headers[CONSTANT_HEADERS:], own, users, size)
+    except UndecodableRecord:
+        # The headers of shieldtx's events are texts. Other producers write any bytes.
+        if any(name == "ce_txkind" for name, _ in headers):
+            raise
+        own, users = {}, {}
+        read_headers(headers, own, users, 0, is_foreign=True)
     return own, users
 
 
 # Records of one type begin with the same headers, which `encode` writes first.
 @lru_cache(maxsize=256)
-def _first_headers(headers: _Headers) -> tuple[dict[str, str], dict[str, str], int]:
+def _first_headers(headers: Headers) -> tuple[dict[str, str], dict[str, str], int]:
     own: dict[str, str] = {}
     users: dict[str, str] = {}
-    size = _read_headers(headers, own, users, 0)
+    size = read_headers(headers, own, users, 0)
     return own, users, size
-
-
-def _read_headers(headers: _Headers, own: dict[str, str], users: dict[str, str], size: int) -> int:
-    """Add headers to those before them, whose size is `size` bytes; return the total size."""
-    for name, value in headers:
-        if value is None:
-            raise UndecodableRecord(f"header {_shown(name)}: has no value")
-        size += len(name) + len(value)
-        if size > MAX_HEADER_BYTES:
-            raise UndecodableRecord(f"headers: above the limit of {MAX_HEADER_BYTES} bytes")
-        text = _text(name, value)
-        if not is_reserved(name):
-            _check_name(name)
-            users[name] = text
-        elif name in own:
-            raise UndecodableRecord(f"header {_shown(name)}: occurs twice")
-        else:
-            own[name] = text
-    return size
-
-
-def _check_name(name: str) -> None:
-    if "\x00" in name:
-        raise UndecodableRecord(f"header {_shown(name)}: has a NUL character in its name")
-    if not name.isascii() and any("\ud800" <= c <= "\udfff" for c in name):
-        raise UndecodableRecord(f"header {_shown(name)}: its name is not UTF-8")
-
-
-def _text(part: str, value: bytes) -> str:
-    try:
-        text = value.decode()
-    except UnicodeDecodeError as error:
-        raise UndecodableRecord(f"{_shown(part)}: is not UTF-8 ({error.reason})") from error
-    if "\x00" in text:
-        raise UndecodableRecord(
-            f"{_shown(part)}: holds a NUL character, which PostgreSQL cannot store"
-        )
-    return text
 
 
 def _required(own: dict[str, str], name: str) -> str:
@@ -155,29 +165,16 @@ def _required(own: dict[str, str], name: str) -> str:
         raise UndecodableRecord(f"{name}: the header is missing") from None
 
 
-def _is_json(content_type: str) -> bool:
-    return content_type.partition(";")[0].strip().lower() == CONTENT_TYPE
-
-
 def _named(own: dict[str, str], name: str) -> str:
     text = _required(own, name)
     if not text:
         raise UndecodableRecord(f"{name}: is empty")
-    return _within(name, text, MAX_NAME_BYTES)
+    return within(name, text, MAX_NAME_BYTES)
 
 
 def _optional(own: dict[str, str], name: str, limit: int) -> str | None:
     text = own.get(name)
-    return None if text is None else _within(name, text, limit)
-
-
-def _within(part: str, text: str, limit: int) -> str:
-    if len(text) * _MOST_BYTES <= limit:
-        return text
-    size = len(text.encode())
-    if size > limit:
-        raise UndecodableRecord(f"{part}: {size} bytes, the limit is {limit}")
-    return text
+    return None if text is None else within(name, text, limit)
 
 
 @lru_cache(maxsize=64)
@@ -186,38 +183,110 @@ def _member(enum: type[E], name: str, text: str) -> E:
         return enum(text)
     except ValueError:
         expected = ", ".join(enum)
-        raise UndecodableRecord(f"{name}: is none of {expected} {_length(text)}") from None
+        raise UndecodableRecord(f"{name}: is none of {expected} {length_of(text)}") from None
 
 
-def _uuid(name: str, text: str) -> UUID:
-    # UUID() also accepts braces, URNs and digits of other scripts. This requires 32 digits without
-    # them, and fromhex() accepts only ASCII digits.
-    try:
-        if len(text) == _UUID_LENGTH and text[8:24:5] == "----":
-            return UUID(bytes=bytes.fromhex(text.replace("-", "")))
-    except ValueError:
-        pass
-    raise UndecodableRecord(f"{name}: is not a UUID {_length(text)}")
+def _foreign_id(text: str, source: str, users: dict[str, str]) -> UUID:
+    if not text:
+        raise UndecodableRecord("ce_id: is empty")
+    users[EXTERNAL_ID] = text
+    return event_id_of(source, text)
 
 
-def _time(text: str) -> datetime:
+def _foreign_cause(
+    text: str, own: dict[str, str], users: dict[str, str], kind: TxKind
+) -> UUID | None:
+    """Return the UUID of a cause by its source and id; None where its source is not named."""
+    by = own.get("ce_causationsource")
+    if text and by:
+        users[EXTERNAL_CAUSATION_ID] = text
+        return event_id_of(by, text)
+    if kind is TxKind.ROLLBACK:
+        raise UndecodableRecord(
+            f"ce_causationid: is not a UUID {length_of(text)}, and ce_causationsource does not "
+            "name the source of the event"
+        )
+    # CloudEvents' extension for correlation has any text.
+    users.setdefault("causationid", text)
+    return None
+
+
+def _check_rollback(event_id: UUID, causation_id: UUID | None, *, is_foreign: bool) -> None:
+    if causation_id == event_id:
+        raise UndecodableRecord("ce_causationid: a rollback cannot take itself back")
+    if causation_id is None and is_foreign:
+        raise UndecodableRecord(
+            "ce_causationid: is missing: a ROLLBACK names the event that it takes back"
+        )
+
+
+def _add_extensions(own: dict[str, str], users: dict[str, str], *, is_foreign: bool) -> None:
+    """Add the attributes that an envelope has no field for to the user's headers."""
+    left = own.keys() - _OURS
+    if is_foreign:
+        left |= own.keys() & {"ce_subject"}
+    for attribute in left:
+        name = attribute.removeprefix("ce_")
+        if name and name != attribute and not is_reserved(name):
+            check_name(name)
+            users[name] = own[attribute]
+
+
+def _plain_trace(users: dict[str, str]) -> str | None:
+    """Return the trace context that OpenTelemetry's instrumentations of Kafka clients write."""
+    text = users.get("traceparent")
+    return text if text is not None and _TRACEPARENT.fullmatch(text) else None
+
+
+def _time(text: str | None, record: ReceivedRecord) -> datetime:
+    if text is None:
+        return record.sent_at or datetime.now(UTC)
     try:
         time = datetime.fromisoformat(text)
+    except ValueError:
+        time = _other_form(text)
+    try:
         if time.tzinfo is None:
-            raise UndecodableRecord(f"ce_time: has no time zone {_length(text)}")
+            raise UndecodableRecord(f"ce_time: has no time zone {length_of(text)}")
         time = time.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise UndecodableRecord(f"ce_time: is not a time of RFC 3339 {_length(text)}") from None
+        raise UndecodableRecord(f"ce_time: is not a time of RFC 3339 {length_of(text)}") from None
     if not EARLIEST <= time <= LATEST:
-        raise UndecodableRecord(f"ce_time: is beyond what every time zone can show {_length(text)}")
+        raise UndecodableRecord(
+            f"ce_time: is beyond what every time zone can show {length_of(text)}"
+        )
     return time
 
 
+def _other_form(text: str) -> datetime:
+    """Return a time in small letters or of a leap second, which RFC 3339 also has."""
+    capital, leaps = _LEAP_SECOND.subn("59", text.upper())
+    try:
+        return datetime.fromisoformat(capital) + timedelta(seconds=leaps)
+    except (ValueError, OverflowError):
+        raise UndecodableRecord(f"ce_time: is not a time of RFC 3339 {length_of(text)}") from None
+
+
 def _key(key: bytes | None, partition_key: str | None) -> str | None:
-    text = None if key is None else _text("key", key)
+    text = None if key is None else text_of("key", key)
     if partition_key is not None and partition_key != text:
         raise UndecodableRecord("ce_partitionkey: differs from the record's key")
-    return None if text is None else _within("key", text, MAX_KEY_BYTES)
+    return None if text is None else within("key", text, MAX_KEY_BYTES)
+
+
+def _foreign_key(key: bytes | None, own: dict[str, str], users: dict[str, str]) -> str | None:
+    text = partition_key = own.get("ce_partitionkey")
+    if key is not None:
+        # The key of the record decides its partition, and so the order.
+        text = foreign_text(key)
+        if partition_key not in {None, text}:
+            users["partitionkey"] = partition_key or ""
+    return None if text is None else within("key", text, MAX_KEY_BYTES)
+
+
+def _kind_of(topic: str) -> TxKind:
+    is_rollback = topic.endswith(f".{TxKind.ROLLBACK.lower()}")
+    return TxKind.ROLLBACK if is_rollback else TxKind.COMMIT
 
 
 @lru_cache(maxsize=4096)
@@ -226,56 +295,6 @@ def _logical_topic(topic: str, prefix: str, kind: TxKind) -> str:
     logical = topic.removeprefix(prefix).removesuffix(suffix)
     if f"{prefix}{logical}{suffix}" != topic or not logical:
         raise UndecodableRecord(
-            f"topic: {_shown(topic)} does not fit the kind {kind} (ce_txkind) and prefix {prefix!r}"
+            f"topic: {shown(topic)} does not fit the kind {kind} (ce_txkind) and prefix {prefix!r}"
         )
     return logical
-
-
-def _payload(value: bytes | None) -> str:
-    if value is None:
-        raise UndecodableRecord("value: there is none (a tombstone)")
-    if len(value) > MAX_PAYLOAD_BYTES:
-        raise UndecodableRecord(f"value: {len(value)} bytes, the limit is {MAX_PAYLOAD_BYTES}")
-    text = _text("value", value)
-    try:
-        # Also refuses JSON nested deeper than 200 levels.
-        parsed = from_json(value, allow_inf_nan=False, cache_strings="none")
-    except ValueError as error:
-        raise UndecodableRecord(f"value: is not JSON ({error})") from error
-    if "\\u0000" in text or _may_be_infinite(value):
-        _refuse_unstorable(parsed)
-    return text
-
-
-def _may_be_infinite(value: bytes) -> bool:
-    """Whether JSON may contain a number from about 1.8e308 on, which is read as infinity.
-
-    Such numbers have an exponent of three digits, or hundreds of digits.
-    """
-    shape = value.translate(_SHAPE, b"+")
-    return b"0e000" in shape or _MANY_DIGITS in shape
-
-
-def _refuse_unstorable(value: Any) -> None:
-    """Refuse JSON values that PostgreSQL cannot store or a later writer cannot write."""
-    if isinstance(value, str) and "\x00" in value:
-        raise UndecodableRecord("value: holds a NUL character, which PostgreSQL cannot store")
-    if isinstance(value, float) and math.isinf(value):
-        raise UndecodableRecord("value: holds a number beyond the range of a double")
-    if isinstance(value, dict):
-        for name, member in value.items():
-            _refuse_unstorable(name)
-            _refuse_unstorable(member)
-    elif isinstance(value, list):
-        for member in value:
-            _refuse_unstorable(member)
-
-
-def _length(text: str) -> str:
-    """Return the length of a foreign value, for an error that must not quote the value."""
-    return f"({len(text)} character{'' if len(text) == 1 else 's'})"
-
-
-def _shown(text: str) -> str:
-    """Return a foreign name in a form that is safe in a log line."""
-    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")

@@ -35,12 +35,19 @@ def encode(envelope: Envelope, prefix: str, keys: Sequence[SecretStr] = ()) -> R
     return record._replace(headers=(*record.headers, (HEADER, signature)))
 
 
-def decode(record: ReceivedRecord, prefix: str, keys: Sequence[SecretStr] = ()) -> Envelope:
+def decode(
+    record: ReceivedRecord,
+    prefix: str,
+    keys: Sequence[SecretStr] = (),
+    *,
+    reader: str | None = None,
+) -> Envelope:
     """Return the envelope that `record` carries, if one of the keys has signed it.
 
-    Raises UndecodableRecord. Without keys, signatures are not checked.
+    `reader` is the service that reads it. Raises UndecodableRecord. Without keys, signatures are
+    not checked.
     """
-    envelope = decoding.decode(record, prefix)
+    envelope = decoding.decode(record, prefix, reader=reader)
     if not keys or envelope.kind is not TxKind.ROLLBACK:
         return envelope
     found = dict(record.headers).get(HEADER)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from types import FrameType
 from typing import NoReturn
+
+from shieldtx._extras import missing_extra
 
 __all__ = ["main"]
 
 _INIT_PROCESS = 1
+_MISCONFIGURED = 2
 
 
 def main() -> None:
@@ -23,7 +27,14 @@ def main() -> None:
     # may get SIGTERM. They leave hardly any garbage, and collecting it would take a sixth of each
     # start.
     gc.disable()
-    from shieldtx.cli.program import program  # noqa: PLC0415
+    try:
+        from shieldtx.cli.program import program  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        line = missing_extra("the command shieldtx", error)
+        if line is None:
+            raise
+        sys.stderr.write(f"error: {line}\n")
+        sys.exit(_MISCONFIGURED)
 
     gc.freeze()
     gc.enable()

@@ -15,6 +15,7 @@ import typer
 from shieldtx.app.application import ShieldTx
 from shieldtx.domain.reasons import reason_of
 from shieldtx.errors import ConfigurationError, ShieldTxError
+from shieldtx.settings.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +37,7 @@ class Invocation:
 
     def service(self) -> ShieldTx:
         """Return the application of `--app`, or one from the settings, without handlers."""
-        return ShieldTx.from_env() if self.app is None else load(self.app)
+        return ShieldTx(Settings.from_env()) if self.app is None else load(self.app)
 
 
 def invocation(context: typer.Context) -> Invocation:
@@ -60,6 +61,7 @@ def load(target: str) -> ShieldTx:
         raise ConfigurationError(
             f"--app {target!r}: that is a {type(found).__name__}, not a ShieldTx"
         )
+    _ = found.settings  # raises ConfigurationError, before a command has done anything
     return found
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from shieldtx.cli.output import moment
+from shieldtx.domain.external_ids import EXTERNAL_ID
 from shieldtx.store.dead_letter_rows import DeadLetter, ParkedRecord
 from shieldtx.store.discards import DISCARDED, PARKED
 
@@ -64,6 +65,7 @@ def details_of_letter(letter: DeadLetter, *, unmasked: bool) -> dict[str, Any]:
     event = letter.envelope
     return summary_of_letter(letter) | {
         "may_have_been_delivered": letter.unconfirmed,
+        "external_id": event.headers.get(EXTERNAL_ID),
         "operation": event.operation.value,
         "time": moment(event.time),
         "causation_id": None if event.causation_id is None else str(event.causation_id),
@@ -73,8 +75,10 @@ def details_of_letter(letter: DeadLetter, *, unmasked: bool) -> dict[str, Any]:
         "headers": {
             name: value if unmasked else masked(value.encode())
             for name, value in event.headers.items()
+            if name != EXTERNAL_ID
         },
         "payload": event.payload if unmasked else masked(event.payload.encode()),
+        "payload_bytes": len(event.payload.encode()),
     }
 
 
@@ -103,6 +107,7 @@ def details_of_record(parked: ParkedRecord, *, unmasked: bool) -> dict[str, Any]
     return summary_of_record(parked) | {
         "headers": [[name, shown(value)] for name, value in parked.record.headers],
         "payload": shown(parked.record.value),
+        "payload_bytes": None if parked.record.value is None else len(parked.record.value),
     }
 
 
@@ -154,9 +159,27 @@ def warning_of(
     )
 
 
-def masked(value: bytes | None) -> str | None:
+class Placeholder(str):
+    """The text in place of a value that may be confidential; in JSON it is null."""
+
+    __slots__ = ()
+
+
+def masked(value: bytes | None) -> Placeholder | None:
     """Return a placeholder for a value that may be confidential."""
-    return None if value is None else f"({len(value)} bytes, --payload shows them)"
+    return None if value is None else Placeholder(f"({len(value)} bytes, --payload shows them)")
+
+
+def without_placeholders(details: Any) -> Any:
+    """Return fields for JSON: null where a value is masked."""
+    match details:
+        case Placeholder():
+            return None
+        case dict():
+            return {name: without_placeholders(value) for name, value in details.items()}
+        case list():
+            return [without_placeholders(value) for value in details]
+    return details
 
 
 def _header(parked: ParkedRecord, name: str) -> str | None:

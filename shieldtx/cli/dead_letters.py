@@ -11,6 +11,7 @@ from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.discards import discard
 from shieldtx.cli.filters import Group, Topic
 from shieldtx.cli.output import AsJson, print_fields, print_json, print_line
+from shieldtx.cli.refusals import refuse
 from shieldtx.cli.replays import replay
 from shieldtx.cli.selection import (
     BizKey,
@@ -29,7 +30,7 @@ from shieldtx.errors import ConfigurationError
 from shieldtx.store.statements.row_filters import RowFilter
 
 commands = typer.Typer(
-    help="List, show, replay and discard dead letters and parked records; list given-up events.",
+    help="List, show, replay, refuse and discard dead letters; list given-up events.",
     no_args_is_help=True,
 )
 
@@ -57,11 +58,12 @@ def list_(
 
     FAILED: an event that could not be published. Its local rollback has run if the event type
     declares one, the kind is COMMIT, and no attempt is unconfirmed. DEAD: a rollback event whose
-    compensation failed permanently. PARKED: a record that its group could not handle, with its
-    bytes. UNRESOLVED: a half message whose outcome is unknown, see `shieldtx half`.
-    MAX_RECONSUMED: a given-up event, listed with --given-up. It waits for nothing: its rollback
-    event was written with its state. The last line on standard error is "more exist" if --limit
-    ends the list.
+    compensation failed permanently, or an event (kind COMMIT) whose handler has used up its
+    attempts and parks such events, without an effect and without a rollback event. PARKED: a record
+    that its group could not handle, with its bytes. UNRESOLVED: a half message whose outcome is
+    unknown, see `shieldtx half`. MAX_RECONSUMED: a given-up event, listed with --given-up. It waits
+    for nothing: its rollback event was written with its state. The last line on standard error is
+    "more exist" if --limit ends the list.
 
     Example: `shieldtx dead list --group stock --biz-key 4711`
 
@@ -134,7 +136,7 @@ def show(
             dead_letter_views.details_of_letter(x, unmasked=payload) for x in rows_of(store, ref)
         ]
     if as_json:
-        print_json(found)
+        print_json(dead_letter_views.without_placeholders(found))
         return
     for entry in found:
         print_fields(entry.items())
@@ -142,4 +144,5 @@ def show(
 
 
 commands.command()(replay)
+commands.command()(refuse)
 commands.command()(discard)

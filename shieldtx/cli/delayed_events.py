@@ -15,7 +15,7 @@ from shieldtx.cli import selection
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.durations import duration_of
 from shieldtx.cli.errors import FAILED
-from shieldtx.cli.filters import Topic, check_topic, topic_of
+from shieldtx.cli.filters import Topic, check_event_type, check_topic, topic_of
 from shieldtx.cli.output import AsJson, age, moment, print_json, print_line, print_table
 from shieldtx.cli.prompts import (
     Reason,
@@ -84,6 +84,8 @@ def list_(
         )
     if topic is not None and not found:
         check_topic(app, topic)
+    if event_type is not None and not found:
+        check_event_type(app, event_type)
     if as_json:
         print_json([_summary(event) for event in found])
     elif found:

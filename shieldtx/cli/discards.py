@@ -71,13 +71,14 @@ def discard(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Discard FAILED events, DEAD compensations and parked records permanently.
+    """Discard FAILED events, DEAD rows of the inbox and parked records permanently.
 
     Discarded rows are not published, handled or compensated any more, and nothing is undone: if a
-    rollback event is discarded, the effect of its event stays. The operator and the reason are
-    recorded in shield_audit, in the same transaction. Without ids, --status selects the oldest rows
-    that `shieldtx dead list` shows with the same filters, in batches. Rows that no longer wait for
-    an operator stay unchanged: they are listed, and the exit status is 1.
+    rollback event is discarded, the effect of its event stays; if a DEAD event is discarded, its
+    service does not compensate (`shieldtx dead refuse` makes it compensate). The operator and the
+    reason are recorded in shield_audit, in the same transaction. Without ids, --status selects the
+    oldest rows that `shieldtx dead list` shows with the same filters, in batches. Rows that no
+    longer wait for an operator stay unchanged: they are listed, and the exit status is 1.
 
     Example: `shieldtx dead discard --status PARKED --group stock --reason "a test of the producer"`
 

@@ -47,6 +47,11 @@ def check_topic(app: ShieldTx, topic: str) -> None:
     _check(app, "--topic", topic, known=_topics(app))
 
 
+def check_event_type(app: ShieldTx, event_type: str) -> None:
+    """Refuse an event type that the application does not declare; otherwise like `check_group`."""
+    _check(app, "--type", event_type, known={declared.name for declared in app.event_types})
+
+
 def _check(app: ShieldTx, option: str, name: str, *, known: set[str]) -> None:
     if name in known:
         return

@@ -8,7 +8,7 @@ from uuid import UUID
 import typer
 
 from shieldtx.cli.app_loading import invocation
-from shieldtx.cli.dead_letter_views import masked
+from shieldtx.cli.dead_letter_views import masked, without_placeholders
 from shieldtx.cli.errors import FAILED
 from shieldtx.cli.filters import Topic, check_topic, topic_of
 from shieldtx.cli.output import AsJson, moment, print_fields, print_json, print_line
@@ -16,7 +16,7 @@ from shieldtx.cli.prompts import Who, Yes, confirm, current_operator
 from shieldtx.cli.selection import BizKey, EventType, Key
 from shieldtx.domain.states import LocalOutcome, OutboxStatus
 from shieldtx.errors import ConfigurationError
-from shieldtx.store.half_message_admin import HalfMessage, SqlHalfMessageAdmin
+from shieldtx.store.half_message_admin import HalfMessage, SqlHalfMessageAdmin, require_open
 
 commands = typer.Typer(
     help="List and show half messages, and resolve those whose outcome is unknown.",
@@ -92,7 +92,7 @@ def show(
     app.schema.check()
     details = _details(_found(app.stores.half_message_admin(), event_id), unmasked=payload)
     if as_json:
-        print_json(details)
+        print_json(without_placeholders(details))
     else:
         print_fields(details.items())
 
@@ -158,6 +158,8 @@ def _decide(
     app.schema.check()
     admin = app.stores.half_message_admin()
     chosen = [_found(admin, event_id) for event_id in dict.fromkeys(event_ids)]
+    for message in chosen:
+        require_open(message, message.status)
     for message in chosen:
         typer.echo(_warning(message, outcome), err=True)
     if not yes and not confirm(f"{outcome.capitalize()}?"):
@@ -229,6 +231,7 @@ def _details(message: HalfMessage, *, unmasked: bool) -> dict[str, Any]:
             for name, value in event.headers.items()
         },
         "payload": event.payload if unmasked else masked(event.payload.encode()),
+        "payload_bytes": len(event.payload.encode()),
     }
 
 

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from shieldtx.cli import (
+    consumers,
     db,
     dead_letters,
     delayed_events,
@@ -31,6 +32,7 @@ from shieldtx.cli import status as status_command
 from shieldtx.cli import trace as trace_command
 from shieldtx.cli.app_loading import Invocation
 from shieldtx.cli.errors import EXIT_STATUSES, failure_of, report
+from shieldtx.cli.help_types import show_useful_types
 from shieldtx.cli.logging import LogFormat, LogLevel, log_crashes, set_up
 from shieldtx.cli.option_places import is_on_the_command_line
 from shieldtx.cli.usage_errors import (
@@ -57,8 +59,17 @@ _CONNECT_S: Final = "10"
 class Program(TyperGroup):
     """The group of all commands: its options may stand anywhere, and its errors are one line."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        show_useful_types(self)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Move the common options to the front, where the group expects them."""
+        """Move the common options to the front, where the group expects them.
+
+        Without arguments, the help is short, and the exit status that of a wrong command line.
+        """
+        if not args:
+            self.epilog = "`shieldtx --help` has the settings and the exit statuses."
         with usage_errors_of(lambda: _command(args)):
             return super().parse_args(ctx, _common_first(args))
 
@@ -212,6 +223,7 @@ program.command()(workers.relay)
 program.command()(workers.consume)
 program.command()(status_command.status)
 program.command()(trace_command.trace)
+program.add_typer(consumers.commands, name="consumers")
 program.add_typer(dead_letters.commands, name="dead")
 program.add_typer(half_messages.commands, name="half")
 program.add_typer(delayed_events.commands, name="delayed")

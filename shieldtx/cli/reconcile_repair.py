@@ -36,6 +36,7 @@ def repair(
         list[Verdict] | None,
         typer.Option(
             "--verdict",
+            metavar="VERDICT",
             help=f"Repair only rows with this verdict; {' and '.join(NAMED)} only if named. "
             "Repeatable.",
             show_default=", ".join(REPAIRED),

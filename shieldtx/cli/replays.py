@@ -78,7 +78,7 @@ def replay(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Replay FAILED events and DEAD compensations with all their attempts, and parked records.
+    """Replay FAILED events, DEAD rows of the inbox and parked records, with all their attempts.
 
     The operator is recorded in shield_audit, in the same transaction. Without ids, --status
     selects the oldest rows that `shieldtx dead list` shows with the same filters. The command shows
@@ -89,6 +89,9 @@ def replay(
     Replay an event only if the service's data require it to be sent anyway. A warning appears if
     this database has a rollback event of it, or if it may have been delivered longer ago than
     SHIELDTX_RETENTION_INBOX: a group may then apply it twice.
+
+    DEAD: the handler or the compensation runs again. Later events of the key did not wait for the
+    row, and may be applied already.
 
     PARKED: the record is decoded and checked as by the consumer of its group, which needs `--app`
     and the settings of the consumer. Its event then waits in the inbox, after the open events of

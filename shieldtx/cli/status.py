@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from shieldtx.app.application import ShieldTx
+from shieldtx.cli import consumers
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.output import (
     AsJson,
@@ -46,12 +47,13 @@ def status(context: typer.Context, *, as_json: AsJson = False) -> None:
     """Show backlogs and their ages, by topic and by group, and the active relays.
 
     The command is cheap on large tables: it counts up to 10,000 rows of a kind. For more rows, it
-    shows the database's estimate (`~`) or the count so far (`+`, at least). All rows that wait for
-    an operator are counted. PROCESSED and DISCARDED
+    shows the database's estimate (`~`) or the count so far (`+`, at least; `?` where that is 0).
+    All rows that wait for an operator are counted. PROCESSED and DISCARDED
     events stay until their retention is over. FAILED, DEAD and parked rows wait for an operator,
     see `shieldtx dead`; UNRESOLVED rows too, see `shieldtx half`. The end of the output lists
-    topics at their SHIELDTX_BACKLOG_LIMIT, partitions at SHIELDTX_CONSUMER_PENDING_LIMIT, and
-    unfinished inbox events for which the application declares no handler.
+    paused handlers, topics at their SHIELDTX_BACKLOG_LIMIT, partitions at
+    SHIELDTX_CONSUMER_PENDING_LIMIT, and unfinished inbox events for which the application declares
+    no handler.
 
     Example: `shieldtx status --json | jq .outbox.oldest_pending_seconds`
 
@@ -62,13 +64,16 @@ def status(context: typer.Context, *, as_json: AsJson = False) -> None:
     overview = app.stores.status().read()
     at_limit = _at_limit(app, overview)
     unhandled = _unhandled(app, overview)
+    paused = consumers.paused_handlers(app)
     others = app.stores.limits().other_sources(app.settings.source)
     if as_json:
         data = _data(app, overview)
         data["outbox"]["other_sources"] = others
-        print_json(data | {"at_limit": at_limit, "unhandled": unhandled})
+        print_json(data | {"at_limit": at_limit, "unhandled": unhandled, "paused": paused})
     else:
         _show(app, overview)
+        for each in paused:
+            print_line(consumers.text_of(each))
         for source, count in others.items():
             print_line(warning_of_shared_schema(count, source, app.settings.source))
         for topic in at_limit["topics"]:
@@ -216,7 +221,8 @@ def _number(count: Count) -> str:
         case Precision.ESTIMATED:
             return f"~{count.rows:,}"
         case Precision.AT_LEAST:
-            return f"{count.rows:,}+"
+            # A count that found none before its limit says nothing.
+            return f"{count.rows:,}+" if count.rows else "?"
 
 
 def _data(app: ShieldTx, overview: ServiceStatus) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from shieldtx.app.application import ShieldTx
-from shieldtx.app.start_checks import check_group, check_tables
+from shieldtx.app.start_checks import check_group, check_relay, check_tables
 from shieldtx.app.workers import consumer_process, relay_process
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.errors import FAILED, Failure, report
@@ -62,6 +62,7 @@ def relay(context: typer.Context, *, once: Once = False, as_json: AsJson = False
     if once:
         require()
     app = _checked(context)
+    check_relay(app, may_wait=True)
     if not once:
         _run(relay_process(app), f"relay of {app.settings.source}")
     done = _relay_once(app)

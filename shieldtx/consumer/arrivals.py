@@ -15,14 +15,25 @@ def read_arrival(
     *,
     group: ConsumerGroup,
     decode: Callable[[ReceivedRecord], Envelope],
+    passed_over: Callable[[Envelope], None] | None = None,
 ) -> IncomingEvent | None:
     """Decode a record for a group; None where the group has no handler for its event.
 
-    Raises UndecodableRecord for a record that the group must not handle.
+    `passed_over` receives such events. None also for a record of a foreign topic that its decoder
+    leaves out. Raises UndecodableRecord for a record that the group must not handle.
     """
-    envelope = decode(record)
+    foreign = group.foreign_topic(record.topic)
+    if foreign is None:
+        envelope = decode(record)
+    else:
+        found = foreign.read(record, group.types_of(foreign.logical_name))
+        if found is None:
+            return None
+        envelope = found
     handler = group.handler_of(envelope.type, envelope.kind)
     if handler is None:
+        if passed_over is not None:
+            passed_over(envelope)
         return None
     handler.check_authority(envelope)
     lease = handler.lease if handler.shares_transactions(envelope.kind) else None

@@ -57,6 +57,19 @@ class AttemptLog:
                 extra={"action": "attempt_raised", **_fields(attempt), **WITH_TRACEBACK},
             )
 
+    def taken_back(self, attempt: Attempt, error: Exception, reason: str) -> None:
+        """Log that a failure does not count, because the handler is paused."""
+        log.warning(
+            "failure of paused handler not counted",
+            exc_info=loggable(error),
+            extra={
+                "action": "failure_not_counted",
+                **_fields(attempt),
+                "reason": reason,
+                **WITH_TRACEBACK,
+            },
+        )
+
     def refused(self, attempt: Attempt, reason: str, traceback: BaseException | None) -> None:
         """Log that the handler refused the event: its rollback event is written."""
         log.info(
@@ -90,6 +103,19 @@ class AttemptLog:
             exc_info=traceback,
             extra={
                 "action": "compensation_dead",
+                **_fields(attempt),
+                "reason": reason,
+                **WITH_TRACEBACK,
+            },
+        )
+
+    def parked(self, attempt: Attempt, reason: str, traceback: BaseException | None) -> None:
+        """Log that no further attempt is made: the event is DEAD, without a rollback event."""
+        log.error(
+            "event is dead",
+            exc_info=traceback,
+            extra={
+                "action": "event_dead",
                 **_fields(attempt),
                 "reason": reason,
                 **WITH_TRACEBACK,

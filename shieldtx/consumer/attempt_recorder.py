@@ -7,26 +7,25 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 
+from sqlalchemy.orm import Session
+
 from shieldtx.consumer.attempt_log import AttemptLog
+from shieldtx.consumer.breaker import Breaker
 from shieldtx.consumer.compensation import CameTooLate, Compensation, EventUnfinished
+from shieldtx.consumer.failure_kinds import EXPECTED, all_are, failure_reason, is_final, is_refusal
 from shieldtx.consumer.handler import Handler
-from shieldtx.consumer.handler_caller import UnfitPayload
 from shieldtx.consumer.handlers import ConsumerGroup
-from shieldtx.domain.error_groups import leaves_of, reason_with_leaves
-from shieldtx.domain.events import LONGEST_REASON, Envelope, storable
+from shieldtx.consumer.refusal import Refusal
+from shieldtx.domain.error_groups import reason_with_leaves
+from shieldtx.domain.events import Envelope, storable
 from shieldtx.domain.raise_site import raise_site_of
 from shieldtx.domain.reasons import loggable, reason_of
 from shieldtx.domain.states import TxKind
-from shieldtx.errors import LeaseLost, NothingToCompensate, Refused, UnknownSchemaVersion
+from shieldtx.errors import LeaseLost, UnknownSchemaVersion
 from shieldtx.hooks.attempt_timer import AttemptTimer
 from shieldtx.outbox.outbox import Outbox
+from shieldtx.outbox.session_events import flush_events
 from shieldtx.ports.inbox import Attempt, AttemptOutcome, InboxStore
-
-_PERMANENT = (UnfitPayload, NothingToCompensate)
-"""Errors that no further attempt would change."""
-
-_EXPECTED = (Refused, *_PERMANENT)
-"""Errors whose message is complete: a traceback would add nothing."""
 
 UNREADABLE_WAIT = timedelta(minutes=1)
 """The wait of an event whose payload has a version that this release cannot read."""
@@ -47,9 +46,11 @@ class AttemptRecorder:
         outbox: Outbox,
         compensation: Compensation,
         timer: AttemptTimer,
+        breaker: Breaker,
         log: AttemptLog | None = None,
     ) -> None:
         """Record through the ports; recorders that share a `log` throttle it together."""
+        self._breaker = breaker
         self._log = log or AttemptLog(group.name)
         self._store = store
         self._outbox = outbox
@@ -68,6 +69,8 @@ class AttemptRecorder:
     def succeed(self, attempts: Sequence[Attempt], outcome: AttemptOutcome) -> AttemptOutcome:
         """Record that the effects of these attempts are committed; return `outcome`."""
         self._timer.end(attempts, outcome)
+        if outcome is not AttemptOutcome.MOOT:
+            self._breaker.succeeded(attempts)
         return outcome
 
     def fail(self, attempt: Attempt, handler: Handler, error: Exception) -> AttemptOutcome:
@@ -75,6 +78,8 @@ class AttemptRecorder:
         try:
             if isinstance(error, UnknownSchemaVersion):
                 outcome = self._defer(attempt, error)
+            elif self._is_of_paused_handler(attempt, handler, error):
+                outcome = self._take_back(attempt, handler, error)
             else:
                 outcome = self._retry_or_give_up(attempt, handler, error)
         except EventUnfinished as reason:
@@ -82,10 +87,42 @@ class AttemptRecorder:
         self._timer.fail(attempt, outcome, error)
         return outcome
 
-    def exhaust(self, attempt: Attempt) -> AttemptOutcome:
-        """Record that the process died in the last attempt: the event is given up."""
+    def refusal_of(self, attempt: Attempt, handler: Handler, error: Exception) -> Refusal | None:
+        """Return how the event of a failed attempt is given up at once; None: it is not."""
+        is_commit = attempt.envelope.kind is TxKind.COMMIT
+        is_readable = not isinstance(error, UnknownSchemaVersion)
+        if not (is_commit and is_readable and is_final(error, handler)):
+            return None
+        return Refusal(
+            attempt=attempt,
+            error=error,
+            reason=failure_reason(error, handler),
+            rollback=self._outbox.rollback_of(attempt.envelope, reason=reason_with_leaves(error)),
+            is_deliberate=is_refusal(error, handler),
+        )
+
+    def write_rollbacks(self, session: Session, refusals: Sequence[Refusal]) -> None:
+        """Write the ROLLBACK events of refused events into the outbox, with one INSERT."""
+        for refusal in refusals:
+            self._outbox.add_envelope(session, refusal.rollback)
+        flush_events(session)
+
+    def refused(self, refusal: Refusal) -> AttemptOutcome:
+        """Record that an event and its ROLLBACK event are committed, among others of a batch."""
+        attempt, error = refusal.attempt, refusal.error
+        traceback = None if all_are(EXPECTED, error) else loggable(error)
+        if refusal.is_deliberate:
+            self._breaker.refused(attempt)
+            self._log.refused(attempt, refusal.reason, traceback)
+        else:
+            self._log.given_up(attempt, refusal.reason, traceback)
+        self._timer.fail(attempt, AttemptOutcome.REFUSED, error)
+        return AttemptOutcome.REFUSED
+
+    def exhaust(self, attempt: Attempt, handler: Handler) -> AttemptOutcome:
+        """Record that the process died in the last attempt: the event is given up, or parked."""
         reason = "the last attempt ended with its process"
-        outcome = self._give_up(attempt, reason)
+        outcome = self._give_up(attempt, handler, reason)
         self._timer.fail(attempt, outcome, reason)
         return outcome
 
@@ -131,14 +168,32 @@ class AttemptRecorder:
         self._log.unreadable(attempt, delay=UNREADABLE_WAIT, reason=reason)
         return AttemptOutcome.BLOCKED
 
+    def _is_of_paused_handler(self, attempt: Attempt, handler: Handler, error: Exception) -> bool:
+        """Whether the failure does not count: the handler is paused, perhaps because of it."""
+        if is_refusal(error, handler):
+            self._breaker.refused(attempt)
+        if is_final(error, handler):
+            return False
+        site, reason = raise_site_of(error, handler.function), failure_reason(error, handler)
+        return self._breaker.takes_back(attempt, error, raise_site=site, reason=reason)
+
+    def _take_back(self, attempt: Attempt, handler: Handler, error: Exception) -> AttemptOutcome:
+        """Let an event wait until its handler is resumed, without a counted attempt."""
+        reason = failure_reason(error, handler)
+        with self._logged_if_not_recorded(attempt, reason):
+            kept = self._store.defer(attempt, delay=timedelta(0), reason=reason)
+        if not kept:
+            return self._taken_over(attempt, reason)
+        self._log.taken_back(attempt, error, reason)
+        return AttemptOutcome.BLOCKED
+
     def _retry_or_give_up(
         self, attempt: Attempt, handler: Handler, error: Exception
     ) -> AttemptOutcome:
-        reason = _reason_of(error, handler)
+        reason = failure_reason(error, handler)
         delay = handler.retry.delay_after(attempt.number, error)
-        if delay is None or _is_final(error, handler):
-            is_refusal = _is_refusal(error, handler)
-            return self._give_up(attempt, reason, error, is_refusal=is_refusal)
+        if delay is None or is_final(error, handler):
+            return self._give_up(attempt, handler, reason, error)
         self._log.handler_failed(attempt, error, reason)
         with self._logged_if_not_recorded(attempt, reason):
             kept = self._store.postpone(attempt, delay=delay, reason=reason)
@@ -150,22 +205,24 @@ class AttemptRecorder:
     def _give_up(
         self,
         attempt: Attempt,
+        handler: Handler,
         reason: str,
         error: Exception | None = None,
-        *,
-        is_refusal: bool = False,
     ) -> AttemptOutcome:
         """End the attempts: with the ROLLBACK event in the same transaction, or as DEAD."""
         traceback = None
-        if error is not None and not _all_are(_EXPECTED, error):
+        if error is not None and not all_are(EXPECTED, error):
             traceback = loggable(error)
         if attempt.envelope.kind is TxKind.ROLLBACK:
             came_too_late = isinstance(error, CameTooLate)
             return self._bury(attempt, reason, traceback, came_too_late=came_too_late)
+        if handler.parks and (error is None or not is_final(error, handler)):
+            return self._park(attempt, reason, traceback)
         # Without the raising line: the files of this service do not concern the upstream one.
         sent = reason if error is None else reason_with_leaves(error)
         rollback = self._outbox.rollback_of(attempt.envelope, reason=sent)
-        return self._refuse(attempt, rollback, reason, traceback, is_refusal=is_refusal)
+        deliberate = error is not None and is_refusal(error, handler)
+        return self._refuse(attempt, rollback, reason, traceback, is_deliberate=deliberate)
 
     def _refuse(
         self,
@@ -174,7 +231,7 @@ class AttemptRecorder:
         reason: str,
         traceback: BaseException | None,
         *,
-        is_refusal: bool,
+        is_deliberate: bool,
     ) -> AttemptOutcome:
         """Give an event up, and write its ROLLBACK event."""
         with self._logged_if_not_recorded(attempt, reason, traceback):
@@ -185,11 +242,22 @@ class AttemptRecorder:
             )
         if not kept:
             return self._taken_over(attempt, reason)
-        if is_refusal:
+        if is_deliberate:
             self._log.refused(attempt, reason, traceback)
         else:
             self._log.given_up(attempt, reason, traceback)
         return AttemptOutcome.REFUSED
+
+    def _park(
+        self, attempt: Attempt, reason: str, traceback: BaseException | None
+    ) -> AttemptOutcome:
+        """Give an event up without its ROLLBACK event: it is DEAD, and an operator decides."""
+        with self._logged_if_not_recorded(attempt, reason, traceback):
+            kept = self._store.give_up(attempt, reason=reason, in_transaction=None, parked=True)
+        if not kept:
+            return self._taken_over(attempt, reason)
+        self._log.parked(attempt, reason, traceback)
+        return AttemptOutcome.DEAD
 
     def _bury(
         self,
@@ -230,29 +298,3 @@ class AttemptRecorder:
         """Log that the failure of an attempt is not written: the row has another owner."""
         self._log.lost(attempt, f"taken over before its failure was written: {reason}")
         return AttemptOutcome.LOST
-
-
-def _reason_of(error: Exception, handler: Handler) -> str:
-    """Return the text of an error for logs and the inbox, with the line that raised it."""
-    reason = reason_with_leaves(error)
-    site = "" if _all_are(_EXPECTED, error) else raise_site_of(error, handler.function)
-    if not site:
-        return storable(reason)
-    # A long text is cut, and the line stays.
-    named = storable(f" (raised at {site})")
-    return storable(reason, LONGEST_REASON - len(named)) + named
-
-
-def _is_final(error: Exception, handler: Handler) -> bool:
-    """Whether no further attempt would help; for a group of errors, with none of them."""
-    return isinstance(error, _PERMANENT) or _is_refusal(error, handler)
-
-
-def _is_refusal(error: Exception, handler: Handler) -> bool:
-    """Whether the handler refuses the event, by an error that its retry policy declares."""
-    kinds = handler.retry.give_up_on
-    return isinstance(error, kinds) or _all_are(kinds, error)
-
-
-def _all_are(kinds: tuple[type[BaseException], ...], error: Exception) -> bool:
-    return all(isinstance(leaf, kinds) for leaf in leaves_of(error))

@@ -24,7 +24,11 @@ from shieldtx.ports.inbox import Attempt, InboxStore, Original
 
 log = logging.getLogger(__name__)
 
-_NOT_APPLIED = {InboxStatus.MAX_RECONSUMED, InboxStatus.FENCED}
+_NOT_APPLIED = {
+    InboxStatus.MAX_RECONSUMED,
+    InboxStatus.FENCED,
+    InboxStatus.DISCARDED,
+}
 SURE: Final = 0.9
 """The part of the retention within which a settled row exists, whatever the clocks are."""
 
@@ -95,6 +99,9 @@ class Compensation:
             if original.envelope.causation_id == attempt.envelope.id:
                 # The rollback's own tombstone: the rollback was DEAD, and an operator replays it.
                 self._refuse_late(attempt)
+            if original.status is InboxStatus.DEAD:
+                self._fence_parked(session, attempt)
+                return False
             if original.compensated or original.status in _NOT_APPLIED:
                 return False
             if original.status in _UNFINISHED:
@@ -131,6 +138,21 @@ class Compensation:
             self._fence(session, attempt)
         elif received.status in _UNFINISHED:
             raise _unfinished(attempt)
+        elif received.status is InboxStatus.DEAD:
+            self._fence_parked(session, attempt)
+
+    def _fence_parked(self, session: Session, attempt: Attempt) -> None:
+        """Withdraw a parked event from the operators: a replay would apply it after its end."""
+        self._store.fence_parked(session, attempt)
+        log.info(
+            "rollback ends a parked event",
+            extra={
+                "action": "parked_event_taken_back",
+                "group": attempt.group,
+                **event_fields(attempt.envelope),
+                **cause_fields(attempt.envelope),
+            },
+        )
 
     def close(self, session: Session, attempt: Attempt) -> None:
         """Refuse the event of a rollback that came too late, if the event still arrives.

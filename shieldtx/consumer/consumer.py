@@ -15,6 +15,7 @@ from shieldtx.consumer.event_processor import EventProcessor
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.consumer.lanes import Lane, OneLane, Outcomes, process_in_lanes
 from shieldtx.consumer.parked_log import log_parked
+from shieldtx.consumer.probes import Probes
 from shieldtx.consumer.unhandled import UnhandledEvents
 from shieldtx.domain.events import Envelope, physical_topic
 from shieldtx.ports.broker import BATCH_BYTES, TopicPartition
@@ -107,7 +108,21 @@ class Consumer:
             for each in processors
         ]
         self._runner = lanes or OneLane()
-        self._due = DueEvents(group=group, store=store, interval=settings.poll_timeout, clock=clock)
+        self._breaker = processors[0].breaker
+        self._probes = Probes(
+            group=group,
+            store=store,
+            processor=processors[0],
+            runner=self._runner,
+            is_time_up=self._is_time_up,
+        )
+        self._due = DueEvents(
+            group=group,
+            store=store,
+            breaker=self._breaker,
+            interval=settings.poll_timeout,
+            clock=clock,
+        )
         self._backpressure = PartitionBackpressure(
             group=group.name,
             limit=settings.pending_limit,
@@ -127,6 +142,7 @@ class Consumer:
         self._pass_ends = self._clock() + LONGEST_PASS
         due = self._due.poll(limit=self._settings.batch_size)
         outcomes = process_in_lanes(self._lanes, self._runner, envelopes=due)
+        outcomes.update(self._probes.run_once())
         self._pause_partitions()
         self._unhandled.sample()
         batch = self._fetch(waits=not _attempts_in(outcomes))
@@ -180,7 +196,8 @@ class Consumer:
     def _receive(self, batch: FetchedBatch) -> Receipt:
         """Receive a batch into the inbox, then commit its offsets."""
         try:
-            receipt = self._store.receive(self._group.name, batch.arrivals, batch.parked)
+            arrivals = self._breaker.without_starts(batch.arrivals)
+            receipt = self._store.receive(self._group.name, arrivals, batch.parked)
         except ReceivedInPart as part:
             # The received part is read again, and its events are then duplicates.
             self._fetcher.rewind(batch)

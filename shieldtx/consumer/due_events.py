@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+from shieldtx.consumer.breaker import Breaker
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.events import Envelope
 from shieldtx.ports.inbox import InboxStore
@@ -25,11 +26,13 @@ class DueEvents:
         *,
         group: ConsumerGroup,
         store: InboxStore,
+        breaker: Breaker,
         interval: timedelta,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._group = group
         self._store = store
+        self._breaker = breaker
         self._interval = interval.total_seconds()
         self._clock = clock
         self._is_optional = False
@@ -40,11 +43,12 @@ class DueEvents:
         self._is_optional = True
 
     def poll(self, *, limit: int) -> Sequence[Envelope]:
-        """Return up to `limit` due events; none where the poll is omitted."""
+        """Return up to `limit` due events of running handlers; none where the poll is omitted."""
         now = self._clock()
         is_optional, self._is_optional = self._is_optional, False
         if is_optional and now < self._needed_at:
             return []
-        found = self._store.due(self._group.name, handled=self._group.handled(), limit=limit)
+        handled = self._breaker.running(self._group.handled())
+        found = self._store.due(self._group.name, handled=handled, limit=limit)
         self._needed_at = now if found else now + self._interval
         return found

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from shieldtx.consumer.attempt_log import AttemptLog
 from shieldtx.consumer.attempt_recorder import AttemptRecorder
+from shieldtx.consumer.breaker import Breaker
 from shieldtx.consumer.compensation import Compensation, EventUnfinished, KeptFor
 from shieldtx.consumer.handler import Handler
 from shieldtx.consumer.handler_caller import HandlerCaller
@@ -36,11 +37,13 @@ class EventProcessor:
         kept_for: KeptFor = KeptFor(),  # noqa: B008  immutable
         handled_elsewhere: Callable[[str], bool] = lambda _: False,
         log: AttemptLog | None = None,
+        breaker: Breaker | None = None,
     ) -> None:
-        """Process events through the ports.
+        """Process events through the ports; the processors of a worker share its `breaker`.
 
         For `handled_elsewhere`, see `Compensation`; for `log`, `AttemptRecorder`.
         """
+        self.breaker = breaker or Breaker(group=group.name)
         self._group = group
         self.store = store
         self.caller = HandlerCaller(group=group, store=store)
@@ -59,10 +62,14 @@ class EventProcessor:
             compensation=self._compensation,
             timer=AttemptTimer(hooks or Hooks()),
             log=log,
+            breaker=self.breaker,
         )
 
-    def process(self, envelope: Envelope) -> AttemptOutcome:
+    def process(self, envelope: Envelope, *, is_probe: bool = False) -> AttemptOutcome:
         """Make an attempt at an event: count the attempt, call the handler, record the outcome.
+
+        An event of a paused handler gets only the attempt of a probe, which does not count when it
+        fails, or ends with its process.
 
         Errors of the database are raised; the event then stays unchanged until its lease expires.
         """
@@ -78,16 +85,19 @@ class EventProcessor:
                 },
             )
             return AttemptOutcome.BLOCKED
+        if not is_probe and self.breaker.is_paused((envelope.type, envelope.kind)):
+            return AttemptOutcome.BLOCKED
         attempt = self.store.start_attempt(
             self._group.name,
             envelope,
             lease=handler.lease,
             max_attempts=handler.retry.max_attempts,
+            is_probe=is_probe,
         )
         if attempt is None:
             return AttemptOutcome.BLOCKED
         if attempt.exhausted:
-            return self.recorder.exhaust(attempt)
+            return self.recorder.exhaust(attempt, handler)
         return self._make(attempt, handler)
 
     def _make(self, attempt: Attempt, handler: Handler) -> AttemptOutcome:

@@ -11,6 +11,7 @@ from concurrent.futures import Executor, Future
 from shieldtx._executors import SingleThread
 from shieldtx.consumer.arrivals import read_arrival
 from shieldtx.consumer.handlers import ConsumerGroup
+from shieldtx.consumer.passed_over import PassedOverEvents
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import BrokerError, UndecodableRecord
 from shieldtx.ports.broker import BATCH_BYTES, ReceivedRecord, Subscriber, TopicPartition
@@ -36,6 +37,7 @@ class BlockingFetcher:
         self._group = group
         self._subscriber = subscriber
         self._decode = decode
+        self._passed_over = PassedOverEvents(group.name)
         self._to_rewind: tuple[ReceivedRecord, ...] = ()
         """Records that were polled and not returned."""
 
@@ -65,12 +67,18 @@ class BlockingFetcher:
         parked: list[Parked] = []
         for record in records:
             try:
-                arrival = read_arrival(record, group=self._group, decode=self._decode)
+                arrival = read_arrival(
+                    record,
+                    group=self._group,
+                    decode=self._decode,
+                    passed_over=self._passed_over.add,
+                )
             except UndecodableRecord as error:
                 parked.append(Parked(record=record, reason=str(error)))
             else:
                 if arrival is not None:
                     arrivals.append(arrival)
+        self._passed_over.log()
         ignored = len(records) - len(arrivals) - len(parked)
         return FetchedBatch(records, tuple(arrivals), tuple(parked), ignored)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 from pydantic import TypeAdapter
 from sqlalchemy.orm import Session
 
-from shieldtx.domain.events import Envelope
+from shieldtx.domain.event_types import checked_name
+from shieldtx.domain.events import Envelope, is_foreign
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.domain.schema_versions import Upcasters
 from shieldtx.domain.states import TxKind
-from shieldtx.errors import NotAuthorised
+from shieldtx.errors import ConfigurationError, NotAuthorised
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +41,13 @@ class Handler:
     is_coroutine: bool = False
     """Whether the function is a coroutine function, which takes an AsyncSession."""
 
+    @property
+    def parks(self) -> bool:
+        """Whether its events are parked when their attempts are used up, and not rolled back."""
+        if self.retry.then is None:
+            return is_foreign(self.topic)
+        return self.retry.then == "park"
+
     def shares_transactions(self, kind: TxKind) -> bool:
         """Whether first attempts at events of this kind may share a transaction with others."""
         return kind is TxKind.COMMIT and not self.alone
@@ -52,3 +60,15 @@ class Handler:
                 f"send a {envelope.kind} of {envelope.type!r}, only "
                 f"{', '.join(sorted(self.authorised))}"
             )
+
+
+def authorised_sources(names: Collection[str] | None, *, of: str) -> frozenset[str] | None:
+    """Return checked names of sources; raises ConfigurationError for something else."""
+    if names is None:
+        return None
+    if isinstance(names, str) or not names:
+        raise ConfigurationError(
+            f"compensation of {of!r}: authorised must name sources, such as ('stock',), "
+            f"not {names!r}"
+        )
+    return frozenset(checked_name("source", name) for name in names)

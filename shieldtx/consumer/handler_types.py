@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias, TypedDict, TypeVar, overload
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+from shieldtx.consumer.foreign_topic import ForeignTopic
 from shieldtx.domain.events import Event
 from shieldtx.domain.retry import RetryPolicy
 
@@ -30,13 +31,16 @@ L = TypeVar("L", bound=ListHandlerFunction)
 P = TypeVar("P")
 
 
-class HandlerOptions(TypedDict, total=False):
-    """The options that all handlers have."""
-
+class _SharedOptions(TypedDict, total=False):
     version: int | None
-    topic: str | None
     retry: RetryPolicy | None
     lease: timedelta
+
+
+class HandlerOptions(_SharedOptions, total=False):
+    """The options that all handlers of events have."""
+
+    topic: str | ForeignTopic | None
 
 
 class SingleHandlerOptions(HandlerOptions, total=False):
@@ -45,9 +49,10 @@ class SingleHandlerOptions(HandlerOptions, total=False):
     alone: bool
 
 
-class CompensationOptions(HandlerOptions, total=False):
+class CompensationOptions(_SharedOptions, total=False):
     """The options of a compensation."""
 
+    topic: str | None
     authorised: Collection[str] | None
 
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar, Unpack, overload
 
-from shieldtx.consumer.handler import Handler
+from shieldtx.consumer.foreign_topic import ForeignTopic
+from shieldtx.consumer.handler import Handler, authorised_sources
 from shieldtx.consumer.handler_types import (
     CompensationOptions,
     F,
@@ -21,7 +22,7 @@ from shieldtx.consumer.handler_types import (
     SingleHandlerOptions,
 )
 from shieldtx.domain.callables import check_callable, is_coroutine_function
-from shieldtx.domain.event_types import EventTypeRegistry, checked_name
+from shieldtx.domain.event_types import EventTypeRegistry, checked_name, checked_type
 from shieldtx.domain.payloads import payload_type
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.domain.schema_versions import checked_version
@@ -41,6 +42,7 @@ class ConsumerGroup:
         self._handlers: dict[tuple[str, TxKind], Handler] = {}
         # Handlers with options from their event type, which may be declared later.
         self._completed_by_type: dict[tuple[str, TxKind], tuple[str, ...]] = {}
+        self._foreign: dict[str, ForeignTopic] = {}
         self.interceptors: list[Interceptor] = []
 
     @overload
@@ -57,7 +59,7 @@ class ConsumerGroup:
         *,
         payload: Any = None,
         version: int | None = None,
-        topic: str | None = None,
+        topic: str | ForeignTopic | None = None,
         retry: RetryPolicy | None = None,
         lease: timedelta = timedelta(minutes=1),
         alone: bool = False,
@@ -72,8 +74,9 @@ class ConsumerGroup:
         upcasters bring older events. `lease` is the maximum duration of one attempt. A coroutine
         function (`async def`) gets an AsyncSession in the same transaction; it runs on an event
         loop that the application's coroutine functions share. Topic, payload and version default
-        to those of the event type where this service declares it. Raises
-        ConfigurationError for a bad argument, HandlerConflict for a second handler.
+        to those of the event type where this service declares it. A `ForeignTopic` has records of
+        other software. Raises ConfigurationError for a bad argument, HandlerConflict for a second
+        handler.
 
         First attempts that arrive together share a transaction. When one of them fails, the code of
         all may run again, as after a crash. Their writes on `session` are undone first. Effects
@@ -98,7 +101,7 @@ class ConsumerGroup:
         *,
         payload: Any = None,
         version: int | None = None,
-        topic: str | None = None,
+        topic: str | ForeignTopic | None = None,
         retry: RetryPolicy | None = None,
         lease: timedelta = timedelta(minutes=1),
     ) -> Callable[[L], L]:
@@ -140,7 +143,11 @@ class ConsumerGroup:
         once per original, however many rollbacks arrive. `authorised` names the sources that may
         refuse the event, by default all; rollbacks of other sources are parked.
         """
-        may_refuse = _sources(authorised, of=event_type)
+        may_refuse = authorised_sources(authorised, of=event_type)
+        if isinstance(topic, ForeignTopic):
+            raise ConfigurationError(
+                f"compensation of {event_type!r}: a foreign topic has no rollback events"
+            )
         given = self._given(event_type, payload, topic, retry, lease, version=version)
         return self._declare(event_type, TxKind.ROLLBACK, given | {"authorised": may_refuse})
 
@@ -185,6 +192,18 @@ class ConsumerGroup:
         """Return all handlers of the group with the event type and the kind of their events."""
         return zip(self._handlers, self.handlers(), strict=True)
 
+    def foreign_topic(self, name: str) -> ForeignTopic | None:
+        """Return the foreign topic that the group reads under the broker's name of a topic."""
+        return self._foreign.get(name)
+
+    def types_of(self, topic: str) -> list[str]:
+        """Return the event types of COMMIT events that the group handles from a logical topic."""
+        return [
+            event_type
+            for (event_type, kind), handler in self._handlers.items()
+            if kind is TxKind.COMMIT and handler.topic == topic
+        ]
+
     def subscriptions(self) -> list[tuple[str, TxKind]]:
         """Return the logical topics and kinds that the group reads, sorted."""
         return sorted({(handler.topic, kind) for (_, kind), handler in self.declared()})
@@ -193,27 +212,42 @@ class ConsumerGroup:
         self,
         event_type: str,
         payload: Any,
-        topic: str | None,
+        topic: str | ForeignTopic | None,
         retry: RetryPolicy | None,
         lease: timedelta,
         *,
         version: int | None,
     ) -> dict[str, Any]:
         """Check the options that every handler has; None: defined by the event type."""
-        checked_name("event type", event_type)
+        if isinstance(topic, str):
+            # The type of a CloudEvent of another producer need not be the name of a topic.
+            checked_type(event_type)
+        else:
+            checked_name("event type", event_type)
         if lease <= timedelta(0):
             raise ConfigurationError(
                 f"handler of {event_type!r}: lease must be longer than 0, not {lease}"
             )
         adapter = payload_type(payload, of=f"a handler of event type {event_type!r}")
         return {
-            "topic": None if topic is None else checked_name("topic", topic),
+            "topic": None if topic is None else self._checked_topic(topic),
             "payload": None if payload is None else adapter,
             "version": checked_version(version, of=f"handler of {event_type!r}"),
             "upcasters": self._event_types.upcasters,
             "retry": retry or RetryPolicy(),
             "lease": lease,
         }
+
+    def _checked_topic(self, topic: str | ForeignTopic) -> str:
+        """Return the logical name of a topic; a foreign topic becomes one of this group's."""
+        if not isinstance(topic, ForeignTopic):
+            return checked_name("topic", topic)
+        if self._foreign.setdefault(topic.name, topic) != topic:
+            raise ConfigurationError(
+                f"consumer group {self.name!r} reads foreign topic {topic.name!r} with two "
+                "decoders: declare one ForeignTopic, whose decoder names the type of each event"
+            )
+        return topic.logical_name
 
     def _declare(
         self, event_type: str, kind: TxKind, given: dict[str, Any]
@@ -263,14 +297,3 @@ _EXCLUDED = (
     "wraps the handling of one; put one of them into a group of its own, or do the interceptor's "
     "work in the handler"
 )
-
-
-def _sources(names: Collection[str] | None, *, of: str) -> frozenset[str] | None:
-    if names is None:
-        return None
-    if isinstance(names, str) or not names:
-        raise ConfigurationError(
-            f"compensation of {of!r}: authorised must name sources, such as ('stock',), "
-            f"not {names!r}"
-        )
-    return frozenset(checked_name("source", name) for name in names)

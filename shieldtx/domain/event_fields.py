@@ -46,18 +46,19 @@ def check_fields(event: Event, limits: EventLimits) -> None:
         ("causation_source", event.causation_source, limits.name),
     ):
         if text is not None:
-            _check_text(name, text, limit)
+            check_text(name, text, limit)
     check_trace(event.traceparent, limits)
-    _check_headers(event.headers, limits)
+    check_headers(event.headers, limits)
 
 
 def check_trace(traceparent: str | None, limits: EventLimits) -> None:
     """Raise EventRefused for a trace context that a header cannot contain."""
     if traceparent is not None:
-        _check_text("traceparent", traceparent, limits.name)
+        check_text("traceparent", traceparent, limits.name)
 
 
-def _check_headers(headers: Mapping[str, str], limits: EventLimits) -> None:
+def check_headers(headers: Mapping[str, str], limits: EventLimits) -> None:
+    """Raise EventRefused for headers that a record cannot contain."""
     if len(headers) > limits.header_count:
         limit = limits.header_count
         raise TooLarge("headers", f"{len(headers)} of them, the limit is {limit}")
@@ -66,7 +67,7 @@ def _check_headers(headers: Mapping[str, str], limits: EventLimits) -> None:
         field_name = f"headers[{name!r}]"
         if not _is_header_name(name):
             raise EventRefused(field_name, "the name is reserved, too long or not plain ASCII")
-        _check_text(field_name, value, limits.headers)
+        check_text(field_name, value, limits.headers)
         size += len(name) + len(value.encode())
     if size > limits.headers:
         raise TooLarge("headers", f"{size} bytes, the limit is {limits.headers}")
@@ -96,7 +97,8 @@ def _check_kinds(event: Event) -> None:
         raise EventRefused("id", f"{event.id} is not a UUIDv7; leave it out, or use new_event_id()")
 
 
-def _check_text(field_name: str, text: str, limit: int) -> None:
+def check_text(field_name: str, text: str, limit: int) -> None:
+    """Raise EventRefused, which names the field, for a text that cannot be stored or sent."""
     problem = text_problem(text)
     if problem is not None:
         raise EventRefused(field_name, problem)

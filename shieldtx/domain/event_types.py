@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -27,6 +27,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """Event types, topics, sources and groups: Kafka's characters for topics (letters, digits, `.`,
 `_`, `-`). Prefix and suffix still fit into Kafka's 249 characters."""
 
+_MAX_TYPE_BYTES = 256
+
 
 def checked_name(what: str, name: str) -> str:
     """Return `name` if it can name a topic; raises ConfigurationError, which names `what` it is."""
@@ -34,6 +36,18 @@ def checked_name(what: str, name: str) -> str:
         raise ConfigurationError(
             f"{what} {name!r} cannot be used: up to 200 of the characters A-Z a-z 0-9 . _ - "
             "and a letter or digit first"
+        )
+    return name
+
+
+def checked_type(name: str) -> str:
+    """Return the type of events that other producers may write; raises ConfigurationError.
+
+    CloudEvents allows any text without control characters.
+    """
+    if not name or not name.isprintable() or len(name.encode()) > _MAX_TYPE_BYTES:
+        raise ConfigurationError(
+            f"event type {name!r} cannot be used: 1 to {_MAX_TYPE_BYTES} bytes of printable text"
         )
     return name
 
@@ -60,6 +74,8 @@ class EventType:
     name: str
     topic: str
     payload: TypeAdapter[Any]
+    declared_payload: Any = None
+    """The payload's type as it was declared; None: any JSON value."""
     version: int | None = None
     """The version of the payload's schema, which its events carry; None: they carry none."""
     dataschema: str | None = None
@@ -82,6 +98,8 @@ class EventTypeRegistry:
     ) -> None:
         """Create an empty registry; `backlog_limit` and `on_backlog` are defaults for its types."""
         self._types: dict[str, EventType] = {}
+        self._own_limits: dict[str, tuple[int | None, OnBacklog | None]] = {}
+        """The limit and the action that each type was declared with, not those of the settings."""
         self.upcasters = Upcasters()
         """The upcasters of events that the service writes or receives."""
         self.limits = limits or EventLimits()
@@ -115,24 +133,37 @@ class EventTypeRegistry:
         """
         if name in self._types:
             raise ConfigurationError(f"event type {name!r} is declared twice; declare it once")
+        own_limit = None if backlog_limit is None else _checked_limit(name, backlog_limit)
+        own_action = None if on_backlog is None else _checked_on_backlog(name, on_backlog)
         event_type = EventType(
             name=checked_name("event type", name),
             topic=checked_name("topic", topic if topic is not None else name),
             payload=payload_type(payload, of=f"event type {name!r}"),
+            declared_payload=payload,
             version=checked_version(version, of=f"event type {name!r}"),
             dataschema=None if version is None else dataschema_of(name, version),
             retry=retry or RetryPolicy(),
-            backlog_limit=self._backlog_limit
-            if backlog_limit is None
-            else _checked_limit(name, backlog_limit),
-            on_backlog=self._on_backlog
-            if on_backlog is None
-            else _checked_on_backlog(name, on_backlog),
+            backlog_limit=self._backlog_limit if own_limit is None else own_limit,
+            on_backlog=self._on_backlog if own_action is None else own_action,
         )
         self._check_version(event_type.version, name)
         self.limits_backlogs = self.limits_backlogs or event_type.backlog_limit is not None
         self._types[name] = event_type
+        self._own_limits[name] = own_limit, own_action
         return event_type
+
+    def limit(
+        self, limits: EventLimits, *, backlog_limit: int | None, on_backlog: OnBacklog
+    ) -> None:
+        """Replace the limits given to the constructor, also for the types declared so far."""
+        self.limits, self._backlog_limit, self._on_backlog = limits, backlog_limit, on_backlog
+        for name, (own_limit, own_action) in self._own_limits.items():
+            self._types[name] = replace(
+                self._types[name],
+                backlog_limit=backlog_limit if own_limit is None else own_limit,
+                on_backlog=on_backlog if own_action is None else own_action,
+            )
+        self.limits_backlogs = any(t.backlog_limit is not None for t in self)
 
     def declare_at_method(
         self,

@@ -14,12 +14,15 @@ from uuid import UUID
 from typing_extensions import TypeVar
 from uuid_utils.compat import uuid7
 
+from shieldtx.domain.external_ids import EXTERNAL_CAUSATION_ID, EXTERNAL_ID
 from shieldtx.domain.states import Operation, TxKind
 
 LONGEST_REASON = 2000
 """The maximum length of a stored error message, in characters."""
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+_EXTERNAL = frozenset({EXTERNAL_ID, EXTERNAL_CAUSATION_ID})
 
 P_co = TypeVar("P_co", covariant=True, default=Any)
 """The type of a payload. Plain `Event` is `Event[Any]`, also for a strict type checker."""
@@ -80,6 +83,9 @@ class Event(Generic[P_co]):
     """In a handler, the number of this attempt, 1 for the first; shieldtx fills it in."""
     max_attempts: int = field(default=0, compare=False)
     """In a handler, the number of its last attempt, after which shieldtx gives up."""
+    external_id: str | None = field(default=None, compare=False)
+    """In a handler, the id as its producer wrote it, where that is not a UUID: `id` then is the
+    UUIDv5 of it. None: `id` is the producer's."""
 
     if not TYPE_CHECKING:
         # An alias of typing would set an attribute of each `Event[Booking](...)`, which is frozen.
@@ -116,6 +122,10 @@ class Envelope(NamedTuple):
 
     def opened(self, payload: Any, *, attempt: int = 0, max_attempts: int = 0) -> Event:
         """Return the event for a handler, with its decoded `payload`."""
+        headers = self.headers
+        external_id = headers.get(EXTERNAL_ID) if headers else None
+        if external_id is not None or (headers and EXTERNAL_CAUSATION_ID in headers):
+            headers = {k: v for k, v in headers.items() if k not in _EXTERNAL}
         return Event(
             type=self.type,
             payload=payload,
@@ -123,7 +133,7 @@ class Envelope(NamedTuple):
             biz_key=self.biz_key,
             operation=self.operation,
             kind=self.kind,
-            headers=self.headers,
+            headers=headers,
             id=self.id,
             source=self.source,
             time=self.time,
@@ -133,11 +143,31 @@ class Envelope(NamedTuple):
             dataschema=self.dataschema,
             attempt=attempt,
             max_attempts=max_attempts,
+            external_id=external_id,
         )
 
 
+_FOREIGN = "foreign:"
+"""Begins the logical name of a foreign topic: no other name of a topic has a colon."""
+
+
+def foreign_topic(name: str) -> str:
+    """Return the logical name of a topic that other software than shieldtx writes."""
+    return f"{_FOREIGN}{name}"
+
+
+def is_foreign(topic: str) -> bool:
+    """Whether the logical name of a topic is that of a foreign topic."""
+    return topic.startswith(_FOREIGN)
+
+
 def physical_topic(prefix: str, topic: str, kind: TxKind) -> str:
-    """Return the broker's name of a logical topic: `<prefix><topic>.commit` or `.rollback`."""
+    """Return the broker's name of a logical topic: `<prefix><topic>.commit` or `.rollback`.
+
+    A foreign topic has its own name, without prefix and without the suffix of the kind.
+    """
+    if topic.startswith(_FOREIGN):
+        return topic.removeprefix(_FOREIGN)
     return f"{prefix}{topic}.{kind.lower()}"
 
 
@@ -170,12 +200,17 @@ LONGEST_ON_THE_WIRE = 500
 def rollback_of(
     original: Envelope, *, source: str, reason: str, event_id: UUID | None = None
 ) -> Envelope:
-    """Return the event of `source` that takes `original` back: same type, topic and key."""
+    """Return the event of `source` that takes `original` back: same type, topic and key.
+
+    It names the id that the producer of `original` knows. Into a foreign topic nothing is written:
+    the event goes to the topic of its type.
+    """
+    external_id = original.headers.get(EXTERNAL_ID)
     return Envelope(
         id=event_id or new_event_id(),
         type=original.type,
         source=source,
-        topic=original.topic,
+        topic=original.type if is_foreign(original.topic) else original.topic,
         payload=json.dumps({"reason": storable(reason, LONGEST_ON_THE_WIRE)}, ensure_ascii=False),
         # The row contains the database's time instead.
         time=datetime.now(UTC),
@@ -183,6 +218,7 @@ def rollback_of(
         operation=original.operation,
         key=original.key,
         biz_key=original.biz_key,
+        headers=NO_HEADERS if external_id is None else {EXTERNAL_CAUSATION_ID: external_id},
         causation_id=original.id,
         causation_source=original.source,
         traceparent=original.traceparent,

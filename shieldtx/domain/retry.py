@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field
+import warnings
+from dataclasses import InitVar, dataclass
 from datetime import timedelta
-from typing import Self
+from typing import Final, Literal, Self, TypeAlias, get_args
 
 from shieldtx.domain.schedule import LEVELS
 from shieldtx.errors import ConfigurationError, Refused
+
+Then: TypeAlias = Literal["rollback", "park"]
+"""What follows the last attempt at an event: its rollback event, or an operator's decision."""
+
+_THEN: Final = get_args(Then)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,7 +24,14 @@ class RetryPolicy:
 
     The wait grows by `factor` (2: it doubles) from `first` up to `longest`. A random share of up to
     `jitter` (0 to 1) is subtracted, so that rows that failed together do not return together.
-    Errors of the types in `give_up_on` end the attempts at once, as `Refused` always does.
+    Errors of the types in `refuse_on` refuse the event at once, as `Refused` always does: its
+    rollback event is written. Any other error is unexpected. After the last attempt, `then` decides
+    between the rollback event and "park": the event is DEAD until an operator decides. None: "park"
+    for events of a foreign topic, whose producer reads no rollback events, and otherwise
+    "rollback".
+
+    A rollback whose compensation fails is always DEAD, whatever `then` says. `give_up_on` is the
+    deprecated name of `refuse_on`.
     """
 
     max_attempts: int = 10
@@ -26,9 +39,11 @@ class RetryPolicy:
     longest: timedelta = timedelta(minutes=10)
     factor: float = 2.0
     jitter: float = 0.2
-    give_up_on: tuple[type[BaseException], ...] = field(default=(Refused,))
+    refuse_on: tuple[type[BaseException], ...] = (Refused,)
+    then: Then | None = None
     ladder: tuple[timedelta, ...] = ()
     """Explicit waits instead of growing ones; the last one applies to all further attempts."""
+    give_up_on: InitVar[tuple[type[BaseException], ...] | None] = None
 
     @classmethod
     def levels(
@@ -37,7 +52,9 @@ class RetryPolicy:
         start: int = 3,
         attempts: int = 16,
         jitter: float = 0.0,
-        give_up_on: tuple[type[BaseException], ...] = (Refused,),
+        refuse_on: tuple[type[BaseException], ...] = (Refused,),
+        then: Then | None = None,
+        give_up_on: tuple[type[BaseException], ...] | None = None,
     ) -> Self:
         """Return the policy of RocketMQ's consumers: each wait is that of the next delay level.
 
@@ -50,18 +67,25 @@ class RetryPolicy:
                 f"retry policy: start must be 1 to {len(LEVELS)} and attempts not negative, not "
                 f"{start} and {attempts}"
             )
+        if give_up_on is not None:
+            refuse_on = _renamed(refuse_on, give_up_on, level=1)
         ladder = LEVELS[start - 1 :][: max(attempts, 1)]
         return cls(
             max_attempts=attempts + 1,
             first=ladder[0],
             longest=ladder[-1],
             jitter=jitter,
-            give_up_on=give_up_on,
+            refuse_on=refuse_on,
+            then=then,
             ladder=ladder,
         )
 
-    def __post_init__(self) -> None:
-        """Refuse a policy that could never try or never wait; add Refused to `give_up_on`."""
+    def __post_init__(self, give_up_on: tuple[type[BaseException], ...] | None) -> None:
+        """Refuse a policy that could never try or never wait; add Refused to `refuse_on`."""
+        if give_up_on is not None:
+            # The constructor's caller is two levels above.
+            renamed = _renamed(self.refuse_on, give_up_on, level=2)
+            object.__setattr__(self, "refuse_on", renamed)
         problems = {
             "max_attempts must be at least 1": self.max_attempts < 1,
             "first must not be negative": self.first < timedelta(0),
@@ -69,17 +93,18 @@ class RetryPolicy:
             "factor must be finite and at least 1": not 1 <= self.factor < math.inf,
             "jitter must be between 0 and 1": not 0 <= self.jitter <= 1,
             "ladder must not hold a negative wait": any(w < timedelta(0) for w in self.ladder),
-            "give_up_on must be a tuple of exception types": not _are_errors(self.give_up_on),
+            "refuse_on must be a tuple of exception types": not _are_errors(self.refuse_on),
+            f"then must be {' or '.join(map(repr, _THEN))}": self.then not in {None, *_THEN},
         }
         for problem, holds in problems.items():
             if holds:
                 raise ConfigurationError(f"retry policy: {problem}, in {self}")
-        if Refused not in self.give_up_on:
-            object.__setattr__(self, "give_up_on", (Refused, *self.give_up_on))
+        if Refused not in self.refuse_on:
+            object.__setattr__(self, "refuse_on", (Refused, *self.refuse_on))
 
     def delay_after(self, attempts: int, error: BaseException | None = None) -> timedelta | None:
         """Return the wait after the `attempts`-th attempt failed with `error`; None: give up."""
-        if attempts >= self.max_attempts or isinstance(error, self.give_up_on):
+        if attempts >= self.max_attempts or isinstance(error, self.refuse_on):
             return None
         wait = self._whole_wait(max(attempts - 1, 0))
         return wait - wait * (self.jitter * random.random())  # noqa: S311  spread, not secrecy
@@ -93,6 +118,26 @@ class RetryPolicy:
         except OverflowError:
             # Beyond any number, so above the longest wait too: unless there is nothing to double.
             return self.longest if self.first else self.first
+
+
+def _renamed(
+    refuse_on: tuple[type[BaseException], ...],
+    give_up_on: tuple[type[BaseException], ...],
+    *,
+    level: int,
+) -> tuple[type[BaseException], ...]:
+    """Return the types of the deprecated `give_up_on`; the warning is for `level` callers above."""
+    if refuse_on != (Refused,):
+        raise ConfigurationError(
+            "retry policy: refuse_on and its deprecated name give_up_on are both given: remove "
+            "give_up_on"
+        )
+    warnings.warn(
+        "give_up_on of RetryPolicy is deprecated: use refuse_on, which has the same meaning",
+        DeprecationWarning,
+        stacklevel=level + 2,
+    )
+    return give_up_on
 
 
 def _are_errors(kinds: object) -> bool:

@@ -94,19 +94,22 @@ class InboxStatus(StrEnum):
     """The effect is committed, in one transaction with this status. Purged after its retention."""
 
     MAX_RECONSUMED = "MAX_RECONSUMED"
-    """The handler gave up, and the ROLLBACK event was written in the same transaction. Purged after
-    its retention."""
+    """The handler gave up, or an operator refused the event. The ROLLBACK event was written in the
+    same transaction. Purged after its retention."""
 
     DEAD = "DEAD"
-    """A compensation failed permanently. Kept until an operator replays or discards it."""
+    """A compensation failed permanently, or the attempts at an event are used up and its handler
+    parks such events: there is neither an effect nor a ROLLBACK event. Kept until an operator
+    replays, refuses or discards it, or a rollback takes the event back."""
 
     DISCARDED = "DISCARDED"
-    """A DEAD compensation that an operator discarded: the effect of its event stays. Purged after
-    its retention."""
+    """A DEAD row that an operator discarded. The effect of a discarded compensation's event stays;
+    a discarded event has no effect here, and the upstream does not compensate. Purged after its
+    retention."""
 
     FENCED = "FENCED"
-    """A tombstone: the rollback came before its event, which is refused when it arrives. Purged
-    after its retention."""
+    """A tombstone: the rollback came before its event, which is refused when it arrives, or while
+    the event was DEAD. Purged after its retention."""
 
 
 S = TypeVar("S", OutboxStatus, InboxStatus)
@@ -125,7 +128,8 @@ class Transition(Generic[S]):
 class Lifecycle(Generic[S]):
     """All transitions of one kind of row, and its settled states.
 
-    Only an operator or a repair changes a settled row, and a settled row blocks no other row.
+    Only an operator, a repair or the rollback of a DEAD event changes a settled row, and a settled
+    row blocks no other row.
     """
 
     name: str
@@ -205,9 +209,11 @@ INBOX: Lifecycle[InboxStatus] = Lifecycle(
         (_I.PROCESSING, _I.PROCESSED, "effect committed"),
         (_I.PROCESSING, _I.PROCESSING, "next attempt"),
         (_I.PROCESSING, _I.MAX_RECONSUMED, "gave up, ROLLBACK event written"),
-        (_I.PROCESSING, _I.DEAD, "compensation gave up"),
+        (_I.PROCESSING, _I.DEAD, "compensation gave up, or event parked"),
         (_I.DEAD, _I.PROCESSING, "an operator replays"),
+        (_I.DEAD, _I.MAX_RECONSUMED, "an operator refuses the event"),
         (_I.DEAD, _I.DISCARDED, "an operator discards"),
+        (_I.DEAD, _I.FENCED, "a rollback took the event back"),
         (None, _I.FENCED, "its rollback came first"),
     ),
     settled=frozenset({_I.PROCESSED, _I.MAX_RECONSUMED, _I.DEAD, _I.DISCARDED, _I.FENCED}),

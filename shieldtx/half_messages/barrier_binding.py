@@ -9,7 +9,7 @@ from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 
 from shieldtx.errors import TransactionRefused
-from shieldtx.outbox.session_binding import route_of
+from shieldtx.outbox.session_binding import begun_connections, route_of
 from shieldtx.outbox.transaction_watch import enclosing
 from shieldtx.ports.half_messages import Barrier
 
@@ -70,8 +70,7 @@ def connections_of(caller: Session | Connection) -> Sequence[Connection]:
     """Return the connections on which a caller's transaction has begun."""
     if isinstance(caller, Connection):
         return [caller]
-    root = caller.get_transaction()
-    return list(root.connections) if root is not None else []
+    return list(begun_connections(caller.get_transaction()))
 
 
 def savepoints_of(transaction: Session | Connection) -> tuple[object, ...]:

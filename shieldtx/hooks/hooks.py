@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
 
 from shieldtx.domain.callables import check_callable, name_of, run
@@ -110,6 +111,15 @@ class Hooks:
         """
         self._on_consume_error.append(_plain(hook))
         return hook
+
+    @contextmanager
+    def observing_failures(self, hook: ConsumeHook) -> Iterator[None]:
+        """Call a hook as `on_consume_error` does, during the block; for `shieldtx.testing`."""
+        self.on_consume_error(hook)
+        try:
+            yield
+        finally:
+            self._on_consume_error.remove(hook)
 
     # --- calls by the workers
     # ----------------------------------------------------------------------

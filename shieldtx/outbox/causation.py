@@ -80,6 +80,17 @@ def handling_is_over(session: Session) -> None:
     handled.is_over = True
 
 
+def handling_is_undone(session: Session) -> None:
+    """Record that the effect of the last handler on `session` is undone, and others may follow.
+
+    An event that is added without a handler, as by a commit listener, then has no known cause.
+    """
+    handled: Handled | None = session.info.get(_HANDLING)
+    if handled is not None:
+        handled.earlier += handled.events
+        handled.is_over = True
+
+
 def handled_in(caller: Session | AsyncSession | Connection) -> Handled | None:
     """Return the recorded handlers of a transaction; None outside of handlers.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,9 +20,10 @@ from shieldtx.domain.events import (
     Event,
     rollback_of,
 )
-from shieldtx.domain.schedule import due
+from shieldtx.domain.schedule import Due, due
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import EventRefused, TransactionRefused
+from shieldtx.outbox.added_ids import AddedIds
 from shieldtx.outbox.backlog_limit import BacklogLimiter
 from shieldtx.outbox.causation import Handled, handled_in
 from shieldtx.outbox.session_binding import SessionBinding
@@ -55,6 +56,7 @@ class Outbox:
         self._backlog_limiter = BacklogLimiter(writer)
         self._traceparent = traceparent
         self._after_commit = after_commit
+        self._added_ids = AddedIds()
 
     def owns(self, envelope: Envelope) -> bool:
         """Whether this service wrote an event of the outbox table.
@@ -97,23 +99,24 @@ class Outbox:
     ) -> list[UUID]:
         """Add several events and return their ids: all, or none and an error of `add`."""
         when = due(delay, at, level)
+        return self.add_due(transaction, [(event, when) for event in events])
+
+    def add_due(
+        self, transaction: CallersTransaction, events: Iterable[tuple[Event, Due]]
+    ) -> list[UUID]:
+        """Add events, each with its own due time, as `add_all` does."""
         caller = caller_of(transaction)
         handled = self._handled_in(caller)
         postings = [
             Posting(envelope=self.to_envelope(event, handled), delay=when.delay, at=when.at)
-            for event in events
+            for event, when in events
         ]
         if not postings:
             return []
         limited: set[str] = set()
-        if (
-            self._event_types.limits_backlogs
-            and handled is None
-            and not when.delay
-            and when.at is None
-        ):
-            commits = (p.envelope for p in postings if p.envelope.kind is TxKind.COMMIT)
-            limited = {envelope.type for envelope in commits}
+        if self._event_types.limits_backlogs and handled is None:
+            now = (p.envelope for p in postings if not p.delay and p.at is None)
+            limited = {envelope.type for envelope in now if envelope.kind is TxKind.COMMIT}
         if isinstance(caller, Connection):
             self._admit_connection(caller)
             self._refuse_backlog(caller, limited)
@@ -122,7 +125,19 @@ class Outbox:
             buffer = self._admit_session(caller)
             self._refuse_backlog(caller, limited)
             buffer.add(postings)
-        return [posting.envelope.id for posting in postings]
+        ids = [posting.envelope.id for posting in postings]
+        self._added_ids.note(_synchronous(caller), ids)
+        return ids
+
+    def added_ids(self, transaction: CallersTransaction) -> AbstractContextManager[list[UUID]]:
+        """Return a block whose list gets the ids of the events added to this session.
+
+        `with outbox.added_ids(session) as ids: orders.place(session, order)` gives the ids of the
+        events that the decorated method published, in their order. The list also has the ids of
+        events that `add` added inside of the block. A rollback removes the events, and not their
+        ids from the list.
+        """
+        return self._added_ids.collect(_synchronous(caller_of(transaction)))
 
     def add_envelope(self, session: Session, envelope: Envelope) -> None:
         """Add an envelope that shieldtx made itself (a rollback event)."""
@@ -274,3 +289,7 @@ class Outbox:
         if not connection.in_transaction():
             connection.begin()
         self._writer.examine(connection)
+
+
+def _synchronous(caller: Session | AsyncSession | Connection) -> Session | Connection:
+    return caller.sync_session if isinstance(caller, AsyncSession) else caller

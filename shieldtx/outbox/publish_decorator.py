@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from types import SimpleNamespace
-from typing import Any, Final, TypeAlias, TypeGuard, TypeVar, cast, get_type_hints
+from types import NoneType
+from typing import Any, Final, TypeAlias, TypeGuard, TypeVar, cast
 
 from pydantic import BaseModel
 from sqlalchemy import Connection
@@ -21,6 +22,8 @@ from shieldtx.domain.schedule import Due, due
 from shieldtx.domain.states import Operation
 from shieldtx.errors import ConfigurationError, EventRefused, PayloadRefused, TransactionRefused
 from shieldtx.outbox.outbox import Outbox
+from shieldtx.outbox.published_results import ONE_PAYLOAD, ResultShape
+from shieldtx.outbox.session_binding import begun_connections
 from shieldtx.outbox.transaction import CallersTransaction, caller_of
 
 PayloadField: TypeAlias = str | Callable[[Any], object] | None
@@ -37,6 +40,10 @@ DueAt: TypeAlias = V | str | Callable[[Any], V] | None
 The value None from a field is refused, since the event would be sent at once."""
 
 _DUE: Final = ("delay", "at", "level")
+_HINTS: Final = {
+    NoneType: "; the return annotation `P | None` stands for a call without an event",
+    list: "; the return annotation `list[P]` stands for an event of each item",
+}
 _TRANSACTIONS = (Session, AsyncSession, Connection, scoped_session, async_scoped_session)
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -54,6 +61,7 @@ class Publication:
     delay: DueAt[timedelta] = None
     at: DueAt[datetime] = None
     level: DueAt[int] = None
+    shape: ResultShape = ONE_PAYLOAD
 
     def __post_init__(self) -> None:
         """Refuse arguments that are wrong for every payload."""
@@ -74,13 +82,16 @@ class Publication:
             except EventRefused as error:
                 raise ConfigurationError(f"event type {self.event_type!r}: {error}") from None
 
-    def event_of(self, result: Any) -> Event:
-        """Return the event for a method's result."""
+    def events_of(self, result: Any) -> list[tuple[Event, Due]]:
+        """Return the events for a method's result, with their due times."""
+        return [(self._event_of(p), self.due_of(p)) for p in self.shape.payloads_of(result)]
+
+    def _event_of(self, payload: Any) -> Event:
         return Event(
             type=self.event_type,
-            payload=result,
-            key=value_of_field("key", self.key, result),
-            biz_key=value_of_field("biz_key", self.biz_key, result),
+            payload=payload,
+            key=value_of_field("key", self.key, payload),
+            biz_key=value_of_field("biz_key", self.biz_key, payload),
             operation=self.operation,
             headers=self.headers,
         )
@@ -90,26 +101,30 @@ class Publication:
         """Whether its events are due some time after they are written."""
         return any(getattr(self, name) for name in _DUE)
 
-    def due_of(self, result: Any) -> Due:
-        """Return the due time of the event for a method's result."""
-        return due(**{name: _due_value(name, getattr(self, name), result) for name in _DUE})
+    def due_of(self, payload: Any) -> Due:
+        """Return the due time of the event for a payload."""
+        return due(**{name: _due_value(name, getattr(self, name), payload) for name in _DUE})
 
 
-def publish_decorator(outbox: Outbox, publication: Publication) -> Callable[[F], F]:
-    """Return the decorator that adds an event for each call that returns.
+def publish_decorator(outbox: Callable[[], Outbox], publication: Publication) -> Callable[[F], F]:
+    """Return the decorator that adds the events of each call that returns.
 
     It accepts methods and coroutine methods; one argument must be the Session, AsyncSession or
-    Connection whose transaction takes the event.
+    Connection whose transaction takes the event. Each call of the method calls `outbox`: settings
+    may be read after the declaration.
     """
 
     def decorate(function: F) -> F:
         what = f"publisher of event type {publication.event_type!r}"
         check_callable(function, what=what, call="", accepts_async=True)
-        stay = functools.partial(
-            outbox.require_same_transaction,
-            whose=function.__qualname__,
-            event_type=None if publication.is_for_later else publication.event_type,
-        )
+
+        def stay(transaction: CallersTransaction) -> AbstractContextManager[None]:
+            return outbox().require_same_transaction(
+                transaction,
+                whose=function.__qualname__,
+                event_type=None if publication.is_for_later else publication.event_type,
+            )
+
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -117,7 +132,7 @@ def publish_decorator(outbox: Outbox, publication: Publication) -> Callable[[F],
                 transaction = _transaction_among(function, args, kwargs)
                 with stay(transaction):
                     result = await function(*args, **kwargs)
-                _publish(outbox, transaction, publication, result)
+                _publish(outbox(), transaction, publication, result)
                 return result
 
             return cast("F", asynchronous)
@@ -127,7 +142,7 @@ def publish_decorator(outbox: Outbox, publication: Publication) -> Callable[[F],
             transaction = _transaction_among(function, args, kwargs)
             with stay(transaction):
                 result = function(*args, **kwargs)
-            _publish(outbox, transaction, publication, result)
+            _publish(outbox(), transaction, publication, result)
             return result
 
         return cast("F", synchronous)
@@ -144,31 +159,7 @@ def _publish(
             f"the method returned {problem}: put `publishes` right above its `async def`, below "
             "decorators that hide it",
         )
-    when = publication.due_of(result)
-    outbox.add(transaction, publication.event_of(result), delay=when.delay, at=when.at)
-
-
-def payload_type_of(function: Callable[..., Any], name: str = "return") -> Any:
-    """Return an annotation of a function; None (any JSON) without an annotation.
-
-    Other annotations may name types that exist for type checkers only. Raises ConfigurationError if
-    this one cannot be resolved.
-    """
-    function = inspect.unwrap(function)
-    annotations = getattr(function, "__annotations__", {})
-    if name not in annotations:
-        return None
-    only = SimpleNamespace(__annotations__={name: annotations[name]})
-    names = getattr(function, "__globals__", {})
-    try:
-        return get_type_hints(only, globalns=names, include_extras=True)[name]
-    except NameError as error:
-        is_return = name == "return"
-        which = "return annotation" if is_return else f"annotation of {name!r}"
-        raise ConfigurationError(
-            f"the {which} of {function.__qualname__} cannot be resolved ({error}); "
-            f"give the payload's type as {'payload=' if is_return else 'payload_type='}"
-        ) from error
+    outbox.add_due(transaction, publication.events_of(result))
 
 
 def transactions_among(
@@ -208,7 +199,7 @@ def _homes_of(transaction: CallersTransaction) -> list[object]:
     root = session.get_transaction()
     # An engine is not a transaction: two sessions on one engine have two transactions.
     bound = [session.bind] if isinstance(session.bind, Connection) else []
-    return [session, *bound, *(root.connections if root is not None else ())]
+    return [session, *bound, *begun_connections(root)]
 
 
 def value_of_field(name: str, payload_field: PayloadField, payload: Any) -> str | None:
@@ -240,7 +231,8 @@ def _value_of(name: str, payload_field: str | Callable[[Any], object], payload: 
     if problem := uncalled(value):
         raise EventRefused(name, f"{payload_field!r} gave {problem}")
     if value is None:
+        hint = _HINTS.get(type(payload), "")
         raise EventRefused(
-            name, f"the payload {type(payload).__name__} has no value for {payload_field!r}"
+            name, f"the payload {type(payload).__name__} has no value for {payload_field!r}{hint}"
         )
     return value

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection, Engine, UpdateBase, insert, select
 from sqlalchemy.exc import UnboundExecutionError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 
 from shieldtx.errors import TransactionRefused
 from shieldtx.ports.outbox import OutboxWriter
@@ -38,8 +38,7 @@ class SessionBinding:
     @property
     def connections(self) -> Collection[Connection]:
         """All connections on which the session's transaction has begun."""
-        root = self._session.get_transaction()
-        return root.connections if root is not None else ()
+        return begun_connections(self._session.get_transaction())
 
     @property
     def begun_connection(self) -> Connection | None:
@@ -89,6 +88,16 @@ class SessionBinding:
     def takes_events(self, connection: Connection) -> bool:
         """Whether a connection of the session leads to the database of the events."""
         return connection.engine is self.bind.engine
+
+
+def begun_connections(root: SessionTransaction | None) -> frozenset[Connection]:
+    """Return the connections on which a session's outermost transaction has begun."""
+    if root is None:
+        return frozenset()
+    if hasattr(root, "connections"):
+        return root.connections
+    # SQLAlchemy before 2.1.7, whose `connections` reads the same.
+    return frozenset(entry[0] for entry in root._connections.values())  # noqa: SLF001
 
 
 def route_of(session: Session, change: UpdateBase) -> UpdateBase:

@@ -180,8 +180,7 @@ class SessionBuffer:
             # The release of a savepoint is not a commit: its events wait for the real commit. The
             # real commit may have caused the release, and needs a connection that notifies this
             # buffer.
-            root = session.get_transaction()
-            if self._entries and root is not None and not root.connections:
+            if self._entries and not self.binding.connections:
                 self.binding.connection()
             return
         self._is_ending = True
@@ -259,6 +258,7 @@ class SessionBuffer:
     def on_prepare(self, connection: Connection) -> None:
         """Insert the events that still wait, before the first phase of a two-phase commit."""
         if self.binding.takes_events(connection):
+            self._writer.require_two_phases(connection)
             self.flush(connection)
             self._watch.forget()
 

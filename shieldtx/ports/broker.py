@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from shieldtx.domain.schedule import LATEST
 
 BATCH_BYTES: Final = 64 * 1024 * 1024
 """The default limit on the bytes of records that a worker holds at a time."""
 
 TopicPartition: TypeAlias = tuple[str, int]
 """A topic, as the broker names it, and one of its partitions."""
+
+# Foreign clocks may count in other units.
+_LATEST_MS: Final = int(LATEST.timestamp() * 1000)
 
 
 class Record(NamedTuple):
@@ -33,6 +39,15 @@ class ReceivedRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp: int | None = None
+    """When it was written, in milliseconds since 1970, by its producer or the broker."""
+
+    @property
+    def sent_at(self) -> datetime | None:
+        """The time of its timestamp; None for no timestamp, and one that is no date."""
+        if self.timestamp is None or not 0 <= self.timestamp <= _LATEST_MS:
+            return None
+        return datetime.fromtimestamp(self.timestamp / 1000, UTC)
 
     @property
     def size(self) -> int:
@@ -174,11 +189,33 @@ class TopicState:
     """A topic that was deleted and recreated has a new id; None: the broker has no ids."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicCleanup:
+    """When a broker deletes the records of a topic."""
+
+    is_compacted: bool
+    """Whether a key's new record deletes its older ones."""
+    retention: timedelta | None
+    """The age from which records are deleted; None: at no age."""
+
+
 class TopicAdmin(Protocol):
     """Creates and lists topics."""
 
-    def create(self, names: Sequence[str], *, partitions: int, replication: int) -> Sequence[str]:
-        """Create the topics that are missing and return their names; raises BrokerError."""
+    def create(
+        self, names: Sequence[str], *, partitions: int, replication: int | None
+    ) -> Sequence[str]:
+        """Create the topics that are missing and return their names; raises BrokerError.
+
+        The replication None is the default of the cluster.
+        """
+        ...
+
+    def cleanups(self, names: Sequence[str]) -> Mapping[str, TopicCleanup]:
+        """Return when the records of existing topics are deleted; raises BrokerError.
+
+        Without the topics whose settings the account must not see.
+        """
         ...
 
     def describe(self, names: Sequence[str]) -> Mapping[str, TopicState | None]:

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.savepoint import Savepoint
 
 Origin: TypeAlias = tuple[str, TxKind, int]
 """The logical topic, the kind and the partition of a row's record."""
@@ -71,10 +72,10 @@ class AttemptOutcome(StrEnum):
     REFUSED = "REFUSED"
     """The event is given up, and its ROLLBACK event is written."""
     DEAD = "DEAD"
-    """The compensation failed permanently, and an operator decides."""
+    """The compensation failed permanently, or the event is parked, and an operator decides."""
     BLOCKED = "BLOCKED"
-    """No attempt counts: an earlier event is unfinished, another worker has the lease, or this
-    release cannot read the payload's version."""
+    """No attempt counts: an earlier event is unfinished, another worker has the lease, the handler
+    is paused, or this release cannot read the payload's version."""
     LOST = "LOST"
     """Another worker took the event over during the attempt."""
 
@@ -133,6 +134,14 @@ class InboxStore(Protocol):
         """
         ...
 
+    def longest_due(self, group: str, *, handled: Handled) -> Envelope | None:
+        """Return, of the rows that are ready for an attempt, the one that is so for longest."""
+        ...
+
+    def newest_unattempted(self, group: str, *, handled: Handled) -> Envelope | None:
+        """Return, of the rows that are ready for a first attempt, the one that arrived last."""
+        ...
+
     def pending(self, group: str, *, handled: Handled) -> Mapping[Origin, int]:
         """Count the unfinished rows of `handled` types by their origin."""
         ...
@@ -144,12 +153,19 @@ class InboxStore(Protocol):
         ...
 
     def start_attempt(
-        self, group: str, envelope: Envelope, *, lease: timedelta, max_attempts: int
+        self,
+        group: str,
+        envelope: Envelope,
+        *,
+        lease: timedelta,
+        max_attempts: int,
+        is_probe: bool = False,
     ) -> Attempt | None:
         """Count an attempt and commit, before the handler; None when the row is not ready.
 
         An attempt that died in a batch is not counted again: another event of the batch may have
-        caused it.
+        caused it. Nor is one that died as a probe, which makes its row due from now on: the next
+        probe takes another.
         """
         ...
 
@@ -193,6 +209,24 @@ class InboxStore(Protocol):
         """
         ...
 
+    def settle_only(self, session: Session, attempts: Sequence[Attempt]) -> None:
+        """Make the transaction of `effects` settle only its first `attempts`, as `ends_after`."""
+        ...
+
+    def savepoint(self, session: Session) -> Savepoint:
+        """Set a savepoint in the transaction of `effects`; handlers must not end it.
+
+        `reset_session` raises HandlerError when the previous handler has ended the savepoint.
+        """
+        ...
+
+    def refuse(self, session: Session, attempt: Attempt, *, reason: str) -> None:
+        """Make the transaction of `effects` settle an attempt as MAX_RECONSUMED.
+
+        The effect of its handler must be undone; its ROLLBACK event belongs to the transaction.
+        """
+        ...
+
     def release(self, attempts: Sequence[Attempt]) -> None:
         """Take back the counted start of a batch's attempts, for those that still own their row.
 
@@ -219,11 +253,17 @@ class InboxStore(Protocol):
         ...
 
     def give_up(
-        self, attempt: Attempt, *, reason: str, in_transaction: Callable[[Session], Any] | None
+        self,
+        attempt: Attempt,
+        *,
+        reason: str,
+        in_transaction: Callable[[Session], Any] | None,
+        parked: bool = False,
     ) -> bool:
         """Settle the row as MAX_RECONSUMED or DEAD, and call `in_transaction` in its transaction.
 
-        Returns False, without a change, when the attempt no longer owns the row.
+        An event becomes DEAD if it is `parked`, and a rollback always. Returns False, without a
+        change, when the attempt no longer owns the row.
         """
         ...
 
@@ -243,6 +283,13 @@ class InboxStore(Protocol):
 
     def fence(self, session: Session, attempt: Attempt) -> bool:
         """Insert the tombstone of an event that its rollback overtook; False if it has come."""
+        ...
+
+    def fence_parked(self, session: Session, attempt: Attempt) -> None:
+        """Settle the DEAD event that a rollback takes back as FENCED: no operator may replay it.
+
+        `original` has found the event, and holds the lock on its row.
+        """
         ...
 
     def cause(self, session: Session, envelope: Envelope) -> Envelope | None:

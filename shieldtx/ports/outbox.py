@@ -71,6 +71,10 @@ class OutboxWriter(BacklogCounter, Protocol):
         """
         ...
 
+    def require_two_phases(self, connection: Connection) -> None:
+        """Raise TransactionRefused where a commit in two phases must fail."""
+        ...
+
     def cancel(self, connection: Connection, event: EventRef, *, who: str) -> Change:
         """Discard a delayed event, recorded under `who`, or return why not."""
         ...

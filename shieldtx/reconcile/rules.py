@@ -156,14 +156,12 @@ PAIRS = RuleSet(
         ),
         _rule(
             _V.PARKED,
-            kind=_ROLLBACK,
             upstream_status=_SENT,
             downstream_status=(InboxStatus.DEAD,),
         ),
-        # The rollback waits for an operator longer than the upstream keeps it.
+        # The row waits for an operator longer than the upstream keeps its own.
         _rule(
             _V.PARKED,
-            kind=_ROLLBACK,
             upstream_status=_NONE,
             downstream_status=(InboxStatus.DEAD,),
             kept=_NO,
@@ -173,13 +171,12 @@ PAIRS = RuleSet(
             upstream_status=(OutboxStatus.FAILED, OutboxStatus.UNRESOLVED),
             downstream_status=_NONE,
         ),
-        # Only an operator discards a rollback: rollbacks are never delayed and never half messages.
         _rule(
             _V.DISCARDED,
-            kind=_ROLLBACK,
             upstream_status=_SENT,
             downstream_status=(InboxStatus.DISCARDED,),
         ),
+        # Only an operator discards a rollback: rollbacks are never delayed and never half messages.
         _rule(
             _V.DISCARDED,
             kind=_ROLLBACK,

@@ -59,7 +59,7 @@ class Verdict(StrEnum):
     DISCARDED = (
         "DISCARDED",
         Weight.NOTE,
-        "An operator discarded the rollback: the effect of its event stays; nothing is missing.",
+        "An operator discarded the event or the rollback: nothing is compensated or missing.",
         "Nothing: shield_audit of the service that discarded it has who did it and why.",
     )
     IN_FLIGHT = (
@@ -90,14 +90,15 @@ class Verdict(StrEnum):
         "PARKED",
         Weight.MISMATCH,
         (
-            "Delivery or compensation failed permanently (FAILED, DEAD), or the outcome "
+            "Delivery, handling or compensation failed permanently (FAILED, DEAD), or the outcome "
             "of a half message is unknown (UNRESOLVED): it waits for an operator."
         ),
         (
             "Read its last error with `shieldtx dead show`, repair the cause, and replay it, "
             "unless its local rollback has undone what the service did, the event was taken back, "
             "or it may have been delivered longer ago than the shortest retention; or discard it, "
-            "where it is never to be handled."
+            "where it is never to be handled; or, for a DEAD event that its upstream is to "
+            "compensate, use `shieldtx dead refuse`."
         ),
     )
     MISSING_DOWNSTREAM = (

@@ -6,16 +6,16 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from apscheduler.schedulers.background import BackgroundScheduler
-from apscheduler.triggers.base import BaseTrigger
-from apscheduler.triggers.cron import CronTrigger
-
+from shieldtx._extras import import_extra
 from shieldtx.domain.reasons import loggable
 from shieldtx.errors import ConfigurationError
 from shieldtx.scheduling.exit_status import EXIT_STOPPED
 from shieldtx.scheduling.signals import graceful_signals, signals_deferred
+
+if TYPE_CHECKING:
+    from apscheduler.triggers.base import BaseTrigger
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,9 @@ def run_by_crontab(line: str, run: Callable[[], None], *, configuration: str) ->
     error the next time is kept. A time is skipped while a call still runs. Raises
     ConfigurationError for an invalid crontab line.
     """
+    with import_extra("a schedule"):
+        from apscheduler.triggers.cron import CronTrigger  # noqa: PLC0415  not for writers
+
     try:
         trigger = CronTrigger.from_crontab(line)
     except ValueError as error:
@@ -43,6 +46,9 @@ def run_by_crontab(line: str, run: Callable[[], None], *, configuration: str) ->
 
 def run_by(trigger: BaseTrigger, run: Callable[[], None], *, configuration: str) -> int:
     """Call `run` at each time of the trigger; otherwise like `run_by_crontab`."""
+    with import_extra("a schedule"):
+        from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
+
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
     due: SimpleQueue[None] = SimpleQueue()
     scheduler = BackgroundScheduler(job_defaults={"misfire_grace_time": None, "coalesce": True})

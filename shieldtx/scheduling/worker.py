@@ -13,8 +13,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import NoReturn
 
-from apscheduler.schedulers.background import BackgroundScheduler
-
+from shieldtx._extras import import_extra
 from shieldtx.scheduling.exit_status import (
     EXIT_FAILING,
     EXIT_HUNG,
@@ -79,6 +78,9 @@ class Worker:
         self._ending: SimpleQueue[None] = SimpleQueue()
         self._woken = {name: threading.Event() for name in self._jobs}
         self._running = {name: threading.Lock() for name in self._jobs}
+        with import_extra("a worker process"):
+            from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
+
         self._scheduler = BackgroundScheduler(
             # A late run is better than a missing one; several late runs become one.
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Final
 
-from shieldtx.settings.problems import PREFIX
+from shieldtx.settings.problems import PREFIX, REQUIRED
 
 OTHER_VARIABLES: Final = {
     "SHIELDTX_APP": "ShieldTx object in your code, as `--app`",
@@ -36,6 +36,12 @@ _SERVICE_PORT = re.compile(r"SHIELDTX(_[A-Z0-9_]+)?_PORT")
 _NEAR: Final = 0.75
 """Minimum similarity of a proposed name, from 0 to 1 (identical); a wrong proposal misleads."""
 _ADDRESS = re.compile(r"(tcp|udp|sctp)://")
+
+
+def is_configured(environment: Mapping[str, str]) -> bool:
+    """Whether a required setting is there: a service is to run, and its settings are complete."""
+    names = {name.upper() for name in environment}
+    return any(f"{PREFIX}{name}" in names for name in REQUIRED)
 
 
 def unknown(environment: Mapping[str, str], settings: Iterable[str]) -> list[str]:

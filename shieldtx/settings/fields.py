@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -14,7 +14,7 @@ from shieldtx.domain.durations import read_duration
 from shieldtx.domain.event_types import checked_name
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.dialects import dialect_named
-from shieldtx.store.migrations import schema_name
+from shieldtx.store.schema_settings import schema_name
 
 _LONGEST = timedelta(days=36_525)
 """The longest duration that locks, databases and calendars can represent."""
@@ -71,6 +71,10 @@ def _url(value: SecretStr) -> SecretStr:
         "not a database URL; it looks like postgresql+psycopg://user:password@host:5432/name, "
         "with %40 for an @ in the password"
     )
+    # Heroku, Render and others name the scheme so, and SQLAlchemy does not accept it any more.
+    scheme, separator, rest = value.get_secret_value().partition("://")
+    if separator and scheme == "postgres":
+        value = SecretStr(f"postgresql+psycopg://{rest}")
     try:
         value.get_secret_value().encode()
         url = make_url(value.get_secret_value())
@@ -80,7 +84,9 @@ def _url(value: SecretStr) -> SecretStr:
     except ConfigurationError as error:
         raise ValueError(str(error)) from None
     if url.drivername not in _DRIVERS:
-        raise ValueError(f"a driver that shieldtx does not speak: use one of {sorted(_DRIVERS)}")
+        raise ValueError(
+            f"a driver that shieldtx does not speak: use {' or '.join(sorted(_DRIVERS))}"
+        )
     # SQLAlchemy would take the end of a password with an @ for the host, and errors would show it.
     if url.password is not None and "@" in f"{url.host}{url.database}":
         raise malformed
@@ -117,3 +123,28 @@ DatabaseUrl = Annotated[SecretStr, AfterValidator(_url)]
 
 SigningKeys = Annotated[SecretStr | None, AfterValidator(_signing_keys)]
 """Keys for signatures, separated by commas; None without signatures."""
+
+Concurrency = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=256,
+        description="keys handled at the same time by a consumer, each in order; 1 on SQLite",
+    ),
+]
+BreakerLength = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=1000,
+        description="number of different events that fail with the same error, without a success "
+        "between, at which a consumer pauses their handler; 0 disables it",
+    ),
+]
+ProbeInterval = Annotated[
+    Seconds,
+    Field(
+        description="wait before the first probe of a handler that the breaker has paused; it "
+        "doubles up to 5 minutes",
+    ),
+]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 PREFIX: Final = "SHIELDTX_"
-_REQUIRED: Final = {
+REQUIRED: Final = {
     "SOURCE": "the name of this service, as in orders",
     "DATABASE_URL": "the URL of the service's own database, as in "
     "postgresql+psycopg://user:password@host:5432/name",
@@ -31,7 +31,7 @@ def _problem(found: ErrorDetails) -> str:
     if not name:
         return problem_of_value(found)
     if found["type"] == "missing":
-        meaning = f": {_REQUIRED[name]}" if name in _REQUIRED else ""
+        meaning = f": {REQUIRED[name]}" if name in REQUIRED else ""
         return f"{PREFIX}{name} is not set{meaning}"
     if found["type"] == "extra_forbidden":
         return f"{PREFIX}{name}: shieldtx has no such setting"

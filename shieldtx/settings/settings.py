@@ -22,20 +22,24 @@ from shieldtx.errors import ConfigurationError
 from shieldtx.ports.broker import BATCH_BYTES
 from shieldtx.settings import environment
 from shieldtx.settings.fields import (
+    BreakerLength,
+    Concurrency,
     DatabaseUrl,
     Name,
+    ProbeInterval,
     SchemaName,
     Seconds,
     SecondsOrNever,
     SigningKeys,
 )
+from shieldtx.settings.kafka import KafkaFields
 from shieldtx.settings.problems import problems_of
 from shieldtx.settings.rules import broken_rules
 from shieldtx.store.connections import Pooler
-from shieldtx.store.schema import DEFAULT_SHARDS, MAX_SHARDS
+from shieldtx.store.schema_settings import DEFAULT_SHARDS, MAX_SHARDS
 
 
-class Settings(BaseSettings):
+class Settings(KafkaFields, BaseSettings):
     """All settings of a service, validated once at the start."""
 
     model_config = SettingsConfigDict(
@@ -72,7 +76,7 @@ class Settings(BaseSettings):
         description="security protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
     )
     kafka_sasl_mechanism: str | None = Field(
-        default=None, description="SASL mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
+        default=None, description="SASL mechanism: PLAIN, SCRAM-SHA-256, -512 or OAUTHBEARER"
     )
     kafka_sasl_username: str | None = Field(default=None, description="SASL user name")
     kafka_sasl_password: SecretStr | None = Field(
@@ -102,8 +106,8 @@ class Settings(BaseSettings):
     topic_partitions: int = Field(
         default=8, ge=1, le=10_000, description="partitions of topics that shieldtx creates"
     )
-    topic_replication: int = Field(
-        default=1, ge=1, le=100, description="replication factor of topics that shieldtx creates"
+    topic_replication: int | None = Field(
+        default=None, ge=1, le=100, description="replication of new topics (default: the cluster's)"
     )
 
     backlog_limit: int | None = Field(
@@ -152,17 +156,14 @@ class Settings(BaseSettings):
         description="maximum bytes of records or due rows in a consumer's memory; one is always "
         "allowed",
     )
-    consumer_concurrency: int = Field(
-        default=1,
-        ge=1,
-        le=256,
-        description="keys handled at the same time by a consumer, each in order; 1 on SQLite",
-    )
+    consumer_concurrency: Concurrency = 1
     consumer_pending_limit: int = Field(
         default=5000,
         ge=1,
         description="unfinished events of a partition at which the consumer pauses it",
     )
+    consumer_breaker: BreakerLength = 5
+    consumer_probe_interval: ProbeInterval = timedelta(seconds=5)
     half_immunity: Seconds = Field(
         default=timedelta(seconds=6),
         description="age of a half message before its first check-back",

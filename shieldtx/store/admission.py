@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection, Table, func, select
 from sqlalchemy.exc import DBAPIError
 
 from shieldtx.errors import TransactionRefused
@@ -25,6 +25,23 @@ def admit(connection: Connection, table: Table, *, or_else: str) -> None:
             f"the connection's schema_translate_map redirects {table.fullname} to schema {there}, "
             "where no relay of this service looks: set SHIELDTX_DATABASE_SCHEMA to the schema of "
             "shieldtx's tables, which the map must not name"
+        )
+
+
+def require_two_phases(connection: Connection) -> None:
+    """Raise TransactionRefused for a server that prepares no transactions.
+
+    Its own error would come after the session has begun to commit, and the session of psycopg could
+    then neither commit nor roll back.
+    """
+    # The driver of SQLite has no commit in two phases.
+    if connection.dialect.name != "postgresql":
+        return
+    if not int(connection.scalar(select(func.current_setting("max_prepared_transactions"))) or 0):
+        raise TransactionRefused(
+            "the session commits in two phases (twophase=True), for which its server must have "
+            "max_prepared_transactions above 0, and it is 0: data and event are rolled back. Set "
+            "it and restart the server, or use a session for each database"
         )
 
 

@@ -18,7 +18,9 @@ from sqlalchemy.orm.events import SessionEvents
 _OURS: Final = "shieldtx."
 """The prefix of shieldtx's own keys in a session's info, and in a connection's options."""
 
-_HABITS: Final = attrgetter("autoflush", "expire_on_commit", "autobegin", "bind", "binds")
+# SQLAlchemy 2.0 keeps the databases of single classes under a private name.
+_BINDS: Final = "binds" if hasattr(Session(), "binds") else "_Session__binds"
+_HABITS: Final = attrgetter("autoflush", "expire_on_commit", "autobegin", "bind", _BINDS)
 """The attributes of a session that change its behaviour or its database."""
 
 

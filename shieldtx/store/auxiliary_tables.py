@@ -1,4 +1,4 @@
-"""The other tables: leases, parked records, audit, runs, barriers, trace, purges."""
+"""The other tables: leases, parked records, audit, runs, barriers, trace, purges, pauses."""
 
 from __future__ import annotations
 
@@ -169,5 +169,28 @@ def purged(metadata: MetaData, schema: str | None) -> Table:
         Column("purged_table", String(16), primary_key=True),
         # Rows that settled before may be gone; the time never moves back.
         Column("purged_until", Timestamp, nullable=False),
+        schema=schema,
+    )
+
+
+def pause(metadata: MetaData, schema: str | None) -> Table:
+    """The paused handlers of consumer groups."""
+    return Table(
+        "shield_pause",
+        metadata,
+        Column("consumer_group", Text, primary_key=True),
+        # `*`: all event types of the group, and both kinds.
+        Column("event_type", Text, primary_key=True),
+        Column("tx_kind", String(8), primary_key=True),
+        Column("paused_at", Timestamp, nullable=False),
+        # An operator, or `breaker`.
+        Column("paused_by", Text, nullable=False),
+        Column("reason", Text, nullable=False),
+        # None: only an operator ends the pause. Of a claimed probe: the time of the next one, if
+        # this one never ends.
+        Column("probe_at", Timestamp),
+        Column("probes", Integer, nullable=False, server_default="0"),
+        # Of the worker that makes the probe.
+        Column("probe_token", Uuid),
         schema=schema,
     )

@@ -1,4 +1,4 @@
-"""The types, checks and conditions that columns of several tables share."""
+"""The types, checks, conditions and storage parameters that columns of several tables share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import (
+    DDL,
     BigInteger,
     CheckConstraint,
     Column,
@@ -16,9 +17,11 @@ from sqlalchemy import (
     Dialect,
     Integer,
     String,
+    Table,
     Text,
     TypeDecorator,
     Uuid,
+    event,
 )
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import conv
@@ -115,3 +118,13 @@ def envelope_columns() -> list[Column[Any]]:
 def where(predicate: Any) -> dict[str, Any]:
     """Return the options of a partial index."""
     return {"postgresql_where": predicate, "sqlite_where": predicate}
+
+
+def set_storage(table: Table, **parameters: str) -> None:
+    """Set PostgreSQL's storage parameters of a table after its creation.
+
+    SQLAlchemy 2.0 has no parameters in CREATE TABLE.
+    """
+    listed = ", ".join(f"{name} = {value}" for name, value in parameters.items())
+    statement = DDL(f"ALTER TABLE %(fullname)s SET ({listed})")  # type: ignore[no-untyped-call]  # by SQLAlchemy
+    event.listen(table, "after_create", statement.execute_if(dialect="postgresql"))

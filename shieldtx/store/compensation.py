@@ -82,6 +82,16 @@ class CompensationRows:
         statement = sql.fence(self._tables, self._dialect)
         return connection.execute(statement, row).one_or_none() is not None
 
+    def fence_parked(self, connection: Connection, attempt: Attempt) -> None:
+        """Settle the DEAD event of a rollback as FENCED; its row is locked, and so is DEAD."""
+        event_id, source = attempt.envelope.causation_id, attempt.envelope.causation_source
+        row: dict[str, Any] = {
+            "group": attempt.group,
+            "event_id": event_id,
+            "source": source,
+        }
+        connection.execute(sql.fence_parked(self._tables, self._dialect, **row)).one()
+
     def cause(self, connection: Connection, envelope: Envelope) -> Envelope | None:
         """Return the received event, or rollback, whose handler wrote `envelope`."""
         if envelope.causation_id is None or envelope.causation_source is None:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from shieldtx.domain.events import Envelope
-from shieldtx.domain.states import InboxStatus, OutboxStatus
+from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.store.statements.envelope_columns import envelope_of
 
@@ -48,6 +48,11 @@ class DeadLetter:
     def can_be_replayed(self) -> bool:
         """Whether an operator may replay the dead letter."""
         return self.status in REPLAY
+
+    @property
+    def can_be_refused(self) -> bool:
+        """Whether an operator may end the dead letter with its rollback event."""
+        return self.status is InboxStatus.DEAD and self.envelope.kind is TxKind.COMMIT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

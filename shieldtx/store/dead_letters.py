@@ -1,4 +1,4 @@
-"""Dead letters: FAILED events, DEAD compensations and parked records, and their replay."""
+"""Dead letters: FAILED events, DEAD rows of the inbox and parked records, and their replay."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class SqlDeadLetters:
         same: dict[str, Any] = {"topic": topic, "rows": rows, "limit": limit, "oldest": oldest}
         statements = []
         if status in {InboxStatus.DEAD, None}:
-            statements.append(sql.dead_rollbacks(t, d, group=group, **same))
+            statements.append(sql.inbox_letters(t, d, group=group, **same))
         if status is not InboxStatus.DEAD and group is None:
             of_outbox = OutboxStatus(status or OutboxStatus.FAILED)
             statements.append(sql.outbox_letters(t, d, status=of_outbox, **same))

@@ -1,4 +1,4 @@
-"""Discards of FAILED events, DEAD compensations and parked records.
+"""Discards of FAILED events, DEAD rows of the inbox and parked records.
 
 A discard is final: nothing more happens, and nothing is undone.
 """
@@ -102,7 +102,7 @@ class SqlDiscards:
         if row.group is None:
             return sql.discard_event(t, d, event_id), letters_sql.outbox_status(t, event_id)
         received: dict[str, Any] = {"group": row.group, "event_id": event_id, "source": source}
-        return sql.discard_rollback(t, d, **received), letters_sql.inbox_status(t, **received)
+        return sql.discard_received(t, d, **received), letters_sql.inbox_status(t, **received)
 
 
 def consequence_of(row: Discardable) -> str:
@@ -110,6 +110,11 @@ def consequence_of(row: Discardable) -> str:
     if isinstance(row, ParkedRecord):
         return f"group {row.group} will never handle it"
     event = row.envelope
+    if row.group is not None and event.kind is TxKind.COMMIT:
+        return (
+            f"it has no effect in group {row.group}, and its service {event.source} gets no "
+            "rollback event and does not compensate; `shieldtx dead refuse` writes that event"
+        )
     undone = f"event {event.causation_id} of {event.causation_source or 'this service'}"
     if row.group is not None:
         return f"the effect of {undone} stays: group {row.group} never compensates it"

@@ -9,15 +9,7 @@ from datetime import datetime
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import (
-    Connection,
-    CursorResult,
-    Engine,
-    Executable,
-    NestedTransaction,
-    RootTransaction,
-    event,
-)
+from sqlalchemy import Connection, CursorResult, Engine, Executable, RootTransaction, event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from shieldtx._coroutines import watch_calls
@@ -26,6 +18,7 @@ from shieldtx.errors import HandlerError
 from shieldtx.store.as_found import AsFound
 from shieldtx.store.dialects import LOCKED_AT, OF_MARK, TRANSACTION, dialect_of
 from shieldtx.store.residual_state import ResidualState, residual_state_of
+from shieldtx.store.savepoints import release_savepoints
 
 _GUARD: Final = "shieldtx.guard"
 """The key of a guard in the info of its session."""
@@ -139,8 +132,20 @@ def lock_rows(
     return LockedRows(sum(row[0] for row in found), *found[0][1:])
 
 
+class Settlement(NamedTuple):
+    """A statement that settles a part of the locked rows, and their number."""
+
+    statement: Executable
+    parameters: Mapping[str, Any]
+    number: int
+
+
 def settle(
-    session: Session, rows: LockedRows, statement: Executable, parameters: Mapping[str, Any]
+    session: Session,
+    rows: LockedRows,
+    statement: Executable,
+    parameters: Mapping[str, Any],
+    *others: Settlement,
 ) -> None:
     """Settle the locked rows; raises HandlerError if this is not the transaction of the lock.
 
@@ -151,11 +156,13 @@ def settle(
     guard: _Guard = session.info[_GUARD]
     if not dialect_of(guard.connection.dialect).is_marked_transaction(guard.connection):
         raise guard.violation
-    given = {LOCKED_AT: rows.locked_at, TRANSACTION: rows.transaction, **parameters}
-    settled: CursorResult[Any] = guard.connection.execute(statement, given)
-    if settled.rowcount != rows.number:
-        raise guard.violation
-    has_made_temporary = settled.returns_rows and any(settled.scalars())
+    has_made_temporary = False
+    for each in (Settlement(statement, parameters, rows.number), *others):
+        given = {LOCKED_AT: rows.locked_at, TRANSACTION: rows.transaction, **each.parameters}
+        settled: CursorResult[Any] = guard.connection.execute(each.statement, given)
+        if settled.rowcount != each.number:
+            raise guard.violation
+        has_made_temporary |= settled.returns_rows and any(settled.scalars())
     _refuse_temporary(guard, is_there=has_made_temporary)
     if has_made_temporary and guard.residual_state is not ResidualState.IN_SESSION:
         _close_if_temporary_stays(session, guard.connection)
@@ -164,16 +171,29 @@ def settle(
 def end_event(session: Session) -> None:
     """Prepare the session for the next owner of its transaction; nothing in it is undone.
 
-    Open savepoints are released, as at a COMMIT: the next owner could roll them back. Raises
+    The owner's savepoints are released, as at a COMMIT: the next owner could roll them back. Raises
     HandlerError like `check_intact`, and also if the owner's effect was undone.
     """
     check_intact(session)
     guard: _Guard = session.info[_GUARD]
     _check_effect(guard)
-    _release_savepoints(session, guard.connection)
+    if not release_savepoints(session, guard.connection):
+        raise guard.violation
     if len(session.identity_map):
         session.expunge_all()
     guard.handled += 1
+
+
+def undo_event(session: Session) -> bool:
+    """Prepare the session for the next owner, when the last one's effect is rolled back.
+
+    Raises HandlerError like `check_intact`. Returns whether the owner has left nothing else.
+    """
+    check_intact(session)
+    guard: _Guard = session.info[_GUARD]
+    session.expunge_all()
+    guard.effect = None
+    return is_left_as_found(session)
 
 
 def note_effect(session: Session) -> None:
@@ -197,27 +217,6 @@ def _check_effect(guard: _Guard) -> None:
             "block around it, and went on: raise the error again, or call proceed() outside of it"
         )
     guard.effect = None
-
-
-def _release_savepoints(session: Session, connection: Connection) -> None:
-    """Release all savepoints, the innermost first: an outer release would include inner ones."""
-    while True:
-        of_session, innermost = (
-            session.get_nested_transaction(),
-            connection.get_nested_transaction(),
-        )
-        if of_session is not None and (innermost is None or _began(of_session, innermost)):
-            of_session.commit()
-        elif innermost is not None:
-            innermost.commit()
-        else:
-            return
-
-
-def _began(of_session: SessionTransaction, savepoint: NestedTransaction) -> bool:
-    """Whether a savepoint is the session's; True too if the session has run no statement yet."""
-    begun = of_session._connections.values()  # noqa: SLF001  no other API has the owner
-    return not begun or any(transaction is savepoint for _, transaction, *_ in begun)
 
 
 def is_left_as_found(session: Session) -> bool:

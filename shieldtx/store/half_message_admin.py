@@ -125,12 +125,8 @@ class SqlHalfMessageAdmin:
             now = self._outcomes.lock(connection, ids)
             for message in messages:
                 status = now.get(message.envelope.id)
-                if status is not message.status or status not in OPEN:
-                    raise IllegalTransition(
-                        f"{message} is {status or 'gone'}: an operator decides about UNRESOLVED "
-                        "and HALF ones, see `shieldtx half list`"
-                    )
-                self._outcomes.write(connection, [message.envelope.id], status, outcome)
+                require_open(message, status)
+                self._outcomes.write(connection, [message.envelope.id], message.status, outcome)
                 self._note(connection, message, outcome, who)
 
     def _refuse_contradiction(self, message: HalfMessage, outcome: LocalOutcome) -> None:
@@ -188,6 +184,15 @@ class SqlHalfMessageAdmin:
                 subject=str(message),
                 detail=json.dumps(detail, ensure_ascii=False),
             )
+        )
+
+
+def require_open(message: HalfMessage, status: OutboxStatus | None) -> None:
+    """Raise IllegalTransition unless the current status is that of the message, and open."""
+    if status is not message.status or status not in OPEN:
+        raise IllegalTransition(
+            f"{message} is {status or 'gone'}: an operator decides about UNRESOLVED and HALF ones, "
+            "see `shieldtx half list`"
         )
 
 

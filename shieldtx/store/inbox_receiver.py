@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from hashlib import sha256
 from typing import Any, Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from sqlalchemy import Connection, Result
 
+from shieldtx._process_tokens import process_token
 from shieldtx.domain.events import Envelope
+from shieldtx.domain.external_ids import digest_of
 from shieldtx.domain.states import TxKind
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.ports.inbox import Attempt, IncomingEvent, Parked, Receipt
@@ -48,7 +49,7 @@ class InboxReceiver:
         parked: Sequence[Parked],
     ) -> Receipt:
         """Store a batch in the open transaction; the unique keys decide what is new."""
-        token = uuid4()
+        token = process_token()
         identities = [_identity(arrival.envelope) for arrival in arrivals]
         leases = self._leases(connection, group, arrivals, identities)
         new = self._insert(connection, group, arrivals, map(leases.get, identities), token)
@@ -192,7 +193,7 @@ class InboxReceiver:
                 "topic": p.record.topic,
                 "record_partition": p.record.partition,
                 "record_offset": p.record.offset,
-                "digest": _digest(p.record, headers),
+                "digest": digest_of(p.record.key, p.record.value, headers.encode()),
                 "reason": p.reason,
                 "record_key": p.record.key,
                 "record_value": p.record.value,
@@ -223,14 +224,6 @@ def _headers_text(record: ReceivedRecord) -> str:
             for name, value in record.headers
         ]
     )
-
-
-def _digest(record: ReceivedRecord, headers: str) -> str:
-    """Return a digest that distinguishes records of one offset, in a topic and its recreation."""
-    found = sha256()
-    for part in (record.key, record.value, headers.encode()):
-        found.update(b"-" if part is None else f"{len(part)}:".encode() + part)
-    return found.hexdigest()[:16]
 
 
 def _identity(envelope: Envelope) -> Identity:

@@ -6,19 +6,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
-from uuid import uuid4
+from uuid import UUID
 
 from sqlalchemy import Engine, Update, select
 from sqlalchemy.orm import Session
 
+from shieldtx._process_tokens import process_token
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import LeaseLost
 from shieldtx.ports.broker import BATCH_BYTES
 from shieldtx.ports.inbox import Attempt, Handled, IncomingEvent, Origin, Original, Parked, Receipt
+from shieldtx.ports.savepoint import Savepoint
+from shieldtx.store.batch_savepoint import BatchSavepoint
 from shieldtx.store.compensation import CompensationRows
 from shieldtx.store.dialects import LOCKED_AT, autocommit_engine, dialect_of
 from shieldtx.store.guarded_session import (
+    Settlement,
     commits_refused,
     end_event,
     guarded_session,
@@ -30,15 +34,17 @@ from shieldtx.store.guarded_session import (
 from shieldtx.store.halving import receive_in_halves
 from shieldtx.store.inbox_receiver import InboxReceiver
 from shieldtx.store.statements import inbox as sql
-from shieldtx.store.statements import inbox_unfinished
-from shieldtx.store.statements.envelope_columns import envelope_of
 from shieldtx.store.tables import Tables
+from shieldtx.store.unfinished_rows import UnfinishedRows
 
 _COMPENSATED: Final = "shieldtx.compensated"
 """The key in the session's info of further parameters for the settling statement."""
 
 _SETTLED: Final = "shieldtx.settled"
 """The key in the session's info of the attempts of a batch that are settled, if not all."""
+
+_REFUSED: Final = "shieldtx.refused"
+"""The key in the session's info of the reasons of refused attempts of a batch, by event."""
 
 
 class SqlInboxStore:
@@ -47,21 +53,19 @@ class SqlInboxStore:
     def __init__(self, engine: Engine, tables: Tables, *, batch_bytes: int = BATCH_BYTES) -> None:
         """Find due rows with payloads of up to `batch_bytes` at a time, or one larger row."""
         self._engine = engine
-        self._batch_bytes = batch_bytes
         self._tables = tables
         self._dialect = dialect_of(engine.dialect)
         self._autocommit = autocommit_engine(engine)
+        self._unfinished = UnfinishedRows(engine, tables, batch_bytes=batch_bytes)
         self._receiver = InboxReceiver(tables, self._dialect)
         self._compensation = CompensationRows(tables, self._dialect)
-        self._due = inbox_unfinished.due(tables, self._dialect)
-        self._pending = inbox_unfinished.pending(tables, self._dialect)
-        self._unhandled = inbox_unfinished.unhandled(tables, self._dialect)
         self._start_attempt = sql.start_attempt(tables, self._dialect)
         self._lock_row = sql.lock_row(tables, self._dialect)
         self._lock_batch = sql.lock_batch(tables, self._dialect)
         self._processed = sql.processed(tables, self._dialect)
         self._compensated = sql.compensated(tables, self._dialect)
         self._all_processed = sql.all_processed(tables, self._dialect)
+        self._all_refused = sql.all_refused(tables, self._dialect)
         self._release = sql.release(tables, self._dialect)
 
     def receive(
@@ -80,38 +84,43 @@ class SqlInboxStore:
 
     def due(self, group: str, *, handled: Handled, limit: int) -> Sequence[Envelope]:
         """Return rows that may be processed now, of the types that the worker handles."""
-        parameters = inbox_unfinished.group_parameters(group, handled, limit, self._batch_bytes)
-        with self._autocommit.begin() as connection:
-            rows = connection.execute(self._due, parameters)
-            return [envelope_of(row) for row in rows]
+        return self._unfinished.due(group, handled=handled, limit=limit)
+
+    def longest_due(self, group: str, *, handled: Handled) -> Envelope | None:
+        """Return the row of these types that has been due for longest."""
+        return self._unfinished.longest_due(group, handled=handled)
+
+    def newest_unattempted(self, group: str, *, handled: Handled) -> Envelope | None:
+        """Return the row of these types that arrived last, of those without an attempt."""
+        return self._unfinished.newest_unattempted(group, handled=handled)
 
     def pending(self, group: str, *, handled: Handled) -> Mapping[Origin, int]:
         """Count the unfinished rows of these types by their origin."""
-        parameters = inbox_unfinished.group_parameters(group, handled)
-        with self._autocommit.begin() as connection:
-            rows = connection.execute(self._pending, parameters).all()
-        return {(topic, TxKind(kind), partition): rows for topic, kind, partition, rows in rows}
+        return self._unfinished.pending(group, handled=handled)
 
     def unhandled(
         self, group: str, *, handled: Handled, limit: int
     ) -> Mapping[tuple[str, TxKind], int]:
         """Count the unfinished rows of all other types."""
-        parameters = inbox_unfinished.group_parameters(group, handled, limit)
-        with self._autocommit.begin() as connection:
-            rows = connection.execute(self._unhandled, parameters).all()
-        return {(event_type, TxKind(kind)): rows for event_type, kind, rows in rows}
+        return self._unfinished.unhandled(group, handled=handled, limit=limit)
 
     def start_attempt(
-        self, group: str, envelope: Envelope, *, lease: timedelta, max_attempts: int
+        self,
+        group: str,
+        envelope: Envelope,
+        *,
+        lease: timedelta,
+        max_attempts: int,
+        is_probe: bool = False,
     ) -> Attempt | None:
         """Count an attempt and commit, before the handler runs."""
-        token = uuid4()
-        parameters = sql.attempt_parameters(group, envelope.id, envelope.source, token, lease)
+        token = process_token()
+        given = sql.attempt_parameters(group, envelope.id, envelope.source, token, lease)
         with self._autocommit.begin() as connection:
-            started = connection.execute(self._start_attempt, parameters).one_or_none()
-        if started is None:
-            return None
-        number, partition, offset = started
+            started = connection.execute(self._start_attempt, given | {sql.IS_PROBE: is_probe})
+            if (row := started.one_or_none()) is None:
+                return None
+        number, partition, offset = row
         return Attempt(
             envelope=envelope,
             group=group,
@@ -157,10 +166,13 @@ class SqlInboxStore:
                 )
             with commits_refused(session):
                 yield session
-            if (settled := session.info.get(_SETTLED)) is not None:
-                parameters = self._of_batch(settled)
-                locked = locked._replace(number=len(settled))
-            settle(session, locked, self._all_processed, parameters)
+            settled = session.info.get(_SETTLED, attempts)
+            refusals = session.info.get(_REFUSED, {})
+            applied = [a.envelope.id for a in settled if a.envelope.id not in refusals]
+            others = [self._refused(attempts[0], refusals)] if refusals else ()
+            locked = locked._replace(number=len(applied))
+            parameters |= sql.batch_ids(applied)
+            settle(session, locked, self._all_processed, parameters, *others)
 
     def reset_session(self, session: Session) -> None:
         """Prepare the session of an effect for the next handler; nothing in it is undone."""
@@ -174,8 +186,24 @@ class SqlInboxStore:
         """Settle only the first attempts if the last handler has left state on the session."""
         if is_left_as_found(session):
             return False
-        session.info[_SETTLED] = attempts[:applied]
+        self.settle_only(session, attempts[:applied])
         return True
+
+    def settle_only(self, session: Session, attempts: Sequence[Attempt]) -> None:
+        """Settle only these attempts of a batch."""
+        session.info[_SETTLED] = attempts
+
+    def savepoint(self, session: Session) -> Savepoint:
+        """Set a savepoint around the next handlers of a batch."""
+        return BatchSavepoint(session)
+
+    def refuse(self, session: Session, attempt: Attempt, *, reason: str) -> None:
+        """Settle an attempt of a batch as MAX_RECONSUMED."""
+        session.info.setdefault(_REFUSED, {})[attempt.envelope.id] = reason
+
+    def _refused(self, attempt: Attempt, reasons: Mapping[UUID, str]) -> Settlement:
+        given = sql.refusal_parameters(attempt.group, reasons, attempt.token)
+        return Settlement(self._all_refused, given, len(reasons))
 
     def release(self, attempts: Sequence[Attempt]) -> None:
         """Undo the counted start of the attempts of one batch that still own their rows."""
@@ -213,17 +241,22 @@ class SqlInboxStore:
             connection.execute(statement, self._of_batch(attempts))
 
     def give_up(
-        self, attempt: Attempt, *, reason: str, in_transaction: Callable[[Session], Any] | None
+        self,
+        attempt: Attempt,
+        *,
+        reason: str,
+        in_transaction: Callable[[Session], Any] | None,
+        parked: bool = False,
     ) -> bool:
         """Settle the row as MAX_RECONSUMED or DEAD, with `in_transaction` in the transaction."""
-        is_rollback = attempt.envelope.kind is TxKind.ROLLBACK
+        is_dead = parked or attempt.envelope.kind is TxKind.ROLLBACK
         statement = sql.give_up(
             self._tables,
             self._dialect,
             group=attempt.group,
             event_id=attempt.envelope.id,
             token=attempt.token,
-            target=InboxStatus.DEAD if is_rollback else InboxStatus.MAX_RECONSUMED,
+            target=InboxStatus.DEAD if is_dead else InboxStatus.MAX_RECONSUMED,
             attempts=attempt.number,
             reason=reason,
         )
@@ -250,10 +283,14 @@ class SqlInboxStore:
         """Store the tombstone of an event whose rollback came first."""
         return self._compensation.fence(session.connection(), attempt)
 
+    def fence_parked(self, session: Session, attempt: Attempt) -> None:
+        """Settle the DEAD event that a rollback takes back as FENCED."""
+        self._compensation.fence_parked(session.connection(), attempt)
+
     def cause(self, session: Session, envelope: Envelope) -> Envelope | None:
         """Return the received event, or rollback, whose handler wrote `envelope`."""
         return self._compensation.cause(session.connection(), envelope)
 
     def _of_batch(self, attempts: Sequence[Attempt]) -> dict[str, Any]:
-        first, ids = attempts[0], [attempt.envelope.id for attempt in attempts]
-        return sql.batch_parameters(first.group, ids, first.token)
+        ids = [attempt.envelope.id for attempt in attempts]
+        return sql.batch_parameters(attempts[0].group, ids, attempts[0].token)

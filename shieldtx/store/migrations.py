@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -16,6 +15,7 @@ from shieldtx.errors import ConfigurationError, SchemaMismatch, TransactionRefus
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.migration_scripts import MigrationScripts
 from shieldtx.store.online import OnlineChange
+from shieldtx.store.schema_settings import schema_name
 from shieldtx.store.tables import tables
 
 VERSION_TABLE = "shield_version"
@@ -27,20 +27,6 @@ PAUSE_S = 0.1
 _PATIENCE_S = 60.0
 MADE_HERE = "made by shieldtx"
 """The comment of a schema that shieldtx has created."""
-_PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-
-
-def schema_name(value: str | None, *, setting: str = "schema") -> str | None:
-    """Return the name of a schema, None for the connection's default schema.
-
-    Raises ConfigurationError, which names the `setting`, for a name that would need quotes.
-    """
-    if value is None or (_PLAIN_NAME.fullmatch(value) and not value.startswith("pg_")):
-        return value
-    raise ConfigurationError(
-        f"{setting}: {value!r} is not a name for a schema; use lower-case letters, digits and _, "
-        "63 at most, not a digit first, and not pg_ first"
-    )
 
 
 def _checked(connection: object) -> Connection:

@@ -17,7 +17,6 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from psycopg import sql
 from sqlalchemy import Engine
 
 from shieldtx.store.connections import MAX_LIFETIME
@@ -41,7 +40,7 @@ class Notifier:
 
     def __init__(self, engine: Engine, schema: str | None) -> None:
         self._engine = engine
-        self._statement = sql.SQL("NOTIFY {}").format(sql.Identifier(channel_of(schema)))
+        self._statement = f"NOTIFY {channel_of(schema)}"
         self.reset_after_fork()
         # Neither threads nor the locks of other threads survive a fork.
         os.register_at_fork(after_in_child=partial(_reset_after_fork, weakref.ref(self)))
@@ -111,7 +110,7 @@ class Listener:
 
     def __init__(self, engine: Engine, schema: str | None, wake: Callable[[], None]) -> None:
         self._engine = engine
-        self._statement = sql.SQL("LISTEN {}").format(sql.Identifier(channel_of(schema)))
+        self._statement = f"LISTEN {channel_of(schema)}"
         self._wake = wake
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="shieldtx-listen", daemon=True)

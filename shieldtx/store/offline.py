@@ -12,8 +12,9 @@ from alembic.runtime.migration import MigrationContext, RevisionStep
 
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.migration_scripts import BASE, MigrationScripts
-from shieldtx.store.migrations import MADE_HERE, VERSION_TABLE, schema_name
+from shieldtx.store.migrations import MADE_HERE, VERSION_TABLE
 from shieldtx.store.offline_context import offline_context
+from shieldtx.store.schema_settings import schema_name
 from shieldtx.store.statements import locks, offline
 from shieldtx.store.upgrades import LARGE_TABLES
 

@@ -9,15 +9,15 @@ from time import monotonic
 from typing import Final
 
 from sqlalchemy import Connection, Engine, update
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from shieldtx.domain.events import Envelope
 from shieldtx.domain.reasons import reason_of
-from shieldtx.errors import EventRefused
+from shieldtx.errors import EventRefused, TransactionRefused
 from shieldtx.ports.delayed_events import Change, EventRef
 from shieldtx.ports.outbox import Posting
-from shieldtx.store.admission import admit, may_have_written
+from shieldtx.store.admission import admit, may_have_written, require_two_phases
 from shieldtx.store.delayed_events import SqlDelayedEventStore
 from shieldtx.store.dialects import dialect_of
 from shieldtx.store.shard_count import ShardCount
@@ -33,6 +33,13 @@ _ASKS_AGAIN_S: Final = 60.0
 """A query at each event to a database that does not respond would delay every transaction."""
 _LONGEST_QUESTION_S: Final = 1.0
 """A commit waits for the response, and an event loop with it."""
+_UNDEFINED_TABLE: Final = "42P01"
+"""PostgreSQL's SQLSTATE of a statement whose table does not exist."""
+_NOT_FOUND: Final = (
+    "this transaction does not find {}, so its event has no table to go into: run `shieldtx db "
+    "upgrade` if the tables do not exist. If the transaction has changed its search_path, set "
+    "SHIELDTX_DATABASE_SCHEMA, or reset the search_path before the commit"
+)
 _ELSEWHERE = (
     "in which the relay of this service looks (SHIELDTX_DATABASE_URL): no relay would find the "
     "event. Add it in a session of that database; where the data is in another one, use a half "
@@ -66,7 +73,8 @@ class SqlOutboxWriter:
         """Insert all rows at once.
 
         Raises EventRefused for a business key used before, ConfigurationError if the settings have
-        another number of shards than the tables, and TransactionRefused like `locate`.
+        another number of shards than the tables, and TransactionRefused like `locate`, and where
+        the transaction does not find the tables.
         """
         self.locate(connection)
         dialect = dialect_of(connection.dialect)
@@ -77,6 +85,10 @@ class SqlOutboxWriter:
         except IntegrityError as error:
             self._shards.refuse(error, connection)
             raise refusal_of(error, [posting.envelope for posting in postings]) or error from error
+        except ProgrammingError as error:
+            if getattr(error.orig, "sqlstate", None) == _UNDEFINED_TABLE:
+                raise TransactionRefused(_NOT_FOUND.format(self._tables.outbox.fullname)) from error
+            raise
 
     def backlog(self, connection: Connection, topic: str, *, upto: int) -> int:
         """Count the unsettled events of a topic that are due, among the latest of all topics."""
@@ -124,6 +136,10 @@ class SqlOutboxWriter:
         Raises TransactionRefused if the server cannot be queried.
         """
         return may_have_written(connection)
+
+    def require_two_phases(self, connection: Connection) -> None:
+        """Raise TransactionRefused for a server that prepares no transactions."""
+        require_two_phases(connection)
 
     def cancel(self, connection: Connection, event: EventRef, *, who: str) -> Change:
         """Discard a delayed event that is not due yet; the audit log records `who`."""

@@ -16,13 +16,10 @@ from shieldtx.store.downgrade_plan import DowngradePlan, plan_downgrade
 from shieldtx.store.migration_scripts import BASE
 from shieldtx.store.migrations import OWN_TABLES, VERSION_TABLE, Migrations
 from shieldtx.store.offline import OfflineUpgrade
+from shieldtx.store.schema_settings import DEFAULT_SHARDS, MAX_SHARDS
 from shieldtx.store.sequences import check_sequences
 from shieldtx.store.tables import tables
 from shieldtx.store.upgrades import PATIENCE, Notice, OnlineUpgrade
-
-DEFAULT_SHARDS = 64
-MAX_SHARDS = 32_768
-"""The most shards that the column `shard`, a smallint, can number."""
 
 
 def include_object(

@@ -64,7 +64,7 @@ class ShardCount:
         if not made_for:
             raise SchemaMismatch(
                 f"{name} does not exist, or its number of shards is unknown: run `shieldtx db "
-                "upgrade`"
+                "upgrade`, or reset the path if the transaction has changed its search_path"
             )
         if self._setting not in {None, made_for}:
             raise other_number(name, made_for=made_for, setting=self._setting)

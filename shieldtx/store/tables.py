@@ -25,12 +25,20 @@ from sqlalchemy import (
     and_,
     false,
     not_,
+    or_,
 )
 from sqlalchemy.schema import conv
 
 from shieldtx.domain.states import INBOX, OUTBOX, Operation, TxKind
 from shieldtx.store import auxiliary_tables
-from shieldtx.store.columns import Sequence, Timestamp, envelope_columns, one_of, where
+from shieldtx.store.columns import (
+    Sequence,
+    Timestamp,
+    envelope_columns,
+    one_of,
+    set_storage,
+    where,
+)
 
 # Names below use `conv`, because a host's metadata may have its own naming convention.
 NAMING = {"pk": "%(table_name)s_pkey"}
@@ -59,6 +67,7 @@ class Tables:
     barrier: Table
     trace: Table
     purged: Table
+    pause: Table
 
 
 def tables(schema: str | None = None, metadata: MetaData | None = None) -> Tables:
@@ -87,6 +96,7 @@ def _described(metadata: MetaData, schema: str | None) -> Tables:
         barrier=auxiliary_tables.barrier(metadata, schema),
         trace=auxiliary_tables.trace(metadata, schema),
         purged=auxiliary_tables.purged(metadata, schema),
+        pause=auxiliary_tables.pause(metadata, schema),
     )
     for field in fields(found):
         if isinstance(table := getattr(found, field.name), Table):
@@ -127,9 +137,9 @@ def _outbox(metadata: MetaData, schema: str | None) -> Table:
         one_of("shield_outbox", "tx_kind", TxKind),
         one_of("shield_outbox", "operation", Operation),
         schema=schema,
-        # Space on each page for the new version of a claimed row, which then needs no index entry.
-        postgresql_with={"fillfactor": "45", **_VACUUM_OFTEN},
     )
+    # Space on each page for the new version of a claimed row, which then needs no index entry.
+    set_storage(table, fillfactor="45", **_VACUUM_OFTEN)
     open_ = table.c.settled_at.is_(None)
     aside = and_(open_, table.c.waiting)
     # No predicate names a column that a claim changes: claims stay HOT.
@@ -182,18 +192,20 @@ def _inbox(metadata: MetaData, schema: str | None) -> Table:
         # The attempt is part of a batch: a worker that takes the row over does not count it again.
         Column("together", Boolean, nullable=False, server_default=false()),
         Column("dataschema", Text),
+        # The row is DEAD: in an index predicate, the status itself would make each claim not HOT.
+        Column("awaits_operator", Boolean, nullable=False, server_default=false()),
         one_of("shield_inbox", "status", INBOX.states),
         one_of("shield_inbox", "tx_kind", TxKind),
         one_of("shield_inbox", "operation", Operation),
         schema=schema,
-        postgresql_with={"fillfactor": "70", **_VACUUM_OFTEN},
     )
+    set_storage(table, fillfactor="70", **_VACUUM_OFTEN)
     c = table.c
     open_ = c.settled_at.is_(None)
     Index(conv("shield_inbox_line_idx"), c.consumer_group, c.seq, **where(open_))
     Index(conv("shield_inbox_key_idx"), c.consumer_group, c.topic, c.key, c.seq, **where(open_))
-    # DEAD rollbacks: few, while refused events (MAX_RECONSUMED) can be millions.
-    Index(conv("shield_inbox_dead_idx"), c.settled_at, **where(needs_operator(table)))
+    # DEAD rows: few, while refused events (MAX_RECONSUMED) can be millions.
+    Index(conv("shield_inbox_operator_idx"), c.settled_at, **where(needs_operator(table)))
     # Refused events: for their list. A row that is not given up has no entry.
     Index(conv("shield_inbox_given_up_idx"), c.settled_at, **where(was_given_up(table)))
     _index_settled(table)
@@ -232,7 +244,8 @@ def needs_operator(table: Table) -> ColumnElement[bool]:
     """
     if table.name == "shield_outbox":
         return _is_settled_with_error(table)
-    return and_(_is_settled_with_error(table), table.c.tx_kind == TxKind.ROLLBACK.value)
+    is_dead = or_(table.c.tx_kind == TxKind.ROLLBACK.value, table.c.awaits_operator)
+    return and_(_is_settled_with_error(table), is_dead)
 
 
 def was_given_up(inbox: Table) -> ColumnElement[bool]:

@@ -69,6 +69,13 @@ class SqlTraceStore:
             caused=sorted(caused),
         )
 
+    def unsettled(self) -> Sequence[KnownRow]:
+        """Return all rows without an outcome, of outbox and inbox: for the tests of a service."""
+        t = self._tables
+        with self._engine.connect() as connection:
+            written = [_written(row) for row in connection.execute(sql.open_written(t))]
+            return written + [_received(row) for row in connection.execute(sql.open_received(t))]
+
     def events_of(self, biz_key: str, *, event_type: str | None = None) -> Sequence[UUID]:
         """Return the ids of the events with a business key in this database."""
         with self._engine.connect() as connection:

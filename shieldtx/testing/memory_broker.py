@@ -13,6 +13,7 @@ from shieldtx.ports.broker import (
     DeliveryOutcome,
     ReceivedRecord,
     Record,
+    TopicCleanup,
     TopicPartition,
     TopicState,
 )
@@ -105,6 +106,11 @@ class MemoryBroker:
         """Return all records of a topic, partition by partition."""
         with self._cluster.changed:
             return [record for log in self._cluster.topics[topic].logs for record in log]
+
+    def history(self) -> list[ReceivedRecord]:
+        """Return the records of all topics, in the order in which they were stored."""
+        with self._cluster.changed:
+            return list(self._cluster.history)
 
     def committed(self, group: str) -> Mapping[TopicPartition, int]:
         """Return the offsets at which a group would continue, by topic and partition."""
@@ -252,8 +258,11 @@ class MemoryTopics:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    def create(self, names: Sequence[str], *, partitions: int, replication: int) -> Sequence[str]:
+    def create(
+        self, names: Sequence[str], *, partitions: int, replication: int | None
+    ) -> Sequence[str]:
         """Create the missing topics and return their names; raises BrokerError."""
+        replication = 1 if replication is None else replication
         if partitions < 1 or replication < 1:
             raise BrokerError(
                 f"a topic cannot have {partitions} partitions and replication {replication}: "
@@ -272,6 +281,11 @@ class MemoryTopics:
             self._cluster.require()
             topics = self._cluster.topics
             return {name: topics[name].state if name in topics else None for name in names}
+
+    def cleanups(self, names: Sequence[str]) -> Mapping[str, TopicCleanup]:
+        """Return that the existing topics keep all their records."""
+        keeps_all = TopicCleanup(is_compacted=False, retention=None)
+        return {name: keeps_all for name, state in self.describe(names).items() if state}
 
     def foreign_members(self, group_id: str) -> Collection[str]:
         """Return no client ids: all members of a group in memory belong to one process."""

@@ -5,6 +5,7 @@ The caller of each method must hold `changed`.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -45,19 +46,20 @@ class Topic:
             return partition_of(record.key, len(self.logs))
         return self.spread.next_partition(len(record.value), len(self.logs))
 
-    def append(self, record: Record, partition: int) -> None:
-        """Store a record."""
+    def append(self, record: Record, partition: int) -> ReceivedRecord:
+        """Store a record, and return it as subscribers receive it."""
         log = self.logs[partition]
-        log.append(
-            ReceivedRecord(
-                topic=self.name,
-                partition=partition,
-                offset=len(log),
-                key=record.key,
-                value=record.value,
-                headers=record.headers,
-            )
+        stored = ReceivedRecord(
+            topic=self.name,
+            partition=partition,
+            offset=len(log),
+            key=record.key,
+            value=record.value,
+            headers=record.headers,
+            timestamp=time.time_ns() // 1_000_000,
         )
+        log.append(stored)
+        return stored
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -85,6 +87,8 @@ class Cluster:
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
+        self.history: list[ReceivedRecord] = []
+        """The records of all topics, in the order in which they were stored."""
         self.planned: deque[tuple[DeliveryOutcome, bool]] = deque()
         self.duplicates = 0
         self.is_down = False
@@ -103,10 +107,10 @@ class Cluster:
         topic = self.topics[record.topic]
         partition = topic.partition_for(record)
         offset = len(topic.logs[partition])
-        topic.append(record, partition)
+        self.history.append(topic.append(record, partition))
         if self.duplicates:
             self.duplicates -= 1
-            topic.append(record, partition)
+            self.history.append(topic.append(record, partition))
         self.changed.notify_all()
         return partition, offset
 

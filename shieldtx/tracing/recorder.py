@@ -48,6 +48,8 @@ class TraceRecorder:
         self._starting = threading.Lock()
         self._writing = threading.Lock()
         self._closing = threading.Event()
+        self.is_paused = False
+        """Whether sends and attempts get no entry."""
 
     def attach(self, hooks: Hooks) -> None:
         """Register the recorder for the ends of sends and attempts."""
@@ -109,6 +111,8 @@ class TraceRecorder:
         )
 
     def _note(self, entry: TraceEntry) -> None:
+        if self.is_paused:
+            return
         if len(self._entries) >= self._most:
             self._lost += 1
             return

@@ -25,7 +25,7 @@ _RECEIVED = """
 _APPLIED = """
     SELECT i.consumer_group, i.source AS causation_source, i.event_id AS causation_id
     FROM {inbox} i
-    WHERE i.tx_kind = 'COMMIT' AND i.status IN ('INIT', 'PROCESSING', 'PROCESSED')
+    WHERE i.tx_kind = 'COMMIT' AND i.status IN ('INIT', 'PROCESSING', 'PROCESSED', 'DEAD')
       AND {is_theirs}
       AND NOT EXISTS (
           SELECT 1 FROM {inbox} r

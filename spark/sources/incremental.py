@@ -25,7 +25,7 @@ OF_OPERATORS_IN_OUTBOX = (
 """Rows that wait for an operator, `o`; as in their index."""
 OF_OPERATORS_IN_INBOX = (
     "(i.settled_at IS NOT NULL AND i.last_error IS NOT NULL"
-    " AND i.tx_kind = 'ROLLBACK' AND i.status = 'DEAD')"
+    " AND (i.tx_kind = 'ROLLBACK' OR i.awaits_operator) AND i.status = 'DEAD')"
 )
 """Rows that wait for an operator, `i`; as in their index."""
 _MOVED = "{row}.settled_at >= {since}"

@@ -7,7 +7,6 @@ imports only PySpark, PyArrow and the dependencies of `range_reader`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.brokers.kafka.range_reader import OffsetRange, RangeReader, RecordRange
+from shieldtx.domain.external_ids import event_id_of, uuid_of
 
 NAME: Final = "shieldtx_records"
 DELETED: Final = "deleted"
@@ -46,9 +46,17 @@ PART_OFFSETS: Final = 200_000
 """The offsets of a task. A part takes some seconds, and a failed part is read again as a whole."""
 
 _ARROW: Final = pa.schema([(name, type_) for name, _, type_ in COLUMNS])
-_OWN: Final = frozenset({"ce_id", "ce_source", "ce_type", "ce_txkind", "ce_time", "ce_causationid"})
-_UUID_LENGTH: Final = 36
-_UUID_BYTES: Final = 16
+_OWN: Final = frozenset(
+    {
+        "ce_id",
+        "ce_source",
+        "ce_type",
+        "ce_txkind",
+        "ce_time",
+        "ce_causationid",
+        "ce_causationsource",
+    }
+)
 _MAX_NAME_BYTES: Final = 256
 _MAX_KEY_BYTES: Final = 1_024
 # In the year 9999: foreign clocks may count in other units.
@@ -169,11 +177,11 @@ def _row(record: Any, log: Log) -> _Row:
             log.topic,
             log.kind,
             *place,
-            _uuid(_text(own, "ce_id")),
+            _id(own, "ce_source", "ce_id"),
             _text(own, "ce_source"),
             _key(record.key),
             _text(own, "ce_type"),
-            _uuid(_text(own, "ce_causationid")) if "ce_causationid" in own else None,
+            _id(own, "ce_causationsource", "ce_causationid") if "ce_causationid" in own else None,
             _text(own, "ce_time"),
             None,
         )
@@ -194,8 +202,11 @@ def _own_headers(
         names = [name for name, _ in headers if name in _OWN]
         if len(names) > len(set(names)):
             raise Unfit("a header of shieldtx occurs twice")
-    if own.get("ce_txkind") != kind:
-        raise Unfit("ce_txkind is missing or does not fit the topic")
+    # A producer other than shieldtx leaves it out.
+    if own.get("ce_txkind", kind) != kind:
+        raise Unfit("ce_txkind does not fit the topic")
+    if (own.get("content-type") or b"").startswith(b"application/cloudevents"):
+        raise Unfit("it is in structured mode, which only other producers write")
     return own
 
 
@@ -226,10 +237,13 @@ def _decoded(value: bytes, what: str) -> str:
     return text
 
 
-def _uuid(text: str) -> str:
-    """Return the id in PostgreSQL's notation."""
-    if len(text) == _UUID_LENGTH and text[8:24:5] == "----":
-        with suppress(ValueError):
-            if len(bytes.fromhex(text.replace("-", ""))) == _UUID_BYTES:
-                return text.lower()
-    raise Unfit("an id is not a UUID")
+def _id(own: dict[str, bytes | None], by: str, name: str) -> str:
+    """Return the id of an event in PostgreSQL's notation, as consumers store it."""
+    text = _decoded(own.get(name) or b"", name)
+    if uuid_of(text) is not None:
+        return text
+    if not text:
+        raise Unfit(f"{name} is missing")
+    if by not in own:
+        raise Unfit(f"{name} is not a UUID, and {by} is missing")
+    return str(event_id_of(_text(own, by), text))

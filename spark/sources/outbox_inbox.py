@@ -92,7 +92,7 @@ _INBOX = """
                END
            END AS downstream_owes,
            {bucket} AS bucket, {odd} AS downstream_odd,
-           (i.settled_at IS NOT NULL AND i.last_error IS NULL AND i.tx_kind = 'ROLLBACK'
+           (i.settled_at IS NOT NULL AND i.last_error IS NULL
             AND i.status = 'DEAD') AS downstream_unlisted,
            {ahead} AS downstream_ahead,
            {moved} AS downstream_moved_at

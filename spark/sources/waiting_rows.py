@@ -51,7 +51,7 @@ INBOX: Final = Side(
     row="i",
     read=incremental.read_of_inbox,
     of_operators=incremental.OF_OPERATORS_IN_INBOX,
-    is_settled="i.settled_at IS NOT NULL AND i.tx_kind = 'ROLLBACK'",
+    is_settled="i.settled_at IS NOT NULL AND (i.tx_kind = 'ROLLBACK' OR i.awaits_operator)",
     open_=" OR ".join(incremental.OPEN_IN_INBOX),
     moved_at=DOWNSTREAM_MOVED_AT,
     workers="consumers",

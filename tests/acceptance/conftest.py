@@ -24,7 +24,7 @@ from shieldtx import Event, Settings, ShieldTx
 from shieldtx.brokers.kafka.broker import KafkaConnection, KafkaTopics
 from shieldtx.embedded import EmbeddedKafka, EmbeddedPostgres
 from shieldtx.embedded.child_process import ChildProcess
-from shieldtx.store.schema import DEFAULT_SHARDS
+from shieldtx.store.schema_settings import DEFAULT_SHARDS
 from tests.acceptance import forked
 from tests.acceptance.shop import GATE
 from tests.support.migrated_databases import MigratedDatabases

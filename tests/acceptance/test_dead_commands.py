@@ -92,13 +92,15 @@ def test_payload_is_masked_until_requested(shop: Shop) -> None:
     shop.migrate()
     event_id = a_failed_order(shop)
 
-    for words in (["dead", "show", event_id], ["dead", "show", event_id, "--json"]):
-        result = shop.orders.ok(*words)
-        assert SECRET not in result.out + result.err
-        assert "bytes, --payload shows them)" in result.out
+    text = shop.orders.ok("dead", "show", event_id)
+    assert "bytes, --payload shows them)" in text.out
+    masked = shop.orders.ok("dead", "show", event_id, "--json")
+    assert SECRET not in text.out + text.err + masked.out + masked.err
+    assert one(masked)["payload"] is None
 
     shown = one(shop.orders.run("dead", "show", event_id, "--payload", "--json"))
     assert json.loads(str(shown["payload"]))["note"].startswith(SECRET)
+    assert shown["payload_bytes"] == one(masked)["payload_bytes"] == len(str(shown["payload"]))
     assert SECRET in shop.orders.ok("dead", "show", event_id, "--payload").out
 
 

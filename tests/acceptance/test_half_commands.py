@@ -75,12 +75,15 @@ def test_unresolved_message_is_listed_shown_and_committed(shop: Shop) -> None:
     assert told[0].split()[:2] == ["UNRESOLVED", event_id]
     assert told[1].split() == ["orders.placed,", "key", "k1,", "checks", str(listed["checks"])]
 
-    for words in (["show", event_id], ["show", event_id, "--json"]):
-        shown = shop.orders.ok("half", *words)
-        assert SECRET not in shown.out
-        assert "bytes, --payload shows them)" in shown.out
+    shown = shop.orders.ok("half", "show", event_id)
+    assert SECRET not in shown.out
+    assert "bytes, --payload shows them)" in shown.out
+    masked = shop.orders.ok("half", "show", event_id, "--json")
+    assert SECRET not in masked.out
+    assert masked.data["payload"] is None
     unmasked = shop.orders.ok("half", "show", event_id, "--payload", "--json").data
     assert json.loads(unmasked["payload"])["note"] == SECRET
+    assert len(unmasked["payload"]) == unmasked["payload_bytes"] == masked.data["payload_bytes"]
 
     for answer in ("n\n", ""):
         refused = shop.orders.run("half", "commit", event_id, answer=answer)
@@ -151,3 +154,17 @@ def test_status_shows_the_age_of_half_messages(shop: Shop) -> None:
     told = shop.orders.ok("status").out
     assert "oldest half message" in told
     assert "oldest unresolved half message" in told
+
+
+def test_message_that_is_resolved_is_refused_without_a_warning(shop: Shop) -> None:
+    shop.migrate()
+    event_id = prepare(shop, number=1)
+    shop.orders.ok("half", "commit", event_id, "--yes")
+
+    again = shop.orders.run("half", "rollback", event_id, answer="y\n")
+
+    assert (again.status, again.out) == (1, "")
+    assert again.err == (
+        f"error: half message {event_id} is INIT: an operator decides about UNRESOLVED and HALF "
+        "ones, see `shieldtx half list`\n"
+    )

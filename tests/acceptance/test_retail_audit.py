@@ -21,7 +21,7 @@ from examples.retail.opening import deliveries
 from examples.retail.stage import PROJECT
 from examples.retail.topics import TopicRecord
 from shieldtx import Event
-from shieldtx.store.schema import DEFAULT_SHARDS
+from shieldtx.store.schema_settings import DEFAULT_SHARDS
 from tests.support.migrated_databases import MigratedDatabases
 
 TOPIC = "orders.placed.commit"

@@ -27,10 +27,12 @@ def test_json_status_has_the_documented_keys(shop: Shop) -> None:
         "shards",
         "at_limit",
         "unhandled",
+        "paused",
     ]
     assert data["source"] == "orders"
     assert data["at_limit"] == {"topics": [], "partitions": []}
     assert data["unhandled"] == []
+    assert data["paused"] == []
     assert data["shards"] == {"all": 64, "held": 0}
     common = ["states", "retrying", "delayed", "oldest_pending_seconds"]
     half = ["oldest_half_seconds", "oldest_unresolved_seconds"]

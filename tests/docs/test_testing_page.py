@@ -14,7 +14,9 @@ from tests.docs.pages import DOCS
 
 PAGE = (DOCS / "how-to" / "test-your-service.md").read_text()
 _FILE = re.compile(r"^<!-- file: (\S+) -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PASSED = {"tests/unit": 9, "tests/servers": 1}
+STRICT = ("-W", "error")
+"""A warning in the run of a user is an error."""
+PASSED = {"tests/unit": 14, "tests/postgres": 1, "tests/servers": 1}
 
 
 @pytest.mark.timeout(300)
@@ -32,7 +34,7 @@ def test_suite_of_the_page_passes(folder: str, tmp_path: Path) -> None:
     }
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *STRICT, folder],
         cwd=tmp_path,
         env=environment | {"PYTHONPATH": "."},
         capture_output=True,

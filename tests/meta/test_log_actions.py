@@ -164,6 +164,15 @@ def test_fields_collide_with_nothing(call: LogCall):
     assert not (call.has_error and "error" in call.fields)
 
 
+def is_warning(called_on: ast.expr, method: str) -> bool:
+    return ast.unparse(called_on) == "warnings" and method in {"warn", "warn_explicit"}
+
+
+def is_deprecation(call: ast.Call) -> bool:
+    """Whether a call of `warnings` concerns code, whose author has to see it, and no event."""
+    return any(ast.unparse(each) == "DeprecationWarning" for each in call.args)
+
+
 def test_log_records_are_written_by_loggers_of_modules_alone():
     bypasses = [
         f"{path.relative_to(ROOT)}:{call.lineno}: {ast.unparse(call.func)}"
@@ -171,7 +180,7 @@ def test_log_records_are_written_by_loggers_of_modules_alone():
         for call, called_on, method in method_calls(tree_of(path))
         if (ast.unparse(called_on) in {"logging", "logging.root"} and method in CALLS)
         or (is_get_logger(called_on) and method in CALLS)
-        or (ast.unparse(called_on) == "warnings" and method in {"warn", "warn_explicit"})
+        or (is_warning(called_on, method) and not is_deprecation(call))
     ]
     assert bypasses == []
 

@@ -17,13 +17,11 @@ from shieldtx.store.migrations import Migrations
 from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
 from tests.support.migrated_databases import MigratedDatabases
-from tests.support.revisions import HEAD
+from tests.support.revisions import EARLIER
 from tests.support.rows_in_any_state import inbox_row, outbox_row
 
-FIRST = 1
 HALF_MESSAGES = "0004"
 SCHEMA = "urn:shieldtx:orders.placed:2"
-EARLIER = [f"{number:04}" for number in range(int(HEAD) - 1, FIRST - 1, -1)]
 FOR_A_PERSON = {OutboxStatus.FAILED, OutboxStatus.UNRESOLVED, InboxStatus.DEAD}
 KEPT_WHOLE = {*OUTBOX.states, *INBOX.states}.difference(OUTBOX.settled, INBOX.settled)
 """States whose rows must survive unchanged; of settled rows only the columns ENDED are needed."""
@@ -61,6 +59,8 @@ def _rows() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "inbox", inbox_row(InboxStatus.INIT, attempts=1, last_error="again")
     yield "inbox", inbox_row(InboxStatus.INIT, dataschema=SCHEMA)
     yield "inbox", inbox_row(InboxStatus.DEAD, dataschema=SCHEMA)
+    of_event = {"tx_kind": TxKind.COMMIT.value, "causation_id": None, "causation_source": None}
+    yield "inbox", inbox_row(InboxStatus.DEAD, **of_event)
 
 
 def _read(connection: Connection) -> Found:
@@ -133,5 +133,5 @@ def test_rows_detect_a_downgrade_that_loses_half_messages(
         sound(self, [step for step in steps if step.revision.revision != HALF_MESSAGES])
 
     monkeypatch.setattr(Migrations, "refuse_losses", refuse_losses)
-    lost = _there_and_back(engine, f"{FIRST:04}")
+    lost = _there_and_back(engine, EARLIER[-1])
     assert any("outbox HALF" in each for each in lost)

@@ -17,8 +17,9 @@ from shieldtx.ports.inbox import Parked
 from shieldtx.store.half_message_admin import SqlHalfMessageAdmin
 from shieldtx.store.half_messages import SqlHalfMessageStore
 from shieldtx.store.inbox_store import SqlInboxStore
-from shieldtx.store.migrations import OWN_TABLES, schema_name
+from shieldtx.store.migrations import OWN_TABLES
 from shieldtx.store.schema import Schema, downgrade_with, upgrade_with
+from shieldtx.store.schema_settings import schema_name
 from shieldtx.store.tables import tables
 from tests.support.revisions import HEAD, LATER
 

@@ -19,9 +19,9 @@ from shieldtx.store.schema import Schema
 from shieldtx.store.tables import tables
 from tests.support.catalog import catalog_of
 from tests.support.psql import run_sql
-from tests.support.revisions import HEAD, LATER
+from tests.support.revisions import EARLIER, HEAD, LATER
 
-REVISIONS = [f"{number:04}" for number in range(1, int(HEAD))]
+REVISIONS = EARLIER[::-1]
 PARKED = "stock", "orders.commit", 0
 """The group, topic and partition of parked records."""
 

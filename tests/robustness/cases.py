@@ -18,6 +18,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from shieldtx.brokers import cloudevents
 from shieldtx.domain.events import Envelope
+from shieldtx.domain.external_ids import event_id_of
 from shieldtx.ports.broker import Record
 from tests.robustness.strategies import GOOD
 
@@ -88,7 +89,9 @@ def _case(path: Path) -> Case:
         name=path.stem,
         expect=told["expect"],
         reason=told.get("reason", ""),
-        id=UUID(own_id.decode()) if own_id else event.id,
+        id=event_id_of((dict(headers)["ce_source"] or b"").decode(), own_id.decode())
+        if own_id
+        else event.id,
         key=_bytes(told["key"]) if "key" in told else good.key,
         value=_bytes(told["value"]) if "value" in told else good.value,
         headers=tuple(headers),

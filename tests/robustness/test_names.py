@@ -16,9 +16,9 @@ from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.errors import ConfigurationError
-from shieldtx.store.migrations import schema_name
 from shieldtx.store.notify import Listener
 from shieldtx.store.schema import Schema
+from shieldtx.store.schema_settings import schema_name
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.robustness import strategies
 from tests.support.service import drain, effect

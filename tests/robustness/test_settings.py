@@ -108,7 +108,7 @@ def _assert_usable(found: Settings) -> None:
     longest = max(value.total_seconds() for _, value in found if hasattr(value, "total_seconds"))
     assert longest <= 3_200_000_000, "a hundred years: what locks and databases can count"
     assert found.topic_partitions <= 100_000
-    assert found.topic_replication < 2**15
+    assert (found.topic_replication or 1) < 2**15
     assert found.max_payload_bytes <= 16 * 1024 * 1024
     assert found.url.get_dialect().driver in {"psycopg", "pysqlite"}
     ShieldTx(found).close()

@@ -83,6 +83,7 @@ class Service:
         self, *, outbox: Sequence[Mapping[str, Any]] = (), inbox: Sequence[Mapping[str, Any]] = ()
     ) -> None:
         """Put rows into the tables, in this order and in one transaction."""
+        inbox = [{"awaits_operator": row["status"] == InboxStatus.DEAD, **row} for row in inbox]
         with self.engine.begin() as connection:
             for table, rows in ((self.tables.outbox, outbox), (self.tables.inbox, inbox)):
                 names = list(dict.fromkeys(name for row in rows for name in row))

@@ -6,8 +6,13 @@ from alembic.script import ScriptDirectory
 
 from shieldtx._resources import resource_folder
 
-HEAD = str(ScriptDirectory(str(resource_folder("migrations"))).get_current_head())
+_SCRIPTS = ScriptDirectory(str(resource_folder("migrations")))
+
+HEAD = str(_SCRIPTS.get_current_head())
 """The latest revision of this release."""
+
+EARLIER = [script.revision for script in _SCRIPTS.walk_revisions()][1:]
+"""The other revisions of this release, the latest first."""
 
 LATER = f"{int(HEAD) + 1:04}"
 """The revision of a later release."""

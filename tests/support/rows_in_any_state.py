@@ -52,6 +52,7 @@ def inbox_row(status: InboxStatus, **others: Any) -> dict[str, Any]:
         "settled_at": SETTLED if is_settled else None,
         "last_error": _REASONS.get(status),
         "together": False,
+        "awaits_operator": status is InboxStatus.DEAD,
         "causation_id": new_event_id() if kind is TxKind.ROLLBACK else None,
         "causation_source": "orders" if kind is TxKind.ROLLBACK else None,
     }

@@ -75,6 +75,11 @@ def hide(password: str) -> None:
         logging.getLogger(name).addFilter(_PASSWORD_FILTER)
 
 
+def show_again(password: str) -> None:
+    """End the redaction of a password that is replaced by another one."""
+    _PASSWORD_FILTER.forms -= {password, repr(password)[1:-1], repr(password.encode())[2:-1]}
+
+
 @contextmanager
 def connection_errors() -> Iterator[list[KafkaError]]:
     """Collect the causes of failed connection attempts: the client raises only a timeout."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from kafka.errors import KafkaError, KafkaTimeoutError, for_code
 
+from shieldtx.brokers.kafka.client_options import RECONNECTION_MS, Role, for_librdkafka
 from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.brokers.kafka.producer_client import ProduceRound, ProducerSettings
 from shieldtx.errors import ConfigurationError
@@ -34,6 +35,12 @@ _ASK_S: Final = 1.0
 _CLOSE_S: Final = 2.0
 # How long to wait for the records of a round before checking whether the client has ended.
 _POLL_S: Final = 0.25
+_UNUSABLE: Final = {
+    confluent_kafka.KafkaError._INVALID_ARG,  # noqa: SLF001  public despite its name
+    confluent_kafka.KafkaError._NOT_IMPLEMENTED,  # noqa: SLF001
+    confluent_kafka.KafkaError._UNSUPPORTED_FEATURE,  # noqa: SLF001
+}
+"""An option is unknown, invalid, or not part of this build of librdkafka."""
 _FATAL: Final = {
     confluent_kafka.KafkaError._FATAL,  # noqa: SLF001  public despite its name
     confluent_kafka.KafkaError._GAPLESS_GUARANTEE,  # noqa: SLF001
@@ -44,9 +51,32 @@ _FATAL: Final = {
 
 
 def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: float) -> Confluent:
-    """Connect a producer within the given seconds; raises BrokerUnavailable or BrokerError."""
-    options = {
-        **_account(connection),
+    """Connect a producer within the given seconds; raises BrokerUnavailable or BrokerError.
+
+    Raises ConfigurationError for options that librdkafka refuses.
+    """
+    options = _account(connection) | _options(connection, settings)
+    with connection.translated("connecting", connects=True):
+        client = Confluent(options)
+        try:
+            client.ask(timeout=within)
+        except BaseException:
+            # The garbage collector would free its threads and pipes only after minutes.
+            client.discard()
+            raise
+    return client
+
+
+def require_options(connection: KafkaConnection, settings: ProducerSettings) -> None:
+    """Raise ConfigurationError for options that librdkafka refuses, without connecting.
+
+    A relay that found them only when it connects would report an outage of the brokers.
+    """
+    Confluent(_options(connection, settings)).discard()
+
+
+def _options(connection: KafkaConnection, settings: ProducerSettings) -> dict[str, Any]:
+    return {
         "acks": "all",
         "enable.idempotence": True,
         "enable.gapless.guarantee": True,
@@ -60,18 +90,10 @@ def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: 
         "delivery.timeout.ms": 3_600_000,
         "message.max.bytes": settings.max_request_bytes,
         "queue.buffering.max.kbytes": 2 * settings.max_request_bytes // 1024,
-        "reconnect.backoff.max.ms": 1_000,
+        "reconnect.backoff.max.ms": RECONNECTION_MS,
         "allow.auto.create.topics": False,
+        **for_librdkafka(connection.client_options.of(Role.PRODUCER)),
     }
-    with connection.translated("connecting", connects=True):
-        client = Confluent(options)
-        try:
-            client.ask(timeout=within)
-        except BaseException:
-            # The garbage collector would free its threads and pipes only after minutes.
-            client.discard()
-            raise
-    return client
 
 
 def _account(connection: KafkaConnection) -> dict[str, Any]:
@@ -80,7 +102,12 @@ def _account(connection: KafkaConnection) -> dict[str, Any]:
         "client.id": connection.client_id,
         "security.protocol": connection.security_protocol,
     }
-    if connection.security_protocol.startswith("SASL"):
+    if connection.tokens is not None and connection.sasl_mechanism == "OAUTHBEARER":
+        options |= {
+            "sasl.mechanism": connection.sasl_mechanism,
+            "oauth_cb": connection.tokens.for_librdkafka,
+        }
+    elif connection.security_protocol.startswith("SASL"):
         options |= {
             "sasl.mechanism": connection.sasl_mechanism,
             "sasl.username": connection.sasl_username,
@@ -88,6 +115,11 @@ def _account(connection: KafkaConnection) -> dict[str, Any]:
         }
     if connection.ssl_cafile is not None:
         options["ssl.ca.location"] = connection.ssl_cafile
+    if connection.ssl_certfile is not None:
+        options["ssl.certificate.location"] = connection.ssl_certfile
+        options["ssl.key.location"] = connection.ssl_keyfile or connection.ssl_certfile
+        if connection.ssl_key_password is not None:
+            options["ssl.key.password"] = connection.ssl_key_password
     return options
 
 
@@ -110,6 +142,11 @@ class Confluent:
         try:
             self.producer = confluent_kafka.Producer(options | callbacks, logger=_Log())
         except confluent_kafka.KafkaException as error:
+            if error.args[0].code() in _UNUSABLE:
+                raise ConfigurationError(
+                    "confluent-kafka does not start with these SHIELDTX_KAFKA_... settings: "
+                    f"{error.args[0].str().strip()}"
+                ) from error
             raise error_of(error.args[0]) from error
         self._partitions: dict[str, tuple[int, float]] = {}
 

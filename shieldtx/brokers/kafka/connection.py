@@ -17,19 +17,28 @@ from kafka.errors import (
     RetriableError,
 )
 
+from shieldtx.brokers.kafka.client_certificate import problem_of
 from shieldtx.brokers.kafka.client_logging import connection_errors, hide
+from shieldtx.brokers.kafka.client_options import (
+    RECONNECTION_MS,
+    ClientOptions,
+    Role,
+    for_kafka_python,
+)
 from shieldtx.brokers.kafka.connection_hints import (
     NONE_LEFT,
     hint_of_descriptors,
     hint_of_protocol,
 )
 from shieldtx.brokers.kafka.network_patches import Network
+from shieldtx.brokers.kafka.oauth_tokens import Tokens
 from shieldtx.brokers.kafka.private_parts import require_parts
 from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _OF_SASL: Final = ("sasl_mechanism", "sasl_username", "sasl_password")
+_OF_TLS: Final = ("ssl_cafile", "ssl_certfile", "ssl_keyfile")
 _HIGHEST_PORT: Final = 65_535
 _NOT_IN_HOST: Final = frozenset("/@ ")
 """Characters of a URL: of its scheme, and of its account, which must not be shown."""
@@ -63,6 +72,14 @@ class KafkaConnection:
     sasl_password: str | None = field(default=None, repr=False)
     ssl_cafile: str | None = None
     """File of trusted certificates; the system's by default."""
+    ssl_certfile: str | None = None
+    """File of the client's certificate, with its chain."""
+    ssl_keyfile: str | None = None
+    """File of its private key; by default the file of the certificate."""
+    ssl_key_password: str | None = field(default=None, repr=False)
+    tokens: Tokens | None = field(default=None, repr=False)
+    """The tokens of OAUTHBEARER."""
+    client_options: ClientOptions = field(default_factory=ClientOptions)
     in_file: bool = False
     """Whether the settings are those of reconcile.toml, and not of the environment."""
 
@@ -81,8 +98,10 @@ class KafkaConnection:
                 f"{named('security_protocol')} to SASL_SSL or SASL_PLAINTEXT, or unset "
                 f"{named(unused[0])}"
             )
-        if self.ssl_cafile is not None:
-            self._check_certificates(self.ssl_cafile)
+        for name in _OF_TLS:
+            if (file := getattr(self, name)) is not None:
+                self._check_file(name, file)
+        self._check_key()
         for place, address in enumerate(self.addresses, 1):
             if not _is_address(address):
                 # The address is not shown: it may contain a password.
@@ -99,19 +118,38 @@ class KafkaConnection:
                 f"{named('sasl_mechanism')}: {given} one of {', '.join(SASL_MECHANISMS)}, which "
                 f"{protocol} needs"
             )
+        if self.sasl_mechanism == "OAUTHBEARER":
+            if self.tokens is None:
+                raise ConfigurationError(
+                    f"{named('sasl_mechanism')} is OAUTHBEARER, and nothing returns tokens: set "
+                    "SHIELDTX_KAFKA_OAUTH_URL, _CLIENT_ID and _CLIENT_SECRET, or pass "
+                    "ShieldTx(..., kafka_token=...)"
+                )
+            return
         for name in ("sasl_username", "sasl_password"):
             if not getattr(self, name):
                 raise ConfigurationError(f"{named(name)} is not set: {protocol} needs an account")
 
-    def _check_certificates(self, file: str) -> None:
+    def _check_file(self, name: str, file: str) -> None:
         protocol, named = self.security_protocol, self._named
         if not protocol.endswith("SSL"):
             raise ConfigurationError(
-                f"{named('ssl_cafile')} is set, but {protocol} uses no certificates: set "
-                f"{named('security_protocol')} to SSL or SASL_SSL, or unset {named('ssl_cafile')}"
+                f"{named(name)} is set, but {protocol} uses no certificates: set "
+                f"{named('security_protocol')} to SSL or SASL_SSL, or unset {named(name)}"
             )
         if not Path(file).is_file():
-            raise ConfigurationError(f"{named('ssl_cafile')}: there is no file {file!r}")
+            raise ConfigurationError(f"{named(name)}: there is no file {file!r}")
+
+    def _check_key(self) -> None:
+        """Refuse a certificate without its key, and a key without its certificate."""
+        named, file = self._named, self.ssl_certfile
+        if file is not None:
+            if problem := problem_of(file, self.ssl_keyfile, self.ssl_key_password):
+                raise ConfigurationError(f"{named('ssl_certfile')}: {problem}")
+        elif self.ssl_keyfile is not None or self.ssl_key_password is not None:
+            raise ConfigurationError(
+                f"{named('ssl_keyfile')} or its password is set, but {named('ssl_certfile')} is not"
+            )
 
     def _named(self, setting: str) -> str:
         """Return the name of a setting, in the environment or in the file of a reconciliation."""
@@ -128,21 +166,32 @@ class KafkaConnection:
             "bootstrap_servers": self.addresses,
             "client_id": self.client_id,
             "security_protocol": self.security_protocol,
-            # The client's default of half a minute would prolong an outage by that time.
-            "reconnect_backoff_max_ms": 1_000,
+            "reconnect_backoff_max_ms": RECONNECTION_MS,
         }
-        if self.security_protocol.startswith("SASL") and self.sasl_password is not None:
+        if self.tokens is not None and self.sasl_mechanism == "OAUTHBEARER":
+            options["sasl_mechanism"] = self.sasl_mechanism
+            options["sasl_oauth_token_provider"] = self.tokens
+        elif self.security_protocol.startswith("SASL") and self.sasl_password is not None:
             hide(self.sasl_password)
             options["sasl_mechanism"] = self.sasl_mechanism
             options["sasl_plain_username"] = self.sasl_username
             options["sasl_plain_password"] = _Secret(self.sasl_password)
         if self.ssl_cafile is not None:
             options["ssl_cafile"] = self.ssl_cafile
+        if self.ssl_certfile is not None:
+            options["ssl_certfile"] = self.ssl_certfile
+            options["ssl_keyfile"] = self.ssl_keyfile
+            if self.ssl_key_password is not None:
+                hide(self.ssl_key_password)
+                options["ssl_password"] = _Secret(self.ssl_key_password)
         return options
 
-    def open(self, kind: Callable[..., C], *, within: float, **options: Any) -> tuple[C, Network]:
+    def open(
+        self, kind: Callable[..., C], *, within: float, role: Role | None = None, **options: Any
+    ) -> tuple[C, Network]:
         """Return a connected producer, consumer or admin, and its network client.
 
+        The application's options of this `role` override the others.
         Raises BrokerUnavailable if no broker responds `within` the given seconds, BrokerError if
         the cluster refuses the client. A client that does not connect leaves nothing open.
         """
@@ -150,6 +199,9 @@ class KafkaConnection:
         # Before any object is created that a failed attempt refers to: objects that survive a
         # collection count as old, and would keep the attempt alive.
         _free_failed_clients()
+        options = self.options() | options
+        if role is not None:
+            options |= for_kafka_python(self.client_options.of(role))
         return self._open(kind, within, options)
 
     def _open(
@@ -167,7 +219,6 @@ class KafkaConnection:
                     client = kind(
                         kafka_client=network,
                         bootstrap_timeout_ms=max(1, int(within * 1000)),
-                        **self.options(),
                         **options,
                     )
                 except KafkaTimeoutError as error:

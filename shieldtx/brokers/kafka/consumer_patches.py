@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from kafka import KafkaConsumer
 from kafka.consumer.fetcher import Fetcher
+from kafka.errors import FencedInstanceIdError
 from kafka.record.default_records import DefaultRecordBatch
 
 _ESCAPED: Final = "surrogateescape"
@@ -29,6 +30,22 @@ class Consumer(KafkaConsumer):
         self._fetcher.PartitionRecords = _PartitionRecords
         self._fetcher._append = self._append  # type: ignore[method-assign]  # noqa: SLF001
         self._room = _Room()
+        self.is_fenced = False
+        """Whether another client has joined with this one's instance id (static membership)."""
+        self._handle = self._coordinator._handle_heartbeat_response  # noqa: SLF001
+        self._coordinator._handle_heartbeat_response = self._note_fenced  # type: ignore[method-assign]  # noqa: SLF001
+
+    def _note_fenced(self, response: Any, *sent: Any) -> Any:
+        """Handle a heartbeat's response as the client does, and remember that it is fenced.
+
+        The client would end its heartbeats, and read on as if it were a member (kafka-python
+        3.0.12).
+        """
+        try:
+            return self._handle(response, *sent)  # type: ignore[no-untyped-call]
+        except FencedInstanceIdError:
+            self.is_fenced = True
+            raise
 
     def take_at_most(self, size: int) -> None:
         """Let the next poll end with the record that brings it to `size` bytes."""

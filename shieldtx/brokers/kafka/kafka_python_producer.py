@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final
 
-from kafka import KafkaProducer
+from kafka import KafkaProducer, codec
 from kafka.errors import KafkaError
 
+from shieldtx.brokers.kafka.client_options import Role
 from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.brokers.kafka.kafka_python_batching import (
     TAKES_WHOLE_BATCHES,
@@ -16,9 +17,12 @@ from shieldtx.brokers.kafka.kafka_python_batching import (
 )
 from shieldtx.brokers.kafka.network_patches import Network
 from shieldtx.brokers.kafka.producer_client import ProduceRound, ProducerSettings
+from shieldtx.errors import ConfigurationError
 from shieldtx.ports.broker import Backpressure
 
 _CLOSE_S: Final = 2.0
+_CODECS: Final = {"snappy": "python-snappy", "lz4": "lz4", "zstd": "zstandard"}
+"""The packages of compressions that Python does not contain."""
 
 
 def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: float) -> Producer:
@@ -27,6 +31,7 @@ def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: 
     producer, network = connection.open(
         Producer,
         within=within,
+        role=Role.PRODUCER,
         acks="all",
         # Explicit: otherwise a conflicting option would silently turn it off.
         enable_idempotence=True,
@@ -46,6 +51,15 @@ def connect(connection: KafkaConnection, settings: ProducerSettings, *, within: 
     producer.network = network
     producer.record_by_record = None if whole else settings.batch_bytes
     return producer
+
+
+def require_codec(compression: str | None) -> None:
+    """Raise ConfigurationError if kafka-python lacks the package of a compression."""
+    if compression is not None and not getattr(codec, f"has_{compression}")():
+        raise ConfigurationError(
+            f"compression.type={compression} needs a package that is not installed, for example "
+            f"{_CODECS[compression]}; or use gzip, or SHIELDTX_KAFKA_PRODUCER=confluent-kafka"
+        )
 
 
 class Producer(KafkaProducer):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event
 from typing import Any, Final
 
+from kafka.errors import FencedInstanceIdError
 from kafka.structs import MemberState
 
+from shieldtx.brokers.kafka.client_options import Role
 from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.brokers.kafka.consumer_patches import Consumer
 from shieldtx.brokers.kafka.topic_admin import KafkaTopics
@@ -34,11 +36,17 @@ class Membership:
         topics: Sequence[str],
         options: Mapping[str, Any],
         join_timeout: float,
+        replaces_dead: bool = True,
     ) -> None:
+        """Join with a client of these `options`; `replaces_dead` removes dead members."""
         self._connection = connection
         self._topics = list(topics)
         self._options = options
         self._join_timeout = join_timeout
+        self._replaces_dead = replaces_dead
+        self._fenced = False
+        self._dead: Collection[str] = ()
+        """Members whose process has died on this host, to be removed from the group."""
         self.consumer: Any = None
         """The client; None before the first `open`, and after an error."""
         self.network: Any = None
@@ -54,11 +62,24 @@ class Membership:
         self._unreachable_since = None
 
     def open(self) -> Any:
-        """Return the client, connecting it if needed; raises TopicMissing, BrokerUnavailable."""
+        """Return the client, connecting it if needed; raises TopicMissing, BrokerUnavailable.
+
+        Raises BrokerError if another process has joined with its instance id, from then on: both
+        would otherwise replace each other again and again.
+        """
+        if self.consumer is not None and self.consumer.is_fenced:
+            self._fenced = True
+            self.drop()
+        if self._fenced:
+            raise BrokerError(
+                f"another process has joined the group {self._options['group_id']} as "
+                f"{self._options['group_instance_id']!r}: give each process a "
+                "SHIELDTX_CONSUMER_INSTANCE_ID of its own, and start this one again"
+            )
         if self.consumer is None:
             self._check_topics()
             self.consumer, self.network = self._connection.open(
-                Consumer, within=_CONNECT_S, **self._options
+                Consumer, within=_CONNECT_S, role=Role.CONSUMER, **self._options
             )
             self.consumer.subscribe(self._topics)
             self._await_metadata()
@@ -69,13 +90,55 @@ class Membership:
         admin = KafkaTopics(self._connection, timeout=_CONNECT_S)
         try:
             missing = admin.missing(self._topics)
+            if self._replaces_dead and not missing:
+                # Before this client joins: during a rebalance, the broker does not show enough.
+                self._dead = self._found_dead(admin)
         finally:
             admin.close()
         if missing:
             raise TopicMissing(
                 f"no topic {', '.join(missing)} at {self._connection.bootstrap_servers}; "
-                "create it with `shieldtx topics create`"
+                "create it with `shieldtx topics create`, or by the producer of a foreign topic"
             )
+
+    def _found_dead(self, admin: KafkaTopics) -> Collection[str]:
+        try:
+            return admin.dead_members(self._options["group_id"])
+        except BrokerError as error:
+            self._log_dead_kept(error)
+            return ()
+
+    def remove_dead(self) -> None:
+        """Remove the dead members of this host, once this client is known to the group.
+
+        The group must not become empty: brokers let the first member of an empty group wait (3 s,
+        `group.initial.rebalance.delay.ms`). If it fails, the session timeout removes them.
+        """
+        if not self._dead or not self.consumer.group_metadata().member_id:
+            return
+        dead, self._dead = self._dead, ()
+        admin, group = KafkaTopics(self._connection, timeout=_CONNECT_S), self._options["group_id"]
+        try:
+            admin.remove_members(group, dead)
+        except BrokerError as error:
+            self._log_dead_kept(error)
+        else:
+            log.warning(
+                "dead members removed from group",
+                extra={"action": "dead_members_removed", "group": group, "count": len(dead)},
+            )
+        finally:
+            admin.close()
+
+    def _log_dead_kept(self, error: BrokerError) -> None:
+        log.info(
+            "dead members of group unknown",
+            extra={
+                "action": "dead_members_unknown",
+                "group": self._options["group_id"],
+                "error": str(error),
+            },
+        )
 
     def _await_metadata(self) -> None:
         """Wait until the client knows the topics: before that, it would assign no partitions."""
@@ -156,7 +219,8 @@ class Membership:
                 yield
         except BrokerUnavailable:
             raise
-        except BrokerError:
+        except BrokerError as error:
+            self._fenced = isinstance(error.__cause__, FencedInstanceIdError)
             self.drop()
             raise
         except Exception as error:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kafka import KafkaConsumer
 from kafka.consumer.fetcher import Fetcher
+from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaTCPTransport
@@ -20,6 +21,7 @@ PARTS: Final[dict[Any, tuple[str, ...]]] = {
     KafkaConnectionManager: ("_build_transport",),
     KafkaNetSocket: ("register_class", "sock_connect"),
     KafkaTCPTransport: ("_close", "handshake"),
+    ConsumerCoordinator: ("_handle_heartbeat_response",),
     KafkaConsumer: ("_poll_once", "resume"),
     Fetcher: ("_append", "PartitionRecords"),
     getattr(Fetcher, "PartitionRecords", None): ("take", "_unpack_records"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from kafka.errors import (
@@ -32,6 +32,19 @@ and not the record.
 """
 REFUSALS: Final = (AuthorizationError, InvalidTopicError, UnsupportedForMessageFormatError)
 """Errors that an operator may fix without changing the record."""
+
+_MEANINGS: Final[Mapping[type[KafkaError], str]] = {
+    MessageSizeTooLargeError: "the record is larger than max.message.bytes of its topic",
+    RecordListTooLargeError: "the batch is larger than segment.bytes of its topic",
+}
+
+
+def text_of(error: KafkaError) -> str:
+    """Return the name of an error with its meaning or details, without Kafka's number of it."""
+    details = [str(each) for each in error.args if each is not None]
+    text = _MEANINGS.get(type(error)) or ", ".join(details)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
 
 _ACKNOWLEDGED: Final = Delivery(outcome=DeliveryOutcome.ACKNOWLEDGED)
 

@@ -17,10 +17,10 @@ from shieldtx.brokers.kafka import kafka_python_producer
 from shieldtx.brokers.kafka.client_logging import sending_errors
 from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.brokers.kafka.producer_client import Connect, ProducerClient, ProducerSettings
-from shieldtx.brokers.kafka.publish_request import REFUSALS, REJECTIONS, PublishRequest
+from shieldtx.brokers.kafka.publish_request import REFUSALS, REJECTIONS, PublishRequest, text_of
 from shieldtx.brokers.kafka.topic_admin import KafkaTopics
 from shieldtx.brokers.partitioning import Spread, partition_of
-from shieldtx.errors import BrokerError
+from shieldtx.errors import BrokerError, ConfigurationError
 from shieldtx.ports.broker import Backpressure, Delivery, Record
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,8 @@ class KafkaPublisher:
                 self._deliver(call, call.open())
             if call.stopped and answers:
                 call.stopped += f"; the broker's answer was {answers[-1]}"
-        except BrokerError as error:
+        except (BrokerError, ConfigurationError) as error:
+            # A setting that fits at the start may no longer fit, such as the path of a certificate.
             call.stop(str(error))
         except Exception as error:  # any other error of a client leaves the outcome ambiguous
             log.exception("Kafka client failed", extra={"action": "kafka_client_failed"})
@@ -208,7 +209,7 @@ class KafkaPublisher:
         if isinstance(error, REFUSALS):
             topics = list(dict.fromkeys(call.records[index].topic for index in sent))
             if len(topics) == 1:
-                call.refuse(topics[0], str(error))
+                call.refuse(topics[0], text_of(error))
             for topic in topics:
                 self._deliver(call, [i for i in indexes if call.records[i].topic == topic])
         elif len(sent) > 1:
@@ -216,7 +217,7 @@ class KafkaPublisher:
             self._deliver(call, indexes[:middle])
             self._deliver(call, indexes[middle:])
         elif isinstance(error, REJECTIONS):
-            call.reject(sent[0], str(error))
+            call.reject(sent[0], text_of(error))
         else:
             call.stop(f"the Kafka client failed the record: {error}")
 

@@ -24,7 +24,7 @@ PATIENCE_S: Final = 60.0
 _CLOSE_S: Final = 3.0
 _POLL_MS: Final = 500
 _BATCH: Final = 5_000
-_OPTIONS: Final = {
+_OPTIONS: Final[dict[str, Any]] = {
     "group_id": None,
     "enable_auto_commit": False,
     "isolation_level": "read_committed",

@@ -20,6 +20,7 @@ from kafka.structs import OffsetAndMetadata
 
 from shieldtx.brokers.kafka.assignment import Pauses, TopicIdentities
 from shieldtx.brokers.kafka.connection import KafkaConnection
+from shieldtx.brokers.kafka.dead_members import ASSIGNORS
 from shieldtx.brokers.kafka.membership import Membership
 from shieldtx.ports.broker import BATCH_BYTES, ReceivedRecord, TopicPartition
 
@@ -54,10 +55,13 @@ class KafkaSubscriber:
         group: str,
         topics: Sequence[str],
         session_timeout: float = 15.0,
+        heartbeat_interval: float = 3.0,
         max_poll_interval: float = 300.0,
         join_timeout: float = 10.0,
         request_timeout: float = 10.0,
         metadata_max_age: float = 60.0,
+        instance_id: str | None = None,
+        replaces_dead: bool = True,
     ) -> None:
         """Store the options without connecting; all times in seconds.
 
@@ -66,6 +70,10 @@ class KafkaSubscriber:
         that is not in the group after `join_timeout` is replaced; if slow members block it for
         longer, it simply retries. A broker that does not respond within `request_timeout` is
         unreachable. New partitions are found within `metadata_max_age`.
+
+        `replaces_dead` removes members whose process has died on this host. A member with an
+        `instance_id` (static membership) keeps its partitions when it leaves, for a new client
+        with this id that joins within the session timeout. Two clients must not share it.
         """
         self._group = group
         self._assigned: frozenset[KafkaPartition] | None = None
@@ -78,7 +86,7 @@ class KafkaSubscriber:
             # Records of another producer's aborted transaction are never read.
             "isolation_level": "read_committed",
             "session_timeout_ms": int(session_timeout * 1000),
-            "heartbeat_interval_ms": int(session_timeout * 1000 / 5),
+            "heartbeat_interval_ms": int(heartbeat_interval * 1000),
             "max_poll_interval_ms": int(max_poll_interval * 1000),
             "request_timeout_ms": int(request_timeout * 1000),
             "metadata_max_age_ms": int(metadata_max_age * 1000),
@@ -88,11 +96,17 @@ class KafkaSubscriber:
             # The largest value of Kafka. The client's default of 100 MB would close the connection
             # before a larger record, again and again, and polls would return nothing.
             "receive_message_max_bytes": 2**31 - 1,
+            "partition_assignment_strategy": ASSIGNORS,
             "metrics_enabled": False,
+            **({} if instance_id is None else {"group_instance_id": instance_id}),
         }
         self._pauses = Pauses()
         self._member = Membership(
-            connection, topics=topics, options=self._options, join_timeout=join_timeout
+            connection,
+            topics=topics,
+            options=self._options,
+            join_timeout=join_timeout,
+            replaces_dead=replaces_dead,
         )
 
     def poll(
@@ -142,6 +156,7 @@ class KafkaSubscriber:
             timeout_ms=max(_LEAST_MS, int(timeout * 1000)), max_records=limit
         )
         while not fetched and not self._member.has_joined() and time.monotonic() < patience:
+            self._member.remove_dead()
             fetched = consumer.poll(timeout_ms=_JOIN_LOOK_MS, max_records=limit)
         return fetched
 
@@ -254,4 +269,5 @@ def _received(record: Any) -> ReceivedRecord:
         key=record.key,
         value=record.value,
         headers=tuple(record.headers),
+        timestamp=record.timestamp,
     )

@@ -173,6 +173,11 @@ NAMED: Final[Mapping[Verdict, str]] = {
     ),
 }
 """Verdicts that are repaired only by name, each with the reason why not otherwise."""
+PARKED_EVENT: Final = (
+    "its handler has used up its attempts, and other services may act on it: repair the cause, "
+    "then replay it with `shieldtx dead replay`, or make the upstream compensate with `shieldtx "
+    "dead refuse`"
+)
 _UNRESOLVED: Final = "the outcome of this half message is unknown: commit it or roll it back"
 _NOBODY_THERE: Final = "no group receives it, so another copy would not help: start one"
 _NOT_LEFT: Final = (
@@ -241,6 +246,8 @@ def _raise_rollback(row: ListedRow, policy: Policy) -> Step | Refusal:
 
 
 def _replay(row: ListedRow, _: Policy) -> Step | Refusal:
+    if row.downstream_status is InboxStatus.DEAD and not _is_rollback(row):
+        return Refusal(reason=PARKED_EVENT)
     if row.downstream_status is InboxStatus.DEAD:
         return _of_the_inbox(row, RepairAction.REPLAY_COMPENSATION)
     if row.upstream_status is OutboxStatus.FAILED:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
+from shieldtx._extras import import_extra
 from shieldtx.reconcile.findings import (
     PAYLOAD_LETTERS,
     TOPICS,
@@ -21,6 +22,9 @@ from shieldtx.reconcile.findings import (
 )
 from shieldtx.reconcile.report import charts, labels, row_tables
 from shieldtx.reconcile.verdicts import Verdict, Weight
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _WEIGHTS: Mapping[RunOutcome, Weight] = {
     RunOutcome.CLEAN: Weight.CLEAN,
@@ -39,22 +43,26 @@ def page(findings: Findings) -> str:
     obstacles = _obstacles(findings)
     always = (Weight.MISMATCH, Weight.CLEAN)
     explained = (Weight.MISMATCH, Weight.UNJUDGED)
-    return _TEMPLATES.get_template("page.html").render(
-        findings=findings,
-        weight=_WEIGHTS[findings.outcome],
-        totals=totals,
-        weights=weights,
-        columns=[weight for weight, events in weights.items() if events or weight in always],
-        obstacles=obstacles,
-        unjudged=[v for v in present if v.weight is Weight.UNJUDGED],
-        repairable=[v for v in present if labels.is_repairable(v)],
-        repair_command=labels.repair_command(findings),
-        listed=[v for v in present if v.is_mismatch or v in first_rows],
-        tables={verdict: row_tables.tables_of(rows) for verdict, rows in first_rows.items()},
-        are_masked=all(row.payload is None for row in findings.first_rows),
-        others_of=_others_of(findings),
-        days=_days(findings),
-        others=[v for v in present if v.weight not in explained],
+    return (
+        _templates()
+        .get_template("page.html")
+        .render(
+            findings=findings,
+            weight=_WEIGHTS[findings.outcome],
+            totals=totals,
+            weights=weights,
+            columns=[weight for weight, events in weights.items() if events or weight in always],
+            obstacles=obstacles,
+            unjudged=[v for v in present if v.weight is Weight.UNJUDGED],
+            repairable=[v for v in present if labels.is_repairable(v)],
+            repair_command=labels.repair_command(findings),
+            listed=[v for v in present if v.is_mismatch or v in first_rows],
+            tables={verdict: row_tables.tables_of(rows) for verdict, rows in first_rows.items()},
+            are_masked=all(row.payload is None for row in findings.first_rows),
+            others_of=_others_of(findings),
+            days=_days(findings),
+            others=[v for v in present if v.weight not in explained],
+        )
     )
 
 
@@ -62,10 +70,12 @@ def bytes_of(row: FoundRow, *, is_first: bool) -> int:
     """Return the number of bytes of a row on the page; of a table's first row, with its table."""
     (table,) = row_tables.tables_of([row])
     longest = sorted(Verdict, key=len)[-row_tables.OTHERS_NAMED :]
-    of_row = _TEMPLATES.get_template("row.html").render(
-        row=row, table=table, others_of=lambda _: longest
+    of_row = (
+        _templates()
+        .get_template("row.html")
+        .render(row=row, table=table, others_of=lambda _: longest)
     )
-    of_table = _TEMPLATES.get_template("rows.html").render(table=replace(table, rows=()))
+    of_table = _templates().get_template("rows.html").render(table=replace(table, rows=()))
     return len(of_row.encode()) + (len(of_table.encode()) if is_first else 0)
 
 
@@ -153,40 +163,46 @@ def _coordinate(value: float) -> str:
     return f"{value:.5g}"
 
 
-# Every text is escaped; an unknown name in a template is an error, not an empty text.
-_TEMPLATES = Environment(
-    loader=PackageLoader("shieldtx.reconcile.report"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    auto_reload=False,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
-_TEMPLATES.globals |= {
-    "FRAME": charts.FRAME,
-    "PAYLOAD_LETTERS": PAYLOAD_LETTERS,
-    "OTHERS_NAMED": row_tables.OTHERS_NAMED,
-    "TOPICS": TOPICS,
-    "WEIGHTS": labels.WEIGHTS,
-}
-_TEMPLATES.filters |= {
-    "anchor": _anchor,
-    "coordinate": _coordinate,
-    "counted": labels.counted,
-    "direction": labels.direction,
-    "duration": labels.duration,
-    "from_when": labels.from_when,
-    "grouped": _grouped,
-    "headline": labels.headline,
-    "instant": labels.instant,
-    "judged": labels.judged,
-    "moment": labels.moment,
-    "name": labels.name,
-    "present": labels.present,
-    "since_earlier_run": labels.since_earlier_run,
-    "steps": row_tables.steps_of,
-    "until_when": labels.until_when,
-    "visible": labels.visible,
-    "without_room": labels.without_room,
-}
+@cache
+def _templates() -> Environment:
+    with import_extra("the report of a reconciliation"):
+        from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
+
+    # Every text is escaped; an unknown name in a template is an error, not an empty text.
+    templates = Environment(
+        loader=PackageLoader("shieldtx.reconcile.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        auto_reload=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.globals |= {
+        "FRAME": charts.FRAME,
+        "PAYLOAD_LETTERS": PAYLOAD_LETTERS,
+        "OTHERS_NAMED": row_tables.OTHERS_NAMED,
+        "TOPICS": TOPICS,
+        "WEIGHTS": labels.WEIGHTS,
+    }
+    templates.filters |= {
+        "anchor": _anchor,
+        "coordinate": _coordinate,
+        "counted": labels.counted,
+        "direction": labels.direction,
+        "duration": labels.duration,
+        "from_when": labels.from_when,
+        "grouped": _grouped,
+        "headline": labels.headline,
+        "instant": labels.instant,
+        "judged": labels.judged,
+        "moment": labels.moment,
+        "name": labels.name,
+        "present": labels.present,
+        "since_earlier_run": labels.since_earlier_run,
+        "steps": row_tables.steps_of,
+        "until_when": labels.until_when,
+        "visible": labels.visible,
+        "without_room": labels.without_room,
+    }
+    return templates

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, exists, or_, select
-from sqlalchemy.sql.dml import ReturningInsert
+from sqlalchemy import Select, exists, or_, select, update
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
-from shieldtx.domain.states import InboxStatus, TxKind
+from shieldtx.domain.states import INBOX, InboxStatus, TxKind
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.built_once import built_once
 from shieldtx.store.statements.envelope_columns import envelope_columns
@@ -77,4 +77,19 @@ def fence(t: Tables, d: Dialect) -> ReturningInsert[Any]:
             settled_at=d.now(),
         )
         .returning(t.inbox.c.event_id)
+    )
+
+
+def fence_parked(
+    t: Tables, d: Dialect, *, group: str, event_id: UUID, source: str
+) -> ReturningUpdate[Any]:
+    """Settle a DEAD event as FENCED: its rollback has come, and the event has no effect."""
+    i = t.inbox
+    sources = INBOX.sources_of(InboxStatus.FENCED, among=(InboxStatus.DEAD,))
+    return (
+        update(i)
+        .where(is_row(t, group, event_id, source), i.c.status.in_([s.value for s in sources]))
+        .where(i.c.tx_kind == TxKind.COMMIT.value)
+        .values(status=InboxStatus.FENCED.value, settled_at=d.now(), awaits_operator=False)
+        .returning(i.c.event_id)
     )

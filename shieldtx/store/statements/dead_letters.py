@@ -31,7 +31,7 @@ def outbox_letters(
     return _chosen(found, o, d, status=status, topic=topic, rows=rows, limit=limit, oldest=oldest)
 
 
-def dead_rollbacks(
+def inbox_letters(
     t: Tables,
     d: Dialect,
     *,
@@ -41,7 +41,7 @@ def dead_rollbacks(
     limit: int,
     oldest: bool = False,
 ) -> Select[Any]:
-    """Select the latest DEAD rollbacks, or the oldest; without payloads."""
+    """Select the latest DEAD rollbacks and events, or the oldest; without payloads."""
     i = t.inbox
     found = select(*_inbox_columns(t, payloads=False)).where(needs_operator(i))
     if group is not None:

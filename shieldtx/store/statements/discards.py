@@ -50,16 +50,16 @@ def discard_event(t: Tables, d: Dialect, event_id: UUID) -> ReturningUpdate[tupl
     )
 
 
-def discard_rollback(
+def discard_received(
     t: Tables, d: Dialect, *, group: str, event_id: UUID, source: str
 ) -> ReturningUpdate[tuple[str]]:
-    """Discard a rollback that is still DEAD."""
+    """Discard a rollback or an event of the inbox that is still DEAD."""
     i = t.inbox
     sources = INBOX.sources_of(InboxStatus.DISCARDED, among=(InboxStatus.DEAD,))
     return (
         update(i)
         .where(is_row(t, group, event_id, source), i.c.status.in_([s.value for s in sources]))
-        .values(status=InboxStatus.DISCARDED.value, settled_at=d.now())
+        .values(status=InboxStatus.DISCARDED.value, settled_at=d.now(), awaits_operator=False)
         .returning(i.c.status)
     )
 

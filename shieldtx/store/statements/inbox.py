@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
+    Boolean,
     ColumnElement,
     Float,
     Select,
@@ -17,7 +18,9 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    cast,
     false,
+    func,
     not_,
     select,
     update,
@@ -32,13 +35,17 @@ from shieldtx.store.statements import inbox_order
 from shieldtx.store.statements.built_once import built_once
 from shieldtx.store.tables import Tables
 
-_GROUP = bindparam("of_group", type_=Text())
+GROUP = _GROUP = bindparam("of_group", type_=Text())
 _EVENT_ID = bindparam("of_event", type_=Uuid())
 _SOURCE = bindparam("of_source", type_=Text())
 _TOKEN = bindparam("with_token", type_=Uuid())
 _LEASE_SECONDS = bindparam("lease_seconds", type_=Float())
 _EVENT_IDS = "of_events"
+_REFUSALS = "refusals"
+_ID_LENGTH = len(UUID(int=0).hex)
+"""Each of the refusals begins with the id of its event, in hexadecimal digits."""
 COMPENSATED = "compensated"
+IS_PROBE = "is_probe"
 
 
 @built_once
@@ -46,17 +53,16 @@ def start_attempt(t: Tables, d: Dialect) -> ReturningUpdate[Any]:
     """Count an attempt, if the row is due, first of its key and not locked.
 
     An attempt that died in a batch was counted, but may not have run at all: it keeps its number.
-    Run for each event, with `attempt_parameters`.
+    So does one that died as a probe, which is marked alike. A probe makes its row the one that has
+    been due for the shortest time. Run with `attempt_parameters` and IS_PROBE.
     """
+    is_probe = bindparam(IS_PROBE, type_=Boolean())
     w = t.inbox.alias("waiting")
     free = (
         select(w.c.event_id)
         .where(w.c.event_id == _EVENT_ID, w.c.consumer_group == _GROUP, w.c.source == _SOURCE)
-        .where(
-            w.c.settled_at.is_(None),
-            inbox_order.is_free(w, d),
-            not_(inbox_order.is_blocked(t, w)),
-        )
+        .where(w.c.settled_at.is_(None))
+        .where(inbox_order.is_free(w, d), not_(inbox_order.is_blocked(t, w)))
         .with_for_update(skip_locked=True)
     )
     i = t.inbox
@@ -67,7 +73,8 @@ def start_attempt(t: Tables, d: Dialect) -> ReturningUpdate[Any]:
         .values(
             status=InboxStatus.PROCESSING.value,
             attempts=case((i.c.together, i.c.attempts), else_=i.c.attempts + 1),
-            together=false(),
+            together=is_probe,
+            due_at=case((is_probe, d.now()), else_=i.c.due_at),
             lease_token=_TOKEN,
             lease_until=d.later(_LEASE_SECONDS),
         )
@@ -108,6 +115,24 @@ def all_processed(t: Tables, d: Dialect) -> Update:
     return _in_its_transaction(_write_back_all(t, d, InboxStatus.PROCESSED), d)
 
 
+@built_once
+def all_refused(t: Tables, d: Dialect) -> Update:
+    """Give up rows of a batch in the transaction of the others' effects; run like `processed`.
+
+    With `refusal_parameters`.
+    """
+    given = d.text_rows(_REFUSALS).c.value
+    row = t.inbox.c.event_id == cast(func.substr(given, 1, _ID_LENGTH), Uuid())
+    refused = _end_lease(t, row, _GROUP, _TOKEN, InboxStatus.MAX_RECONSUMED)
+    return _in_its_transaction(refused, d).values(last_error=func.substr(given, _ID_LENGTH + 1))
+
+
+def refusal_parameters(group: str, reasons: Mapping[UUID, str], token: UUID) -> dict[str, Any]:
+    """Return the parameters of `all_refused`: the reason of each event."""
+    given = [f"{event_id.hex}{storable(reason)}" for event_id, reason in reasons.items()]
+    return {_GROUP.key: group, _REFUSALS: given, _TOKEN.key: token}
+
+
 def _in_its_transaction(settled: Update, d: Dialect) -> Update:
     settled = settled.where(d.is_transaction(TRANSACTION)).values(
         settled_at=bindparam(LOCKED_AT, type_=Timestamp()), last_error=None
@@ -135,7 +160,12 @@ def note(t: Tables, d: Dialect, *, reason: str) -> Update:
 
 def batch_parameters(group: str, ids: Iterable[UUID], token: UUID) -> dict[str, Any]:
     """Return the parameters of the statements that are run for a batch."""
-    return {_GROUP.key: group, _EVENT_IDS: list(ids), _TOKEN.key: token}
+    return {_GROUP.key: group, _TOKEN.key: token, **batch_ids(ids)}
+
+
+def batch_ids(ids: Iterable[UUID]) -> dict[str, Any]:
+    """Return the parameter of `batch_parameters` that names the rows."""
+    return {_EVENT_IDS: list(ids)}
 
 
 def attempt_parameters(
@@ -197,14 +227,17 @@ def give_up(
 ) -> Update:
     """Settle a row whose attempts are used up."""
     return _write_back(t, group, event_id, token, target).values(
-        settled_at=d.now(), attempts=attempts, last_error=storable(reason)
+        settled_at=d.now(),
+        attempts=attempts,
+        last_error=storable(reason),
+        awaits_operator=target is InboxStatus.DEAD,
     )
 
 
 def replay(
     t: Tables, d: Dialect, *, group: str, event_id: UUID, source: str
 ) -> ReturningUpdate[Any]:
-    """Process a DEAD rollback again, with all its attempts."""
+    """Process a DEAD rollback or event again, with all its attempts."""
     i = t.inbox
     return (
         update(i)
@@ -214,6 +247,7 @@ def replay(
             attempts=0,
             due_at=d.now(),
             settled_at=None,
+            awaits_operator=False,
         )
         .returning(i.c.event_id)
     )

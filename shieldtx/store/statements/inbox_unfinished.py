@@ -18,7 +18,7 @@ from sqlalchemy import (
     select,
 )
 
-from shieldtx.domain.states import TxKind
+from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.ports.inbox import Handled
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements import inbox_order
@@ -55,6 +55,37 @@ def due(t: Tables, d: Dialect) -> Select[Any]:
         select(*(summed.c[column.name] for column in columns))
         .where(func.coalesce(summed.c.before, 0) < _BYTES)
         .order_by(summed.c.seq)
+    )
+
+
+@built_once
+def longest_due(t: Tables, d: Dialect) -> Select[Any]:
+    """Select the row that has been due for longest; run with `group_parameters`.
+
+    A probe takes this row, and sets its due time to the present when it starts: so the probes of a
+    handler take turns among its rows. A row that always fails, or kills each worker, does not keep
+    it paused.
+    """
+    i = t.inbox.alias("waiting")
+    return _ready(t, d, i).order_by(i.c.due_at, i.c.seq).limit(1)
+
+
+@built_once
+def newest_unattempted(t: Tables, d: Dialect) -> Select[Any]:
+    """Select the row that arrived last, of those without an attempt; with `group_parameters`.
+
+    A burst of bad data arrives in a row: the newest event is probably another one.
+    """
+    i = t.inbox.alias("waiting")
+    untouched = _ready(t, d, i).where(i.c.status == InboxStatus.INIT.value)
+    return untouched.order_by(i.c.seq.desc()).limit(1)
+
+
+def _ready(t: Tables, d: Dialect, i: Any) -> Select[Any]:
+    return (
+        select(*envelope_columns(i, "event_time"))
+        .where(i.c.consumer_group == _GROUP, i.c.settled_at.is_(None), _is_handled(i, d))
+        .where(inbox_order.is_free(i, d), not_(inbox_order.is_blocked(t, i)))
     )
 
 

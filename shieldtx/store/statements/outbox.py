@@ -12,6 +12,7 @@ from sqlalchemy import (
     Executable,
     Float,
     Insert,
+    Select,
     Table,
     Update,
     Uuid,
@@ -20,6 +21,7 @@ from sqlalchemy import (
     func,
     not_,
     or_,
+    select,
     update,
 )
 from sqlalchemy.sql.dml import ReturningInsert
@@ -35,6 +37,9 @@ from shieldtx.store.tables import Tables
 
 _TOKEN = bindparam("with_token", type_=Uuid())
 _ADDRESSES = "at_addresses"
+
+
+_CLOCK_STEP = timedelta(hours=1)
 
 
 @built_once
@@ -124,6 +129,35 @@ def withdraw(t: Tables, d: Dialect, shards: Sequence[int]) -> Update:
             lease_token=None,
             lease_until=None,
         )
+    )
+
+
+def leased(t: Tables, d: Dialect, shards: Sequence[int]) -> Select[Any]:
+    """Select the ids of all claimed rows of these shards whose leases last."""
+    return select(t.outbox.c.event_id).where(_is_leased_in(t, d, shards))
+
+
+def lock_leased(t: Tables, d: Dialect, shards: Sequence[int]) -> Select[Any]:
+    """Select and lock those rows, except rows that another transaction has locked."""
+    return leased(t, d, shards).with_for_update(skip_locked=True)
+
+
+def end_leases(t: Tables, d: Dialect, shards: Sequence[int]) -> Update:
+    """End the leases of all claimed rows of these shards; the next claim finds these rows.
+
+    It finds them also if the clock of the database is set back meanwhile.
+    """
+    ended = d.later(-_CLOCK_STEP)
+    return update(t.outbox).where(_is_leased_in(t, d, shards)).values(lease_until=ended)
+
+
+def _is_leased_in(t: Tables, d: Dialect, shards: Sequence[int]) -> ColumnElement[bool]:
+    o = t.outbox
+    return and_(
+        o.c.shard.in_(shards),
+        o.c.settled_at.is_(None),
+        o.c.status == OutboxStatus.PROCESSING.value,
+        o.c.lease_until > d.now(),
     )
 
 

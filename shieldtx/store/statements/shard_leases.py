@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    CompoundSelect,
     Delete,
     Executable,
     Insert,
@@ -17,6 +18,7 @@ from sqlalchemy import (
     func,
     or_,
     select,
+    union,
     update,
 )
 from sqlalchemy.sql.dml import ReturningUpdate
@@ -64,6 +66,13 @@ def extend(t: Tables, d: Dialect, *, relay: str, lease: timedelta) -> ReturningU
     )
 
 
+def owners(t: Tables, d: Dialect) -> CompoundSelect[Any]:
+    """Select the names of all relays that own shards or count as active."""
+    s = t.shard
+    of_shards = select(s.c.owner).where(s.c.owner.is_not(None), s.c.lease_until > d.now())
+    return union(of_shards, select(t.relay.c.relay))
+
+
 def take_free(
     t: Tables, d: Dialect, *, relay: str, lease: timedelta, limit: int
 ) -> ReturningUpdate[Any]:
@@ -88,6 +97,16 @@ def owned(t: Tables, *, relay: str) -> Select[Any]:
     """Select and lock the relay's shards, after the end of every claim of them."""
     s = t.shard
     return select(s.c.shard).where(s.c.owner == relay).order_by(s.c.shard).with_for_update()
+
+
+def count_owned(t: Tables, *, relay: str) -> Select[Any]:
+    """Count the relay's shards."""
+    return select(func.count()).select_from(t.shard).where(t.shard.c.owner == relay)
+
+
+def owned_and_idle(t: Tables, *, relay: str) -> Select[Any]:
+    """Select and lock those of the relay's shards that no claim has locked."""
+    return owned(t, relay=relay).with_for_update(skip_locked=True)
 
 
 def hand_over(t: Tables, *, relay: str, to: str) -> Update:

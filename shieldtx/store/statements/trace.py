@@ -36,21 +36,34 @@ def insert_entries(t: Tables, d: Dialect) -> Insert:
 
 def written(t: Tables, event_id: UUID) -> Select[Any]:
     """Select an event of the outbox."""
+    return _outbox_rows(t).where(t.outbox.c.event_id == event_id)
+
+
+def open_written(t: Tables) -> Select[Any]:
+    """Select the outbox rows without an outcome, in their order: for the tests of a service."""
+    return _outbox_rows(t).where(t.outbox.c.settled_at.is_(None)).order_by(t.outbox.c.seq)
+
+
+def _outbox_rows(t: Tables) -> Select[Any]:
     o = t.outbox.c
-    return select(*(o[name] for name in _OF_EVENT), o.created_at, o.unconfirmed).where(
-        o.event_id == event_id
-    )
+    return select(*(o[name] for name in _OF_EVENT), o.created_at, o.unconfirmed)
 
 
 def received(t: Tables, event_id: UUID) -> Select[Any]:
     """Select the inbox rows of an event, one per group."""
     i = t.inbox.c
+    return _inbox_rows(t).where(i.event_id == event_id).order_by(i.received_at, i.consumer_group)
+
+
+def open_received(t: Tables) -> Select[Any]:
+    """Select the inbox rows without an outcome, in their order: for the tests of a service."""
+    return _inbox_rows(t).where(t.inbox.c.settled_at.is_(None)).order_by(t.inbox.c.seq)
+
+
+def _inbox_rows(t: Tables) -> Select[Any]:
+    i = t.inbox.c
     own = (i.consumer_group, i.received_at, i.record_partition, i.record_offset, i.compensated_id)
-    return (
-        select(*(i[name] for name in _OF_EVENT), *own)
-        .where(i.event_id == event_id)
-        .order_by(i.received_at, i.consumer_group)
-    )
+    return select(*(i[name] for name in _OF_EVENT), *own)
 
 
 def entries(t: Tables, event_id: UUID, *, limit: int) -> Select[Any]:

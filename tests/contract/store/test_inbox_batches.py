@@ -618,3 +618,139 @@ def test_ended_transaction_is_not_given_to_another_handler(stores: Stores, way: 
         with pytest.raises(HandlerError, match="leave commit"):
             stores.inbox.reset_session(session)
     assert rows(stores) == [IN_HAND]
+
+
+def write(session: Session, number: int) -> None:
+    session.execute(text("INSERT INTO effect VALUES (:n)"), {"n": number})
+
+
+def effects_of(stores: Stores) -> list[int]:
+    with stores.engine.connect() as connection:
+        return list(connection.scalars(text("SELECT n FROM effect ORDER BY n")))
+
+
+def ends_of(stores: Stores) -> list[tuple[Any, ...]]:
+    i = stores.tables.inbox.c
+    with stores.engine.connect() as connection:
+        found = connection.execute(
+            select(
+                *(i.status, i.last_error, i.lease_token, i.together, i.settled_at.is_not(None))
+            ).order_by(i.seq)
+        )
+        return [tuple(row) for row in found]
+
+
+@pytest.fixture
+def effect_table(stores: Stores) -> None:
+    with stores.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE effect (n int)"))
+
+
+@pytest.mark.usefixtures("effect_table")
+@pytest.mark.begun_by_hand
+def test_refused_attempts_of_a_batch_keep_their_own_reasons(stores: Stores) -> None:
+    receipt = start(stores, *(envelope(f"k{n}") for n in range(5)))
+    with stores.inbox.effects(receipt.started) as session:
+        for number, attempt in enumerate(receipt.started):
+            savepoint = stores.inbox.savepoint(session)
+            write(session, number)
+            if number % 2:
+                assert savepoint.undo()
+                stores.inbox.refuse(session, attempt, reason=f"no {number}: \x00 'ü' \\ %s :x")
+            else:
+                stores.inbox.reset_session(session)
+                savepoint.release()
+    assert effects_of(stores) == [0, 2, 4]
+    refused = [
+        ("MAX_RECONSUMED", f"no {n}: \N{REPLACEMENT CHARACTER} 'ü' \\ %s :x", None, False, True)
+        for n in (1, 3)
+    ]
+    done = ("PROCESSED", None, None, False, True)
+    assert ends_of(stores) == [done, refused[0], done, refused[1], done]
+
+
+@pytest.mark.usefixtures("effect_table")
+@pytest.mark.begun_by_hand
+def test_batch_of_refusals_alone_settles_all_of_them(stores: Stores) -> None:
+    receipt = start(stores, envelope("a"), envelope("b"), envelope("c"))
+    with stores.inbox.effects(receipt.started) as session:
+        for attempt in receipt.started[:2]:
+            stores.inbox.refuse(session, attempt, reason="no")
+        stores.inbox.settle_only(session, receipt.started[:2])
+    assert [status for status, *_ in ends_of(stores)] == [*["MAX_RECONSUMED"] * 2, "PROCESSING"]
+
+
+@pytest.mark.usefixtures("effect_table")
+def test_error_after_a_refusal_takes_it_back(stores: Stores) -> None:
+    receipt = start(stores, envelope("a"), envelope("b"))
+    with suppress(ArithmeticError), stores.inbox.effects(receipt.started) as session:
+        stores.inbox.refuse(session, receipt.started[0], reason="no")
+        raise ArithmeticError
+    assert rows(stores) == [IN_HAND] * 2
+
+
+@pytest.mark.usefixtures("effect_table")
+@pytest.mark.parametrize("way", ["released", "rolled back", "through the connection", "all"])
+def test_handler_that_ends_the_savepoint_is_detected(stores: Stores, way: str) -> None:
+    receipt = start(stores, envelope("a"), envelope("b"))
+    with (
+        suppress(HandlerError),
+        stores.inbox.effects(receipt.started) as session,
+    ):
+        savepoint = stores.inbox.savepoint(session)
+        write(session, 1)
+        nested = session.get_nested_transaction()
+        of_connection = session.connection().get_nested_transaction()
+        assert nested is not None
+        assert of_connection is not None
+        if way == "all":
+            session.rollback()
+        else:
+            {
+                "released": nested.commit,
+                "rolled back": nested.rollback,
+                "through the connection": of_connection.rollback,
+            }[way]()
+        with pytest.raises(HandlerError, match="ended the transaction"):
+            stores.inbox.reset_session(session)
+        assert not savepoint.undo()
+        raise HandlerError("as the executor does")
+    assert rows(stores) == [IN_HAND] * 2
+    assert effects_of(stores) == []
+
+
+@pytest.mark.usefixtures("effect_table")
+def test_name_of_a_savepoint_is_hard_to_hit_by_chance(stores: Stores) -> None:
+    receipt = start(stores, envelope("a"))
+    names: list[str] = []
+    with stores.inbox.effects(receipt.started) as session:
+        listen(session.connection(), "before_cursor_execute", lambda *a: names.append(a[2]))
+        stores.inbox.savepoint(session).release()
+    assert names[0].startswith("SAVEPOINT sa_savepoint_")
+    assert int(names[0].rpartition("_")[2]) > 1_000
+
+
+@pytest.mark.usefixtures("effect_table")
+def test_state_that_outlives_the_savepoint_is_reported(stores: Stores) -> None:
+    receipt = start(stores, envelope("a"))
+    with (
+        suppress(ArithmeticError),
+        stores.inbox.effects(receipt.started) as session,
+    ):
+        savepoint = stores.inbox.savepoint(session)
+        session.info["of a handler"] = 1
+        assert not savepoint.undo()
+        raise ArithmeticError
+
+
+@pytest.mark.usefixtures("effect_table")
+def test_further_session_on_the_connection_keeps_its_work(stores: Stores) -> None:
+    receipt = start(stores, envelope("a"))
+    with stores.inbox.effects(receipt.started) as session:
+        savepoint = stores.inbox.savepoint(session)
+        with Session(session.connection()) as further:
+            write(further, 1)
+        stores.inbox.reset_session(session)
+        savepoint.release()
+    assert effects_of(stores) == [1]
+    assert rows(stores) == [DONE]

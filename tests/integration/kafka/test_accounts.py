@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from shieldtx.brokers.kafka.broker import (
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.embedded.free_ports import free_port
 from shieldtx.errors import BrokerError, BrokerUnavailable, ConfigurationError
-from shieldtx.ports.broker import Delivery, DeliveryOutcome, Record
+from shieldtx.ports.broker import Delivery, DeliveryOutcome, Record, TopicCleanup
 
 PASSWORD = "correct-horse-battery"
 
@@ -179,6 +180,16 @@ def test_topic_creation_without_permission_is_an_error(guarded: Guarded) -> None
     try:
         with pytest.raises(BrokerError, match=r"Authorization ?[Ff]ailed"):
             admin.create(["n-forbidden"], partitions=1, replication=1)
+    finally:
+        admin.close()
+
+
+def test_cleanup_of_a_topic_is_unknown_without_the_permission(guarded: Guarded) -> None:
+    shown = guarded.topic(ACLOperation.WRITE, ACLOperation.DESCRIBE_CONFIGS)
+    admin = KafkaTopics(guarded.account())
+    try:
+        cleanups = admin.cleanups([shown, guarded.topic(ACLOperation.WRITE)])
+        assert cleanups == {shown: TopicCleanup(is_compacted=False, retention=timedelta(days=7))}
     finally:
         admin.close()
 

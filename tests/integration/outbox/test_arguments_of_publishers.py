@@ -53,7 +53,9 @@ def _arguments(shop: Shop) -> Iterator[dict[str, Any]]:
 def _is_refused(shop: Shop, names: tuple[str, ...], positional: int, row: int) -> bool:
     """Call a publisher, commit the transaction of the row, and roll the other one back."""
 
-    @publishing.publish_decorator(shop.outbox, publishing.Publication(event_type="order.placed"))
+    @publishing.publish_decorator(
+        lambda: shop.outbox, publishing.Publication(event_type="order.placed")
+    )
     def place(*args: Any, **kwargs: Any) -> dict[str, int]:
         given["session"].execute(insert(Order).values(id=row))
         return {"id": row}

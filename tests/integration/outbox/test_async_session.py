@@ -222,7 +222,7 @@ def test_an_asynchronous_connection_is_refused_with_a_way_out(postgres_shop):
 def test_a_coroutine_method_publishes_what_it_returns(postgres_shop):
     shop = postgres_shop
 
-    @publish_decorator(shop.outbox, Publication(event_type="order.placed", key="id"))
+    @publish_decorator(lambda: shop.outbox, Publication(event_type="order.placed", key="id"))
     async def place(session: AsyncSession, number: int) -> dict[str, int]:
         session.add(Order(id=number))
         await session.flush()
@@ -244,3 +244,27 @@ def test_a_coroutine_method_publishes_what_it_returns(postgres_shop):
 
     run(shop, work)
     assert shop.events() == ["1"]
+
+
+def test_tasks_get_the_ids_of_the_events_of_their_own_sessions(postgres_shop):
+    shop = postgres_shop
+    collected = {}
+
+    @publish_decorator(shop.outbox, Publication(event_type="order.placed", key="id"))
+    async def place(session: AsyncSession, number: int) -> dict[str, int]:
+        await session.execute(insert(Order).values(id=number))
+        return {"id": number}
+
+    async def serve(engine: AsyncEngine, number: int) -> None:
+        async with AsyncSession(engine) as session, session.begin():
+            with shop.outbox.added_ids(session) as ids:
+                await place(session, number)
+                await place(session, number + 10)
+            collected[number] = ids
+
+    async def work(engine: AsyncEngine) -> None:
+        await asyncio.gather(*(serve(engine, number) for number in (1, 2, 3)))
+
+    run(shop, work)
+    written = {row["key"]: row["event_id"] for row in shop.rows()}
+    assert collected == {n: [written[str(n)], written[str(n + 10)]] for n in (1, 2, 3)}

@@ -79,7 +79,7 @@ def test_an_engine_in_autocommit_is_refused(shop: Shop, autocommitting: Engine):
 
 
 def test_decorated_method_in_autocommit_does_not_run(shop: Shop, autocommitting: Engine):
-    @publish_decorator(shop.outbox, Publication(event_type="order.placed"))
+    @publish_decorator(lambda: shop.outbox, Publication(event_type="order.placed"))
     def place(transaction) -> int:
         transaction.execute(insert(Order).values(id=1))
         return 1

@@ -71,9 +71,9 @@ def test_no_event_of_a_call_is_written_if_one_topic_is_at_limit(full: Shop) -> N
 
 def test_published_method_does_not_run_with_its_topic_at_limit(full: Shop) -> None:
     ran: list[int] = []
-    publish = publish_decorator(full.outbox, Publication(event_type="limited"))
+    publish = publish_decorator(lambda: full.outbox, Publication(event_type="limited"))
     later = publish_decorator(
-        full.outbox, Publication(event_type="limited", delay=timedelta(hours=1))
+        lambda: full.outbox, Publication(event_type="limited", delay=timedelta(hours=1))
     )
 
     def place(session: object, number: int) -> int:
@@ -88,7 +88,7 @@ def test_published_method_does_not_run_with_its_topic_at_limit(full: Shop) -> No
 
 
 def test_a_handler_adds_and_publishes_at_the_limit(full: Shop) -> None:
-    publish = publish_decorator(full.outbox, Publication(event_type="limited"))
+    publish = publish_decorator(lambda: full.outbox, Publication(event_type="limited"))
 
     def place(session: object) -> int:
         return 1

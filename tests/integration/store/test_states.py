@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -34,8 +35,10 @@ from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.shard_leases import SqlLeaseStore
+from shieldtx.store.statements import compensation as compensation_sql
 from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.statements import outbox as outbox_sql
+from shieldtx.store.statements import refusals as refusals_sql
 from tests.support.write_side_shop import Shop
 
 GROUP, RELAY = "stock", "r"
@@ -221,9 +224,25 @@ def give_up(row: Row) -> None:
     inbox(row).give_up(row.attempt, reason="failed", in_transaction=None)
 
 
+def park_event(row: Row) -> None:
+    inbox(row).give_up(row.attempt, reason="failed", in_transaction=None, parked=True)
+
+
 def replay_inbox(row: Row) -> None:
+    _decide(row, inbox_sql.replay)
+
+
+def refuse_parked(row: Row) -> None:
+    _decide(row, partial(refusals_sql.refuse, reason="sold out"))
+
+
+def fence_parked(row: Row) -> None:
+    _decide(row, compensation_sql.fence_parked)
+
+
+def _decide(row: Row, statement_of: Callable[..., Any]) -> None:
     tables, dialect = row.shop.tables, row.shop.dialect
-    statement = inbox_sql.replay(
+    statement = statement_of(
         tables, dialect, group=GROUP, event_id=row.envelope.id, source=row.envelope.source
     )
     with row.shop.engine.begin() as connection:
@@ -304,7 +323,11 @@ INBOX_MOVERS = {
     "give_up compensation": Mover(
         target=I.DEAD, sources={I.PROCESSING}, act=give_up, kind=TxKind.ROLLBACK
     ),
+    "park": Mover(target=I.DEAD, sources={I.PROCESSING}, act=park_event),
     "replay": Mover(target=I.PROCESSING, sources={I.DEAD}, act=replay_inbox, kind=TxKind.ROLLBACK),
+    "replay parked": Mover(target=I.PROCESSING, sources={I.DEAD}, act=replay_inbox),
+    "refuse parked": Mover(target=I.MAX_RECONSUMED, sources={I.DEAD}, act=refuse_parked),
+    "fence parked": Mover(target=I.FENCED, sources={I.DEAD}, act=fence_parked),
     "discard": Mover(target=I.DISCARDED, sources={I.DEAD}, act=discard, kind=TxKind.ROLLBACK),
     "release attempt": Mover(
         target=I.PROCESSING,

@@ -12,6 +12,7 @@ from shieldtx.brokers.cloudevents import encode
 from shieldtx.brokers.kafka.range_reader import OffsetRange, RangeReader
 from shieldtx.brokers.kafka.topic_offsets import TopicOffsetReader, TopicOffsets
 from shieldtx.domain.events import new_event_id
+from shieldtx.domain.external_ids import EXTERNAL_CAUSATION_ID, EXTERNAL_ID, event_id_of
 from shieldtx.domain.states import TxKind
 from shieldtx.embedded import EmbeddedKafka
 from shieldtx.errors import BrokerError, BrokerUnavailable
@@ -184,6 +185,8 @@ def test_foreign_records_are_recognized_and_stop_nothing(spark, topic):
         "long": [(n, b"x" * 300 if n == "ce_source" else v) for n, v in own.headers],
         "another kind": [(n, b"ROLLBACK" if n == "ce_txkind" else v) for n, v in own.headers],
         "an id twice": [*own.headers, ("ce_id", b"x")],
+        "structured mode": [("content-type", b"application/cloudevents+json"), *own.headers[1:]],
+        "a cause without source": [*own.headers, ("ce_causationid", b"A-1")],
     }
     harmless = [*own.headers, ("twice", b"1"), ("twice", b"2"), (_Odd("x"), b"\xff")]
     with topic.producer() as producer:
@@ -194,30 +197,34 @@ def test_foreign_records_are_recognized_and_stop_nothing(spark, topic):
     topic.publish(topic.event(source="another"))
     rows = read(spark, topic)
     assert [row.problem for row in rows] == [
-        "ce_txkind is missing or does not fit the topic",
         "ce_id is missing",
-        "an id is not a UUID",
+        "ce_id is missing",
+        None,
         "ce_source is not UTF-8",
         "ce_source is missing",
         "ce_source holds a NUL character",
         "ce_source is too long",
-        "ce_txkind is missing or does not fit the topic",
+        "ce_txkind does not fit the topic",
         "a header of shieldtx occurs twice",
+        "it is in structured mode, which only other producers write",
+        "ce_causationid is not a UUID, and ce_causationsource is missing",
         "the key is not UTF-8",
         None,
         None,
     ]
     assert [row.source for row in rows[-2:]] == ["orders", "another"]
-    assert {row.source for row in rows[:-2]} == {None}
+    assert {row.source for row in rows[:-2] if row.problem} == {None}
+    assert rows[2].event_id == str(event_id_of("orders", "x" * 36))
 
 
-def test_id_is_formatted_as_in_postgresql(spark, topic):
-    event = topic.event(id=new_event_id())
-    record = encode(event, topic.prefix)
-    upper = [(n, v.upper() if n == "ce_id" else v) for n, v in record.headers]
-    with topic.producer() as producer:
-        producer.send(topic.name, b"{}", headers=upper, partition=0)
-    assert read(spark, topic)[0].event_id == str(event.id)
+def test_ids_of_other_producers_are_those_of_their_consumers(spark, topic):
+    event = topic.event(id=new_event_id(), causation_id=new_event_id(), causation_source="/x")
+    original = event.evolve(headers={EXTERNAL_ID: "A-1", EXTERNAL_CAUSATION_ID: "A-2"})
+    topic.publish(event, original)
+    whole, mapped = read(spark, topic)
+    assert (whole.event_id, whole.causation_id) == (str(event.id), str(event.causation_id))
+    assert mapped.event_id == str(event_id_of("orders", "A-1"))
+    assert mapped.causation_id == str(event_id_of("/x", "A-2"))
 
 
 def test_impossible_times_are_null(spark, kafka):

@@ -30,6 +30,12 @@ async def later_list(session: Session, events: Sequence[Event]) -> None: ...
 async def coroutine(session: AsyncSession, event: Event) -> None: ...
 async def coroutine_list(session: AsyncSession, events: Sequence[Event]) -> None: ...
 async def later_check(event: Event) -> LocalOutcome: return LocalOutcome.COMMIT
+@shield.publishes("p", key=lambda number: number)
+def optional(session: Session) -> int | None: return None
+@shield.publishes("q")
+async def several(session: AsyncSession) -> list[int]: return [1]
+def use(session: Session) -> int: return optional(session) or 0
+async def use_later(session: AsyncSession) -> int: return (await several(session))[0]
 async def later_hook(context: ConsumeContext) -> None: ...
 def generated(session: Session, event: Event) -> Iterator[None]: yield
 def of_one(event: Event) -> None: ...
@@ -53,6 +59,8 @@ stock.compensates("c")(later)
 stock.handles_many("d")(later_list)
 shield.local_rollback("c")(later)
 shield.hooks.after_consume(later_hook)
+def misuse(session: Session) -> int: return optional(session)
+async def misuse_later(session: AsyncSession) -> int: return (await several(session))
 """
 
 PAYLOADS = """

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from kafka.errors import KafkaError, MessageSizeTooLargeError, TopicAuthorizationFailedError
 from kafka.net.manager import KafkaConnectionManager
 
 from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.brokers.kafka.private_parts import missing_parts, require_parts
+from shieldtx.brokers.kafka.publish_request import text_of
 from shieldtx.errors import ConfigurationError
 
 
@@ -51,3 +53,19 @@ def test_certificates_without_effect_are_refused(protocol: str, tmp_path: Path) 
         KafkaConnection(
             bootstrap_servers="a:1", security_protocol=protocol, ssl_cafile=str(file), **given
         )
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            MessageSizeTooLargeError(None),
+            "MessageSizeTooLargeError: the record is larger than max.message.bytes of its topic",
+        ),
+        (TopicAuthorizationFailedError("orders"), "TopicAuthorizationFailedError: orders"),
+        (TopicAuthorizationFailedError(None), "TopicAuthorizationFailedError"),
+        (KafkaError(), "KafkaError"),
+    ],
+)
+def test_text_of_an_error_has_its_meaning_and_no_number(error: KafkaError, text: str) -> None:
+    assert text_of(error) == text

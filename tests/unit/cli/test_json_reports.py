@@ -27,6 +27,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[s
     status = SimpleNamespace(unsent=lambda: left)
     app = SimpleNamespace(stores=SimpleNamespace(status=lambda: status))
     monkeypatch.setattr(workers, "_checked", lambda _: app)
+    monkeypatch.setattr(workers, "check_relay", lambda *_, **__: None)
     monkeypatch.setattr(workers, "_relay_once", lambda _: RelayResult())
     result = ReconcileResult(
         outcome=RunOutcome.ERROR,

@@ -51,6 +51,7 @@ def test_topic_filter_takes_the_logical_and_the_kafka_name(shop: Shop, run: Run,
         (("dead", "discard", "--status", "DEAD", "--reason", "x", "--group", "nosuch"), "stock"),
         (("half", "list", "--topic", "nosuch"), "orders.placed"),
         (("delayed", "list", "--topic", "nosuch"), "orders.placed"),
+        (("delayed", "list", "--type", "nosuch"), "orders.placed"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
 )

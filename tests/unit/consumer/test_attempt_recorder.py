@@ -17,7 +17,7 @@ from shieldtx.consumer.handler import Handler
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import Envelope
-from shieldtx.domain.retry import RetryPolicy
+from shieldtx.domain.retry import RetryPolicy, Then
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import Refused
 from shieldtx.ports.inbox import Attempt, AttemptOutcome
@@ -71,12 +71,12 @@ def recorder_of(inbox: Inbox) -> AttemptRecorder:
     ).recorder
 
 
-def handler_of(*, attempts: int) -> Handler:
+def handler_of(*, attempts: int, then: Then = "rollback") -> Handler:
     return Handler(
         function=lambda session, event: None,
         topic="orders",
         payload=TypeAdapter(Any),
-        retry=RetryPolicy(max_attempts=attempts),
+        retry=RetryPolicy(max_attempts=attempts, then=then),
     )
 
 
@@ -110,7 +110,25 @@ def bury(recorder: AttemptRecorder) -> AttemptOutcome:
 
 
 def exhaust(recorder: AttemptRecorder) -> AttemptOutcome:
-    return recorder.exhaust(attempt_of())
+    return recorder.exhaust(attempt_of(), handler_of(attempts=1))
+
+
+def park(recorder: AttemptRecorder) -> AttemptOutcome:
+    return recorder.fail(attempt_of(), handler_of(attempts=1, then="park"), ERROR)
+
+
+def park_exhausted(recorder: AttemptRecorder) -> AttemptOutcome:
+    return recorder.exhaust(attempt_of(), handler_of(attempts=1, then="park"))
+
+
+def refuse_where_it_parks(recorder: AttemptRecorder) -> AttemptOutcome:
+    handler = handler_of(attempts=1, then="park")
+    return recorder.fail(attempt_of(), handler, Refused("sold out"))
+
+
+def bury_where_it_parks(recorder: AttemptRecorder) -> AttemptOutcome:
+    handler = handler_of(attempts=1, then="park")
+    return recorder.fail(attempt_of(TxKind.ROLLBACK), handler, ERROR)
 
 
 FINAL = {
@@ -118,6 +136,10 @@ FINAL = {
     refuse: ("INFO", "event_refused"),
     bury: ("ERROR", "compensation_dead"),
     exhaust: ("ERROR", "event_given_up"),
+    park: ("ERROR", "event_dead"),
+    park_exhausted: ("ERROR", "event_dead"),
+    refuse_where_it_parks: ("INFO", "event_refused"),
+    bury_where_it_parks: ("ERROR", "compensation_dead"),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from shieldtx import Event
-from shieldtx.consumer.batch_executor import _FailedCall, _InterruptedCall
+from shieldtx.consumer.batch_calls import FailedCall, InterruptedCall
 from shieldtx.consumer.failures import failure_of
 from shieldtx.consumer.interception import intercept
 from shieldtx.errors import HandlerError
@@ -89,4 +89,4 @@ def test_cancelled_task_is_a_failure(
 def test_error_that_is_passed_on_has_no_payload_in_its_text() -> None:
     """The error may be logged as the context of another one."""
     error = ValueError("8271828")
-    assert str(_FailedCall(0, 1, error)) == str(_InterruptedCall([], error)) == "ValueError"
+    assert str(FailedCall(0, 1, error)) == str(InterruptedCall([], error)) == "ValueError"

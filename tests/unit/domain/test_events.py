@@ -66,7 +66,9 @@ def test_opened_envelope_is_the_event_with_decoded_payload():
     event = envelope.opened({"total": 3}, attempt=2, max_attempts=5)
     assert event.payload == {"total": 3}
     assert (event.attempt, event.max_attempts) == (2, 5)
-    for name in {f.name for f in fields(Event)} - {"payload", "attempt", "max_attempts"}:
+    assert event.external_id is None
+    of_handlers = {"payload", "attempt", "max_attempts", "external_id"}
+    for name in {f.name for f in fields(Event)} - of_handlers:
         assert getattr(event, name) == getattr(envelope, name), name
 
 

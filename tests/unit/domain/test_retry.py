@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -82,7 +83,7 @@ def test_jitter_spreads_the_delays_of_rows_that_failed_together():
 
 
 @pytest.mark.parametrize(
-    ("given_up_on", "error", "ends"),
+    ("refused", "error", "ends"),
     [
         ((Refused,), Refused("no stock"), True),
         ((Refused,), ValueError("a bug"), False),
@@ -93,8 +94,8 @@ def test_jitter_spreads_the_delays_of_rows_that_failed_together():
         ((Refused,), None, False),
     ],
 )
-def test_errors_to_give_up_on_end_the_attempts_at_once(given_up_on, error, ends):
-    policy = RetryPolicy(give_up_on=given_up_on)
+def test_errors_to_refuse_on_end_the_attempts_at_once(refused, error, ends):
+    policy = RetryPolicy(refuse_on=refused)
     assert (policy.delay_after(1, error) is None) == ends
 
 
@@ -110,9 +111,11 @@ def test_errors_to_give_up_on_end_the_attempts_at_once(given_up_on, error, ends)
         ({"jitter": 1.5}, "jitter must be between 0 and 1"),
         ({"jitter": float("nan")}, "jitter must be between 0 and 1"),
         ({"ladder": (timedelta(seconds=-1),)}, "ladder must not hold a negative wait"),
-        ({"give_up_on": KeyError}, "give_up_on must be a tuple of exception types"),
-        ({"give_up_on": ("KeyError",)}, "give_up_on must be a tuple of exception types"),
-        ({"give_up_on": (int,)}, "give_up_on must be a tuple of exception types"),
+        ({"refuse_on": KeyError}, "refuse_on must be a tuple of exception types"),
+        ({"refuse_on": ("KeyError",)}, "refuse_on must be a tuple of exception types"),
+        ({"refuse_on": (int,)}, "refuse_on must be a tuple of exception types"),
+        ({"then": "parks"}, "then must be 'rollback' or 'park'"),
+        ({"refuse_on": (KeyError,), "give_up_on": (OSError,)}, "refuse_on and its deprecated name"),
     ],
 )
 def test_impossible_policy_is_refused_with_its_problem(settings, problem):
@@ -152,8 +155,8 @@ def test_levels_without_further_attempts_give_up_at_once():
     assert RetryPolicy.levels(attempts=0).delay_after(1) is None
 
 
-def test_levels_have_jitter_and_errors_to_give_up_on():
-    policy = RetryPolicy.levels(jitter=0.5, give_up_on=(KeyError,))
+def test_levels_have_jitter_and_errors_to_refuse_on():
+    policy = RetryPolicy.levels(jitter=0.5, refuse_on=(KeyError,), then="park")
     assert LEVELS[2] / 2 <= policy.delay_after(1) <= LEVELS[2]
     assert len({policy.delay_after(1) for _ in range(50)}) > 40
     assert policy.delay_after(1, KeyError()) is None
@@ -167,10 +170,26 @@ def test_default_policy_waits_seven_to_nine_minutes_in_all():
     assert longest * (1 - RetryPolicy().jitter) == timedelta(seconds=408.8)
 
 
-def test_types_to_give_up_on_are_added_to_refused():
-    assert RetryPolicy().give_up_on == (Refused,)
-    assert RetryPolicy(give_up_on=(KeyError,)).give_up_on == (Refused, KeyError)
-    assert RetryPolicy(give_up_on=(Refused,)) == RetryPolicy()
+def test_types_to_refuse_on_are_added_to_refused():
+    assert RetryPolicy().refuse_on == (Refused,)
+    assert RetryPolicy(refuse_on=(KeyError,)).refuse_on == (Refused, KeyError)
+    assert RetryPolicy(refuse_on=(Refused,)) == RetryPolicy()
+
+
+@pytest.mark.parametrize("make", [RetryPolicy, RetryPolicy.levels])
+def test_give_up_on_means_refuse_on_and_is_deprecated(make):
+    with pytest.warns(DeprecationWarning, match="use refuse_on") as warned:
+        policy = make(give_up_on=(KeyError,))
+    assert policy == make(refuse_on=(KeyError,))
+    assert [each.filename for each in warned] == [__file__]
+    assert replace(policy, then="park").refuse_on == (Refused, KeyError)
+    with pytest.raises(ConfigurationError, match="refuse_on and its deprecated name"):
+        make(refuse_on=(OSError,), give_up_on=(KeyError,))
+
+
+def test_event_is_parked_after_its_attempts_only_on_request():
+    assert RetryPolicy().then is None
+    assert RetryPolicy.levels(then="park").then == "park"
 
 
 @pytest.mark.parametrize("asked", [{"start": 0}, {"start": 19}, {"attempts": -1}])

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from shieldtx import EventRefused, Operation, RetryPolicy
 from shieldtx.errors import ConfigurationError, PayloadRefused, TransactionRefused
-from shieldtx.outbox.publish_decorator import payload_type_of
+from shieldtx.outbox.published_results import payload_type_of
 from tests.support.write_side_shop import Order
 
 if TYPE_CHECKING:

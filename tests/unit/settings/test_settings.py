@@ -47,6 +47,16 @@ def test_source_and_database_are_enough(environment):
     assert settings.url.database == "shop"
 
 
+def test_scheme_of_hosting_providers_is_that_of_psycopg(environment):
+    environment(
+        SHIELDTX_DATABASE_URL=f"postgres://shop:{SECRET}@127.0.0.1:5432/shop?sslmode=require"
+    )
+    url = Settings.from_env().url
+    assert (url.drivername, url.password) == ("postgresql+psycopg", SECRET)
+    assert (url.host, url.port, url.database) == ("127.0.0.1", 5432, "shop")
+    assert url.query == {"sslmode": "require"}
+
+
 def test_missing_settings_are_named_all_at_once(environment):
     message = refusal()
     assert "SHIELDTX_SOURCE is not set: the name of this service, as in orders" in message
@@ -64,6 +74,11 @@ def test_missing_settings_are_named_all_at_once(environment):
         ("DATABASE_URL", f"postgresql+psycopg://shop@h:{SECRET}/d", "not a database URL"),
         ("DATABASE_URL", "", "not a database URL"),
         ("DATABASE_URL", f"oracle://shop:{SECRET}@h/d", "no dialect for 'oracle'"),
+        (
+            "DATABASE_URL",
+            f"postgresql+asyncpg://shop:{SECRET}@h/d",
+            "use postgresql or postgresql+psycopg or sqlite or sqlite+pysqlite",
+        ),
         ("DATABASE_SCHEMA", "Robert'); DROP", "not a name for a schema"),
         ("DATABASE_SCHEMA", "pg_catalog", "not a name for a schema"),
         ("SHARDS", "0", "greater than or equal to 1"),

@@ -66,6 +66,7 @@ SAMPLES: Mapping[str, Any] = {
     "kept": ["sample"],
     "groups": ["stock"],
     "ids": [AN_ID],
+    "handler": ("orders.placed", TxKind.COMMIT),
 }
 """Arguments, by the names of the parameters, that annotations alone do not determine."""
 

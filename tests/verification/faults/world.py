@@ -98,6 +98,8 @@ class World:
                         ),
                         "SHIELDTX_TOPIC_PREFIX": f"{run}.",
                         "SHIELDTX_RELAY_LEASE": "2",
+                        # The transfers of a scenario fail in any number, one like the other.
+                        "SHIELDTX_CONSUMER_BREAKER": "0",
                         "SHIELDTX_RELAY_SEND_TIMEOUT": "1.5",
                         "SHIELDTX_RELAY_POLL_INTERVAL": "0.1",
                         "SHIELDTX_RELAY_WAKEUP": "false",

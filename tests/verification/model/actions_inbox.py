@@ -154,7 +154,8 @@ def _ends_attempt(state: State, bounds: Bounds, g: int, w: int, name: str) -> It
         return
     place = mine[0]
     if worker.attempt > bounds.attempts:
-        yield f"{name} gives up {event}: tried too often", _gives_up(after, bounds, g, w, place)
+        end = _parks if _may_park(group, event, bounds) else _gives_up
+        yield f"{name} gives up {event}: tried too often", end(after, bounds, g, w, place)
         return
     if worker.phase is Phase.ATTEMPT and event.kind is TxKind.ROLLBACK and len(group.workers) > 1:
         yield f"{name} looks for {event.original}", looked(state, bounds, g, w, place)
@@ -177,6 +178,8 @@ def _ends_attempt(state: State, bounds: Bounds, g: int, w: int, name: str) -> It
         waits = row._replace(token=None, leased=False, attempts=worker.attempt)
         inbox = put(group.inbox, place, waits)
         yield f"{name} fails at {event}", after.with_group(g, after.groups[g]._replace(inbox=inbox))
+    elif _may_park(group, event, bounds):
+        yield f"{name} parks {event}", _parks(after, bounds, g, w, place)
     yield f"{name} gives up {event}", _gives_up(after, bounds, g, w, place)
 
 
@@ -203,6 +206,21 @@ def _gives_up(state: State, bounds: Bounds, g: int, w: int, place: int) -> State
     return _rolled_back(after, g, worker)
 
 
+def _may_park(group: Group, event: Event, bounds: Bounds) -> bool:
+    return group.name in bounds.parks and event.kind is TxKind.COMMIT
+
+
+def _parks(state: State, bounds: Bounds, g: int, w: int, place: int) -> State:
+    """End the attempts without a rollback event: an operator decides."""
+    row = state.groups[g].inbox[place]
+    dead = InboxRow(row.event, InboxStatus.DEAD, parked=True)
+    group = state.groups[g]._replace(inbox=put(state.groups[g].inbox, place, dead))
+    after = state.with_group(g, group)
+    if bounds.mutant is Mutant.PARKS_WITH_A_ROLLBACK:
+        return _rolled_back(after, g, Worker(Phase.GAVE_UP, row.event))
+    return after
+
+
 def _rolled_back(state: State, g: int, worker: Worker) -> State:
     rollback = OutboxRow(Event(worker.event.number, state.groups[g].name))
     return state.with_service(g, add(state.services[g], rollback))
@@ -212,7 +230,8 @@ def _settled(group: Group, place: int, target: InboxStatus) -> Group:
     row = group.inbox[place]
     if row.status not in INBOX.sources_of(target):
         return group
-    return group._replace(inbox=put(group.inbox, place, InboxRow(row.event, target)))
+    settled = InboxRow(row.event, target, parked=row.parked)
+    return group._replace(inbox=put(group.inbox, place, settled))
 
 
 def _lease_ends(state: State, g: int) -> Iterator[Step]:

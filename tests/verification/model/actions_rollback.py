@@ -18,7 +18,12 @@ from tests.verification.model.state import (
     put,
 )
 
-_NOT_APPLIED = {InboxStatus.MAX_RECONSUMED, InboxStatus.FENCED}
+_NOT_APPLIED = {
+    InboxStatus.MAX_RECONSUMED,
+    InboxStatus.FENCED,
+    InboxStatus.DEAD,
+    InboxStatus.DISCARDED,
+}
 _UNFINISHED = {InboxStatus.INIT, InboxStatus.PROCESSING}
 
 
@@ -57,7 +62,17 @@ def taken_back(state: State, bounds: Bounds, g: int, place: int, *, found_none: 
         group = _processed(group, place)
         if not _is_moot(group, found, original, bounds):
             group = group._replace(compensations=(*group.compensations, original.number))
+        if bounds.mutant is not Mutant.LEAVES_A_PARKED_EVENT:
+            group = _without_parked(group, original)
     return state.with_group(g, group)
+
+
+def _without_parked(group: Group, event: Event) -> Group:
+    """Refuse a parked event, which no operator may replay any more."""
+    for place, row in enumerate(group.inbox):
+        if row.event == event and row.status is InboxStatus.DEAD:
+            return _ended(group, place, InboxStatus.FENCED)
+    return group
 
 
 def _is_moot(group: Group, found: InboxRow | None, original: Event, bounds: Bounds) -> bool:
@@ -96,7 +111,8 @@ def _ended(group: Group, place: int, target: InboxStatus) -> Group:
     row = group.inbox[place]
     if row.status not in INBOX.sources_of(target):
         return group
-    return group._replace(inbox=put(group.inbox, place, InboxRow(row.event, target)))
+    ended = InboxRow(row.event, target, parked=row.parked)
+    return group._replace(inbox=put(group.inbox, place, ended))
 
 
 def _fenced(group: Group, place: int, bounds: Bounds) -> Group:

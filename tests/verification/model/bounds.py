@@ -30,6 +30,8 @@ class Mutant(StrEnum):
     COMPENSATES_UNFINISHED = "a compensation does not ask whether its event has been handled yet"
     LOOKS_ONCE = "a rollback that found no event does not ask again whether the event has come"
     PURGES_UNDER_A_ROLLBACK = "the purge does not ask for rollbacks that are open or DEAD"
+    PARKS_WITH_A_ROLLBACK = "the rollback of a parked event is written all the same"
+    LEAVES_A_PARKED_EVENT = "a rollback leaves a parked event to the operators, who may replay it"
     TRUSTS_ANY_ROLLBACK = "a rollback record without a valid signature is taken for genuine"
 
 
@@ -45,6 +47,8 @@ class Bounds:
     """The groups that handle the events."""
     compensating: tuple[str, ...] = ()
     """The groups among them that compensate what another one refuses: a foreign event."""
+    parks: tuple[str, ...] = ()
+    """The groups whose handlers park an event at an unexpected error in its last attempt."""
     workers: int = 2
     """Workers of each group; a group that only refuses what another one compensates has one."""
     send_attempts: int = 1
@@ -53,6 +57,8 @@ class Bounds:
     """Attempts of a handler."""
     faults: int = 1
     """Faults in one run: crashes, pauses beyond a lease, lost answers, ..."""
+    decisions: int = 0
+    """Decisions of an operator about parked events in one run."""
     purges: bool = False
     """Whether events that have rollbacks are purged."""
     mutant: Mutant | None = None
@@ -66,6 +72,9 @@ class Bounds:
         )
         if self.compensating:
             what += f", compensation by {' and '.join(self.compensating)}"
+        if self.parks:
+            parks = f"parked events of {' and '.join(self.parks)}"
+            what += f", {parks} with {self.decisions} decisions"
         if self.purges:
             what += ", purges"
         return what if self.mutant is None else f"{what}; mutant: {self.mutant}"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tests.verification.model import (
     actions_broker,
     actions_inbox,
+    actions_operator,
     actions_outbox,
     actions_retention,
     invariants,
@@ -55,6 +56,7 @@ def actions(state: State, bounds: Bounds) -> Iterator[Step]:
     yield from actions_outbox.relays(state, bounds)
     yield from actions_broker.actions(state)
     yield from actions_inbox.workers(state, bounds)
+    yield from actions_operator.actions(state)
     yield from actions_retention.actions(state, bounds)
 
 
@@ -137,7 +139,7 @@ class _Exploration:
                 found.append(after)
                 self._note(invariants.of_state(after, self._bounds), number)
             self._note(invariants.of_step(state, after), here, name)
-            if after.faults == state.faults:
+            if (after.faults, after.decisions) == (state.faults, state.decisions):
                 rests = False
                 self._drains.append(number)
         if rests:

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from shieldtx.domain.states import INBOX, OUTBOX, InboxStatus, Lifecycle, OutboxStatus, S, TxKind
 from tests.support.transitions import is_unrepaired
 from tests.verification.model.bounds import Bounds
-from tests.verification.model.state import FORGER, Group, InboxRow, OutboxRow, Phase, State
+from tests.verification.model.state import FORGER, Group, InboxRow, OutboxRow, Phase, Service, State
 
 Row: TypeAlias = OutboxRow | InboxRow
 
@@ -29,6 +29,8 @@ AUTHORITY = "I6 authority"
 DRAIN = "I8 drain"
 LEGAL_STATES = "I9 legal states"
 
+_UNDONE = {InboxStatus.DEAD, InboxStatus.DISCARDED}
+
 
 def of_state(state: State, bounds: Bounds) -> Iterator[Breach]:
     """Check what must never be the case, not even for a moment."""
@@ -38,8 +40,21 @@ def of_state(state: State, bounds: Bounds) -> Iterator[Breach]:
             yield Breach(NO_LOSS, f"{row.event} is PROCESSED and was never on the topic")
         if row.undone and row.published:
             yield Breach(ONE_OUTCOME, f"{row.event} was undone locally and published")
-    for group in state.groups:
+    for group, service in zip(state.groups, state.services, strict=True):
         yield from _of_group(state, group, bounds)
+        yield from _of_parked_events(group, service)
+
+
+def _of_parked_events(group: Group, service: Service) -> Iterator[Breach]:
+    """A parked or discarded event has neither an effect nor a rollback of its group."""
+    rollbacks = {row.event for row in service.rows}
+    for row in group.inbox:
+        if row.status not in _UNDONE or row.event.kind is TxKind.ROLLBACK:
+            continue
+        if row.event.number in group.effects:
+            yield Breach(ONE_OUTCOME, f"{group.name} applied {row.event}, which is {row.status}")
+        if (row.event.number, group.name) in rollbacks:
+            yield Breach(ONE_OUTCOME, f"{row.event} is {row.status}, and {group.name} took it back")
 
 
 def _ghosts(state: State) -> Iterator[Breach]:
@@ -54,7 +69,9 @@ def _of_group(state: State, group: Group, bounds: Bounds) -> Iterator[Breach]:
         yield Breach(ONE_EFFECT, f"{group.name} applied {group.effects}")
     # An ambiguous failed row blocks no row, and its record may still arrive: an operator decides.
     failed = {r.event.number for r in state.services[0].rows if r.status is OutboxStatus.FAILED}
-    in_order = [number for number in group.effects if number not in failed]
+    # Neither does a parked one, which an operator may replay.
+    late = failed | {row.event.number for row in group.inbox if row.parked}
+    in_order = [number for number in group.effects if number not in late]
     if sorted(in_order) != in_order:
         yield Breach(ORDER, f"{group.name} applied {group.effects}")
     if len(set(group.compensations)) < len(group.compensations):

@@ -114,7 +114,9 @@ class InboxRow(NamedTuple):
     """The worker whose attempt this is."""
     leased: bool = False
     runs: int = 0
-    """(seen from outside) How often a handler was started on it."""
+    """(seen from outside) How often a handler was started on it, since its last replay."""
+    parked: bool = False
+    """(seen from outside) It was parked at some time, and later rows of its key did not wait."""
     purged: bool = False
     """(seen from outside) No step finds it any more."""
 
@@ -182,6 +184,8 @@ class State(NamedTuple):
     groups: tuple[Group, ...]
     faults: int
     """Number of faults that may still happen."""
+    decisions: int = 0
+    """Number of decisions that an operator may still make."""
 
     def with_service(self, place: int, service: Service) -> State:
         return self._replace(services=put(self.services, place, service))
@@ -221,6 +225,7 @@ def initial(bounds: Bounds) -> State:
             for name in names
         ),
         faults=bounds.faults,
+        decisions=bounds.decisions,
     )
 
 

@@ -9,6 +9,13 @@ from tests.verification.model.bounds import Bounds, Mutant
 
 BOTH: Final = ("stock", "billing")
 _MUTUAL: Final = {"downstream": BOTH, "compensating": BOTH, "faults": 0}
+_PARKED: Final = {
+    "downstream": BOTH,
+    "compensating": ("stock",),
+    "parks": ("stock",),
+    "faults": 0,
+    "decisions": 1,
+}
 _FOREIGN: Final = {
     "events": 1,
     "relays": 1,
@@ -33,6 +40,10 @@ WORLDS: Final = (
     Bounds(events=1, relays=1, workers=1, **_MUTUAL),
     # The same two services with a single attempt: each refusal is final at once.
     Bounds(events=1, relays=1, workers=1, attempts=1, **_MUTUAL),
+    # One service parks what the other one refuses, and an operator decides before or after that.
+    Bounds(events=1, relays=1, workers=1, attempts=1, **_PARKED),
+    # A key's two events, of which one may be parked, replayed, and parked again.
+    Bounds(events=2, relays=1, workers=1, faults=0, attempts=2, parks=("stock",), decisions=2),
     # A key's two events, of which the broker refuses one.
     Bounds(events=2, relays=1, workers=1, faults=1, attempts=1, send_attempts=2),
 )
@@ -67,6 +78,8 @@ MUTANTS: Final = {
     _broken(_M.COMPENSATES_UNFINISHED, **_FOREIGN): invariants.ONE_OUTCOME,
     _broken(_M.LOOKS_ONCE, **_FOREIGN): invariants.ONE_OUTCOME,
     _broken(_M.PURGES_UNDER_A_ROLLBACK, faults=0, purges=True): invariants.ONE_OUTCOME,
+    _broken(_M.PARKS_WITH_A_ROLLBACK, parks=("stock",)): invariants.ONE_OUTCOME,
+    _broken(_M.LEAVES_A_PARKED_EVENT, **_PARKED): invariants.ONE_OUTCOME,
     _broken(_M.TRUSTS_ANY_ROLLBACK): invariants.AUTHORITY,
 }
 """Each mutant with the invariant that catches it."""

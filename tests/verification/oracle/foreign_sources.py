@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from shieldtx.domain.events import foreign_topic
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from tests.verification.oracle.healthy import some_time, some_type
 from tests.verification.oracle.history import History
@@ -58,6 +59,9 @@ def _received(h: History) -> Life:
     event = h.written(event_type, at)
     h.lives.remove(event)
     event.source = FOREIGN
+    if int(at) % 2:
+        # From a topic that other software writes.
+        event.columns["topic"] = foreign_topic("legacy.orders")
     return h.received(event, h.random.choice(groups), at, status=I.INIT)
 
 

@@ -15,6 +15,7 @@ from tests.verification.oracle.history import History
 from tests.verification.oracle.key_stories import OF_KEYS
 from tests.verification.oracle.odd_names import ODD_AND_BROKEN, ODD_NAMES
 from tests.verification.oracle.own_groups import OWN_DAMAGED, OWN_IN_ORDER
+from tests.verification.oracle.parked_events import PARKED_EVENTS
 from tests.verification.oracle.restores import QUICK, carry_out, database_is_restored
 from tests.verification.oracle.setting import a_setting
 from tests.verification.oracle.timeline import Life
@@ -31,7 +32,7 @@ Story = Callable[[History], None]
 IN_ORDER: Final[Sequence[Story]] = (*HEALTHY, *OWN_IN_ORDER, *HEALTHY_ON_TOPICS, *ODD_NAMES)
 STORIES: Final[Sequence[Story]] = (
     *(*IN_ORDER, *UNHANDLED, *AHEAD, *OF_FOREIGN_SOURCES, *BROKEN, *OF_KEYS, *ODD_AND_BROKEN),
-    *(*DAMAGED, *OWN_DAMAGED, *DAMAGED_ON_TOPICS, database_is_restored),
+    *(*DAMAGED, *OWN_DAMAGED, *DAMAGED_ON_TOPICS, *PARKED_EVENTS, database_is_restored),
 )
 PART_SEEN_ONCE: Final = 0.7
 """Share of the histories in which past receipts define the expectations."""

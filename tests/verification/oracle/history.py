@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from shieldtx.domain.events import is_foreign
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.reconcile.verdicts import Verdict
 from tests.verification.oracle.setting import LIMIT, UNDO, Group, Judged, Setting, undo_of
@@ -313,6 +314,9 @@ class History:
         """Let the service of a group take an event back."""
         of = {name: arrival.columns[name] for name in ("event_type", "topic", "key")}
         of |= {"causation_id": arrival.event_id, "causation_source": arrival.source}
+        if is_foreign(of["topic"]):
+            # Nothing is written into a foreign topic.
+            of["topic"] = of["event_type"]
         columns = of | {"biz_key": None}
         event_id = self.new_id(at)
         return self._write(arrival.service, event_id, TxKind.ROLLBACK, O.INIT, at, None, columns)

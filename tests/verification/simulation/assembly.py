@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shieldtx.brokers import cloudevents, decoding
+from shieldtx.consumer.breaker import Breaker
 from shieldtx.consumer.consumer import Consumer, ConsumerSettings
 from shieldtx.consumer.event_processor import EventProcessor
 from shieldtx.consumer.fetcher import BlockingFetcher, PrefetchingFetcher
@@ -25,6 +26,7 @@ from tests.verification.simulation.broker import Group, Member, MemoryPublisher,
 from tests.verification.simulation.inbox import MemoryInboxStore
 from tests.verification.simulation.lanes import SimulatedLanes
 from tests.verification.simulation.outbox import MemoryLeaseStore, MemoryOutbox, MemoryOutboxStore
+from tests.verification.simulation.pauses import MemoryPauseStore
 from tests.verification.simulation.processes import (
     Beside,
     Interrupted,
@@ -78,7 +80,10 @@ def relay(world: World, source: str, n: int) -> Process[Relay]:
 
         return Relay(
             store=Interrupted(process, store),  # type: ignore[arg-type]
-            leases=InterruptedLeases(process, MemoryLeaseStore(database)),  # type: ignore[arg-type]
+            leases=InterruptedLeases(  # type: ignore[arg-type]
+                process,  # type: ignore[arg-type]
+                MemoryLeaseStore(database, has_died=world.relay_has_died),
+            ),
             publisher=MemoryPublisher(world.broker, process),
             encode=encode,
             settings=RelaySettings(
@@ -145,6 +150,16 @@ def consumer(
             subscriber=InterruptedSubscriber(process, subscriber),  # type: ignore[arg-type]
             decode=decode,
         )
+        breaker = Breaker(group=group.name)
+        if config.breaker is not None:
+            pauses = MemoryPauseStore(database, by=process.name, is_calm=lambda: world.is_calm)
+            breaker = Breaker(
+                group=group.name,
+                pauses=Interrupted(process, pauses),  # type: ignore[arg-type]
+                length=config.breaker,
+                first_probe=timedelta(seconds=1),
+                clock=process.clock,
+            )
         return Consumer(
             group=group,
             fetcher=PrefetchingFetcher(
@@ -155,7 +170,7 @@ def consumer(
             ),
             store=store,  # type: ignore[arg-type]
             processors=[
-                EventProcessor(group=group, store=store, outbox=outbox)  # type: ignore[arg-type]
+                EventProcessor(group=group, store=store, outbox=outbox, breaker=breaker)  # type: ignore[arg-type]
                 for _ in range(config.lanes)
             ],
             lanes=SimulatedLanes(process, config.lanes),
@@ -189,6 +204,7 @@ def _groups(config: WorldConfig, *, has_removed: bool = False) -> dict[str, Cons
         sharing=config.sharing,
         has_removed=has_removed,
         has_coroutines=config.has_coroutines,
+        parks=config.parks,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,10 @@ class Failure(Exception):
         super().__init__(f"{what} {transfer.number}")
         self.hides_its_work = transfer.number % 2 == 0
         """Whether the call returns an object whose code has not run, instead of raising."""
+
+
+class Defect(Exception):
+    """The failure of every call of a handler, until a release repairs it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,11 +103,14 @@ class Bank:
 
     def credit(self, session: Transaction, event: Event) -> None:
         transfer = self._transfer(event.payload)
+        if self._world.has_defect():
+            raise Defect(f"credit {transfer.number}")
         self._try("credit", transfer, transfer.failures)
-        if transfer.is_refused:
-            raise Refused("no such account")
         _enter(session, "credit", transfer)
         self._world.visit_running("handler", answered=True)
+        if transfer.is_refused:
+            # Only a rollback removes what is written already.
+            raise Refused("no such account")
 
     def examine(self, _: Transaction, event: Event) -> None:
         transfer = self._transfer(event.payload)
@@ -209,6 +216,7 @@ def groups(
     sharing: str,
     has_removed: bool = False,
     has_coroutines: bool = False,
+    parks: bool = False,
 ) -> dict[str, ConsumerGroup]:
     """Return the consumer groups of both services; they are the same for all worlds."""
     event_types = EventTypeRegistry()
@@ -219,10 +227,11 @@ def groups(
     how = partial(dict, topic=TOPIC, retry=retry, lease=HANDLER_LEASE)
     styled = awaited if has_coroutines else _as_it_is
     bank = ConsumerGroup("bank", event_types)
+    credit = how(retry=replace(retry, then="park")) if parks else how()
     if sharing == "list":
-        bank.handles_many(TYPE, **how())(styled(_list_handler("credit")))
+        bank.handles_many(TYPE, **credit)(styled(_list_handler("credit")))
     else:
-        bank.handles(TYPE, **how(), alone=sharing == "alone")(styled(_handler("credit")))
+        bank.handles(TYPE, **credit, alone=sharing == "alone")(styled(_handler("credit")))
     if has_removed:
         bank.handles(REMOVED_TYPE, **how())(styled(_handler("file")))
     refunds = ConsumerGroup("refunds", event_types)

@@ -26,6 +26,7 @@ WITHHELD = "withheld for an operator"
 _DIED = "the last attempt ended"
 EXPECTED_ERRORS = (
     "Failure:",
+    "Defect:",
     "Refused:",
     "DatabaseError:",
     "Overdue:",
@@ -58,6 +59,7 @@ def violations(world: World, *, is_drained: bool, is_purged: bool = False) -> Se
         *look.outcomes(),
         *look.given_up_too_early(),
         *look.purged_too_early(),
+        *look.badly_paused(),
         *look.illegal(),
         *look.strange_errors(),
     ]
@@ -96,6 +98,7 @@ class _Look:
             for change in database.history
             if change.target == OutboxStatus.FAILED
         }
+        self._was_parked, self._is_parked = self._find_parked_events()
         self._parked = self._find_parked()
 
     def ghosts(self) -> Iterator[Violation]:
@@ -146,7 +149,9 @@ class _Look:
                 ordered = [row for s, row in rows if s == service]
                 yield from self._inversions(ordered, f"records of {topic}[{partition}]")
         credited = dict.fromkeys(e.transfer for e in self._world.b.ledger if e.what == "credit")
-        effects = [self._sent[number] for number in credited if number in self._sent]
+        # A parked event blocks no others, and an operator may replay it.
+        in_order = [number for number in credited if number not in self._was_parked]
+        effects = [self._sent[number] for number in in_order if number in self._sent]
         yield from self._inversions(effects, "credits")
 
     def outcomes(self) -> Iterator[Violation]:
@@ -173,6 +178,7 @@ class _Look:
         if total:
             yield Violation("I5", f"the sum of both banks has changed by {total}")
         yield from self._undone_too_early()
+        yield from self._ended_while_parked()
         for statement in self._world.second.outcomes(self._failed, WITHHELD):
             yield Violation("I5", statement)
 
@@ -185,6 +191,14 @@ class _Look:
             elif entry.what == "credit" and entry.transfer in undone:
                 yield Violation("I5", f"transfer {entry.transfer} is credited after its take-back")
 
+    def _ended_while_parked(self) -> Iterator[Violation]:
+        """Yield parked events with an effect, or with a compensation that no other group caused."""
+        for number in sorted(self._is_parked):
+            if self._entries["credit", number]:
+                yield Violation("I5", f"transfer {number} is parked and credited")
+            if self._entries["refund", number] and not self._world.transfers[number].is_fraud:
+                yield Violation("I5", f"transfer {number} is parked and refunded")
+
     def given_up_too_early(self) -> Iterator[Violation]:
         """Yield events whose attempts were used up by failures and crashes of others."""
         for database in self._world.databases.values():
@@ -194,6 +208,12 @@ class _Look:
                 if died and turns < self._world.config.attempts:
                     name = f"{row.envelope.kind} {_number(row)}"
                     yield Violation("I5", f"{name} of {row.group} was given up after {turns} turns")
+
+    def badly_paused(self) -> Iterator[Violation]:
+        """Yield attempts of handlers that were known as paused, and pauses that ended wrongly."""
+        for database in self._world.databases.values():
+            for invariant, statement in database.pauses.problems:
+                yield Violation(invariant, statement)
 
     def purged_too_early(self) -> Iterator[Violation]:
         """Yield events that were purged while a rollback of theirs was open or DEAD."""
@@ -268,7 +288,24 @@ class _Look:
             for change in database.history:
                 if change.target == InboxStatus.DEAD:
                     parked.add(_taken_back(database, change))
-        return {number_of[i] for i in parked if i in number_of}
+        waiting = {i for i in self._is_parked if not self._entries["refund", i]}
+        return {number_of[i] for i in parked if i in number_of} | waiting
+
+    def _find_parked_events(self) -> tuple[set[int], set[int]]:
+        """Return the transfers whose credit was parked at some time, and those still parked.
+
+        A discarded one counts as parked, if an operator of this world has discarded it.
+        """
+        number_of = {row.envelope.id: number for number, row in self._sent.items()}
+        latest: dict[int, str | None] = {}
+        was_parked: set[int] = set()
+        for change in self._world.b.history:
+            if change.group == "bank" and change.event_id in number_of:
+                latest[number_of[change.event_id]] = change.target
+                if change.target == InboxStatus.DEAD:
+                    was_parked.add(number_of[change.event_id])
+        discarded = {number_of[i] for i in self._world.discarded if i in number_of}
+        return was_parked, discarded | {n for n in was_parked if latest[n] == InboxStatus.DEAD}
 
 
 def _problem_of(change: Change) -> str:

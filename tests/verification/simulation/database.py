@@ -14,6 +14,7 @@ from uuid import UUID
 from shieldtx.domain.events import Envelope, shard_of
 from shieldtx.domain.states import InboxStatus, OutboxStatus, TxKind
 from shieldtx.errors import EventRefused
+from tests.verification.simulation.pauses import Pauses
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -177,6 +178,22 @@ class Transaction:
         self.require()
         self._writes.append(change)
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many writes and locks there are."""
+        return len(self._writes), len(self._locks)
+
+    def cut(self, size: tuple[int, int]) -> None:
+        """Drop the later writes, and release the later locks."""
+        writes, locks = size
+        del self._writes[writes:]
+        kept, dropped = self._locks[:locks], self._locks[locks:]
+        self._locks = kept
+        for key in dropped:
+            if key not in kept:
+                self.database.locks.pop(key, None)
+                self.database.being_written.discard(key)
+
     def commit(self) -> None:
         self.require()
         for change in self._writes:
@@ -219,6 +236,7 @@ class Database:
     written: dict[UUID, OutboxRow] = field(default_factory=dict)
     """Every outbox row that was ever committed; a half message's, when its local transaction is."""
     holders: dict[Hashable, str] = field(default_factory=dict)
+    pauses: Pauses = field(default_factory=Pauses)
     turns: Counter[Hashable] = field(default_factory=Counter)
     """Number of attempts of an inbox row that no other row can have spoilt."""
     sequence: int = 0

@@ -10,10 +10,11 @@ from sqlalchemy.exc import IntegrityError
 
 from shieldtx.domain.events import Envelope
 from shieldtx.errors import EventRefused, LateTransaction, LeaseLost, LocalRollbackFailed
-from tests.verification.simulation.database import Clock, Database, Shard, Transaction
+from tests.verification.simulation.database import Clock, Database, InboxRow, Shard, Transaction
 from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfMessageStore
 from tests.verification.simulation.inbox import MemoryInboxStore, UniqueViolation
 from tests.verification.simulation.outbox import MemoryLeaseStore, MemoryOutboxStore
+from tests.verification.simulation.pauses import MemoryPauseStore
 from tests.verification.simulation.retention import MemoryRetentionStore
 from tests.verification.simulation.sql_stores import SHARDS, SqlStores
 
@@ -24,8 +25,11 @@ class Memory:
     def __init__(self, clock: Clock, make_database: Callable[..., Database] = Database) -> None:
         self.database = make_database(clock=clock, shards=[Shard(n) for n in range(SHARDS)])
         self.outbox = MemoryOutboxStore(self.database, source="A")
-        self.leases = MemoryLeaseStore(self.database)
+        self.dead = set[str]()
+        """The relays whose process has died."""
+        self.leases = MemoryLeaseStore(self.database, has_died=lambda relay: relay in self.dead)
         self.inbox = MemoryInboxStore(self.database)
+        self.pauses = MemoryPauseStore(self.database)
         self.purge = MemoryRetentionStore(self.database, wall_clock=lambda: clock.now)
         self.half_messages = MemoryHalfMessageStore(self.database)
         self.barrier = MemoryBarrier(self.database)
@@ -46,6 +50,18 @@ class Memory:
         with self.database.transaction() as transaction:
             self.barrier.enter(transaction, event_id)
             _ = 1 // commits
+
+    def pause(self, group: str, event_type: str, *, reason: str) -> None:
+        """Pause a type as an operator."""
+        self.pauses.pause(group, event_type, reason=reason)
+
+    def resume(self, group: str, event_type: str) -> int:
+        """End pauses of a type as an operator."""
+        return self.pauses.resume(group, event_type)
+
+    def replay(self, row: InboxRow) -> None:
+        """Let an operator replay a row, if it is DEAD."""
+        self.inbox.replay(row)
 
     def content(self) -> dict[str, list[tuple[Any, ...]]]:
         """Return everything on which both sides have to agree, in the order of the sequences."""
@@ -78,6 +94,10 @@ class Memory:
                 if row.checks is not None
             ],
             "barrier": sorted(db.barrier.items()),
+            "pauses": [
+                (*key, row.by, row.reason, row.probe_at, row.probes, row.token is not None)
+                for key, row in sorted(db.pauses.rows.items())
+            ],
         }
 
 

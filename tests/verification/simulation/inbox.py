@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
-from shieldtx.domain.events import Envelope
+from shieldtx.domain.events import Envelope, rollback_of
 from shieldtx.domain.states import INBOX, InboxStatus, TxKind
 from shieldtx.errors import LeaseLost
 from shieldtx.ports.inbox import Attempt, Handled, IncomingEvent, Origin, Original, Parked, Receipt
@@ -42,12 +43,33 @@ _SOURCES = {
 _COMPENSATED = "compensated"
 """In the `info` of a transaction: the event that is compensated in it, and since when."""
 
+_SETTLED, _REFUSED = "settled", "refused"
+"""In the `info` of a batch's transaction: how many rows it settles, and reasons of refusals."""
+
 COMPENSATION = "compensation"
 """The first part of an advisory lock on (group, event), whether or not the event exists."""
 
 
 class UniqueViolation(DatabaseError):
     """A unique key exists already."""
+
+
+class MemorySavepoint:
+    """A savepoint: the number of writes and locks at its beginning."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self._begun = transaction.size
+
+    def release(self) -> None:
+        """Keep the writes since."""
+        self._transaction.require()
+
+    def undo(self) -> bool:
+        """Drop the writes and the locks since; False if the server has ended the transaction."""
+        if self._transaction.open:
+            self._transaction.cut(self._begun)
+        return self._transaction.open
 
 
 class MemoryInboxStore:
@@ -73,6 +95,23 @@ class MemoryInboxStore:
         ]
         return [row.envelope for row in rows if not self._is_blocked(row)][:limit]
 
+    def longest_due(self, group: str, *, handled: Handled) -> Envelope | None:
+        """Return the unblocked row that has been due for longest."""
+        rows = self._ready(group, handled)
+        return min(rows, key=lambda row: (row.due_at, row.seq)).envelope if rows else None
+
+    def newest_unattempted(self, group: str, *, handled: Handled) -> Envelope | None:
+        """Return the unblocked row without an attempt that arrived last."""
+        rows = [row for row in self._ready(group, handled) if row.status is InboxStatus.INIT]
+        return max(rows, key=lambda row: row.seq).envelope if rows else None
+
+    def _ready(self, group: str, handled: Handled) -> list[InboxRow]:
+        return [
+            row
+            for row in open_rows(self._database, group)
+            if self._is_free(row) and _of(row) in handled and not self._is_blocked(row)
+        ]
+
     def pending(self, group: str, *, handled: Handled) -> Mapping[Origin, int]:  # noqa: ARG002  as the port
         """Count nothing: the worlds are far below every limit."""
         return {}
@@ -85,7 +124,13 @@ class MemoryInboxStore:
         return Counter(rows[:limit])
 
     def start_attempt(
-        self, group: str, envelope: Envelope, *, lease: timedelta, max_attempts: int
+        self,
+        group: str,
+        envelope: Envelope,
+        *,
+        lease: timedelta,
+        max_attempts: int,
+        is_probe: bool = False,
     ) -> Attempt | None:
         """Count an attempt, if the row is unblocked and no transaction has it locked."""
         db = self._database
@@ -100,11 +145,15 @@ class MemoryInboxStore:
             or self._is_blocked(row)
         ):
             return None
+        if not is_probe:
+            db.pauses.note_attempt(self._by, group, envelope, "starts an attempt at")
         db.move_inbox(row, InboxStatus.PROCESSING, self._by)
         self._count(row)
+        row.together = is_probe
+        row.due_at = db.now if is_probe else row.due_at
         row.token = token = db.next_token()
         row.lease_until = db.now + lease.total_seconds()
-        if row.attempts <= max_attempts:
+        if row.attempts <= max_attempts and not is_probe:
             db.turns[key] += 1
         return Attempt(
             envelope=envelope,
@@ -144,12 +193,37 @@ class MemoryInboxStore:
             locked_at = self._database.now
 
             def settle() -> None:
-                for row in rows:
-                    self._settle(row, InboxStatus.PROCESSED, locked_at)
-                    row.last_error = None
+                refused = transaction.info.get(_REFUSED, {})
+                for row in rows[: transaction.info.get(_SETTLED)]:
+                    reason = refused.get(row.envelope.id)
+                    if reason is not None:
+                        self._note_its_own(row)
+                    target = InboxStatus.PROCESSED if reason is None else InboxStatus.MAX_RECONSUMED
+                    self._settle(row, target, locked_at)
+                    row.last_error = reason
 
             transaction.write(settle)
             yield transaction
+            for row in rows:
+                if row.envelope.id in transaction.info.get(_REFUSED, {}):
+                    transaction.lock(key_of(row.group, row.envelope), writes=True)
+                    if business_key := business_key_of(row.group, row.envelope):
+                        transaction.lock(business_key, writes=True)
+
+    def settle_only(self, session: Transaction, attempts: Sequence[Attempt]) -> None:
+        """Make the transaction of a batch settle its first attempts only."""
+        session.require()
+        session.info[_SETTLED] = len(attempts)
+
+    def savepoint(self, session: Transaction) -> MemorySavepoint:
+        """Set a savepoint."""
+        session.require()
+        return MemorySavepoint(session)
+
+    def refuse(self, session: Transaction, attempt: Attempt, *, reason: str) -> None:
+        """Make the transaction of a batch settle an attempt as MAX_RECONSUMED."""
+        session.require()
+        session.info.setdefault(_REFUSED, {})[attempt.envelope.id] = reason
 
     def reset_session(self, session: Transaction) -> None:
         """Check the transaction; these sessions need no reset."""
@@ -177,6 +251,7 @@ class MemoryInboxStore:
         row = self._carrying(attempt, InboxStatus.PROCESSING)
         if row is None:
             return False
+        self._note_defect(attempt, reason)
         self._database.move_inbox(row, InboxStatus.PROCESSING, self._by)
         self._note_its_own(row)
         row.token = row.lease_until = None
@@ -200,11 +275,16 @@ class MemoryInboxStore:
             row.last_error = reason
 
     def give_up(
-        self, attempt: Attempt, *, reason: str, in_transaction: Callable[[Transaction], Any] | None
+        self,
+        attempt: Attempt,
+        *,
+        reason: str,
+        in_transaction: Callable[[Transaction], Any] | None,
+        parked: bool = False,
     ) -> bool:
         """Settle the row as MAX_RECONSUMED or DEAD, with `in_transaction` in its transaction."""
-        is_rollback = attempt.envelope.kind is TxKind.ROLLBACK
-        target = InboxStatus.DEAD if is_rollback else InboxStatus.MAX_RECONSUMED
+        is_dead = parked or attempt.envelope.kind is TxKind.ROLLBACK
+        target = InboxStatus.DEAD if is_dead else InboxStatus.MAX_RECONSUMED
         row = self._carrying(attempt, target)
         if row is None:
             return False
@@ -213,6 +293,8 @@ class MemoryInboxStore:
             if business_key := business_key_of(attempt.group, attempt.envelope):
                 transaction.lock(business_key, writes=True)
             settled_at = self._database.now
+
+            self._note_defect(attempt, reason)
 
             def settle() -> None:
                 self._note_its_own(row)
@@ -310,6 +392,41 @@ class MemoryInboxStore:
         session.write(lambda: self._receiver.commit(row))
         return True
 
+    def fence_parked(self, session: Transaction, attempt: Attempt) -> None:
+        """Settle the DEAD event that a rollback takes back as FENCED."""
+        rollback = attempt.envelope
+        key = (attempt.group, rollback.causation_id, rollback.causation_source or "")
+        row, settled_at = self._database.inbox[key], self._database.now
+        if row.status is not InboxStatus.DEAD or row.envelope.kind is not TxKind.COMMIT:
+            raise LookupError(f"{row.envelope.kind} that is {row.status}: only DEAD events")
+        session.write(lambda: self._settle(row, InboxStatus.FENCED, settled_at))
+
+    def replay(self, row: InboxRow) -> None:
+        """Let an operator process a DEAD row again, with all its attempts."""
+        self._database.free(key_of(row.group, row.envelope))
+        if row.status is InboxStatus.DEAD:
+            self._database.move_inbox(row, InboxStatus.PROCESSING, self._by)
+            row.attempts, row.due_at, row.settled_at = 0, self._database.now, None
+
+    def discard(self, row: InboxRow) -> bool:
+        """Let an operator discard a row; False if it is not DEAD."""
+        self._database.free(key_of(row.group, row.envelope))
+        if row.status is not InboxStatus.DEAD:
+            return False
+        self._settle(row, InboxStatus.DISCARDED, self._database.now)
+        return True
+
+    def refuse_dead(self, row: InboxRow, *, rollback_id: UUID, source: str) -> None:
+        """Let an operator end a DEAD event with its rollback event."""
+        self._database.free(key_of(row.group, row.envelope))
+        if row.status is not InboxStatus.DEAD:
+            return
+        rollback = rollback_of(row.envelope, source=source, reason="", event_id=rollback_id)
+        with self._database.transaction() as transaction:
+            settled_at = self._database.now
+            transaction.write(lambda: self._settle(row, InboxStatus.MAX_RECONSUMED, settled_at))
+            self._database.insert_outbox(transaction, rollback)
+
     def cause(self, session: Transaction, envelope: Envelope) -> Envelope | None:
         """Return the received event, or rollback, whose handler wrote `envelope`."""
         session.require()
@@ -382,8 +499,16 @@ class MemoryInboxStore:
         rows = [self._carrying(attempt, target) for attempt in attempts]
         return [row for row in rows if row is not None]
 
+    def _note_defect(self, attempt: Attempt, reason: str) -> None:
+        """Note a problem if the failure of a handler that is known as paused is counted."""
+        if reason.startswith("Defect:"):
+            self._database.pauses.note_attempt(
+                self._by, attempt.group, attempt.envelope, "counts a failure of"
+            )
+
     def _settle(self, row: InboxRow, target: InboxStatus, settled_at: float) -> None:
         self._database.move_inbox(row, target, self._by)
+        self._database.pauses.note_end(self._by, row, target)
         row.token = row.lease_until = None
         row.together = False
         row.settled_at = settled_at

@@ -12,12 +12,16 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from shieldtx._coroutines import run_coroutine
+from shieldtx.consumer.attempt_recorder import AttemptRecorder
+from shieldtx.consumer.batch_calls import FailedCall
+from shieldtx.consumer.breaker import Breaker
 from shieldtx.consumer.fetcher import BlockingFetcher, PrefetchingFetcher
+from shieldtx.consumer.shared_transaction import Progress, SharedTransaction
 from shieldtx.domain.events import Envelope, shard_of
 from shieldtx.domain.states import InboxStatus, LocalOutcome, OutboxStatus
 from shieldtx.ports.broker import Delivery, DeliveryOutcome, ReceivedRecord
 from shieldtx.ports.consumer import FetchedBatch
-from shieldtx.ports.inbox import Attempt, Handled, IncomingEvent, Parked, Receipt
+from shieldtx.ports.inbox import Attempt, AttemptOutcome, Handled, IncomingEvent, Parked, Receipt
 from shieldtx.relay.in_flight import InFlight
 from shieldtx.relay.outcome import PermanentFailure
 from shieldtx.relay.permanent_failure import PermanentFailures
@@ -224,10 +228,15 @@ def settles_apart_from_the_effect(_: Any) -> Callable[..., Any]:
 
 def writes_the_rollback_apart(_: Any) -> Callable[..., bool]:
     def give_up(
-        self: InterruptedInbox, attempt: Attempt, *, reason: str, in_transaction: Any
+        self: InterruptedInbox,
+        attempt: Attempt,
+        *,
+        reason: str,
+        in_transaction: Any,
+        parked: bool = False,
     ) -> bool:
         self._process.before("give_up")
-        kept: bool = self._port.give_up(attempt, reason=reason, in_transaction=None)
+        kept: bool = self._port.give_up(attempt, reason=reason, in_transaction=None, parked=parked)
         self._process.after("give_up")
         if kept and in_transaction is not None:
             with self._port._database.transaction() as transaction:
@@ -235,6 +244,43 @@ def writes_the_rollback_apart(_: Any) -> Callable[..., bool]:
         return kept
 
     return give_up
+
+
+def takes_a_parked_event_back(_: Any) -> Callable[..., Any]:
+    def park(
+        self: AttemptRecorder, attempt: Attempt, reason: str, traceback: BaseException | None
+    ) -> AttemptOutcome:
+        rollback = self._outbox.rollback_of(attempt.envelope, reason=reason)
+        kept = self._store.give_up(
+            attempt,
+            reason=reason,
+            in_transaction=lambda session: self._outbox.add_envelope(session, rollback),
+            parked=True,
+        )
+        return AttemptOutcome.DEAD if kept else self._taken_over(attempt, reason)
+
+    return park
+
+
+def leaves_a_parked_event_to_its_rollback(_: Any) -> Callable[..., None]:
+    return lambda self, session, attempt: None
+
+
+def replays_with_used_up_attempts(sound: Callable[..., None]) -> Callable[..., None]:
+    def replay(self: MemoryInboxStore, row: InboxRow) -> None:
+        attempts = row.attempts
+        sound(self, row)
+        row.attempts = attempts
+
+    return replay
+
+
+def replays_whatever_was_listed(_: Any) -> Callable[..., None]:
+    def replay(self: MemoryInboxStore, row: InboxRow) -> None:
+        self._database.move_inbox(row, InboxStatus.PROCESSING, self._by)
+        row.attempts, row.due_at, row.settled_at = 0, self._database.now, None
+
+    return replay
 
 
 def works_without_token(_: Any) -> Callable[..., InboxRow | None]:
@@ -292,6 +338,24 @@ def commits_the_neighbours(_: Any) -> Callable[..., Any]:
             raise error
 
     return effects
+
+
+def undoes_nothing(_: Any) -> Callable[..., bool]:
+    return lambda self: True
+
+
+def writes_no_rollbacks(_: Any) -> Callable[..., None]:
+    return lambda self, session, refusals: None
+
+
+def repeats_no_neighbour(sound: Callable[..., None]) -> Callable[..., None]:
+    def go_on_after(
+        self: SharedTransaction, session: Any, progress: Progress, failed: FailedCall
+    ) -> None:
+        progress.done = failed.first
+        sound(self, session, progress, failed)
+
+    return go_on_after
 
 
 def waits_for_its_own_event_only(_: Any) -> Callable[..., bool]:
@@ -423,3 +487,35 @@ def believes_its_setting(sound: Callable[..., int]) -> Callable[..., int]:
         return self._setting or sound(self, connection)
 
     return of
+
+
+def attempts_whatever_is_paused(_: Any) -> Callable[..., bool]:
+    return lambda self, handler: False
+
+
+def counts_failures_of_probes(sound: Callable[..., bool]) -> Callable[..., bool]:
+    def takes_back(self: Breaker, *args: Any, **options: Any) -> bool:
+        sound(self, *args, **options)
+        return False
+
+    return takes_back
+
+
+def ends_the_pause_anyway(_: Any) -> Callable[..., None]:
+    return lambda self, claim, *, reason: self.close(claim)
+
+
+def keeps_the_pause(_: Any) -> Callable[..., None]:
+    return lambda self, claim: self.keep_paused(claim, reason=None)
+
+
+def counts_probes_that_die(sound: Callable[..., Any]) -> Callable[..., Any]:
+    """Start a probe like any other attempt: it stays counted when its process dies."""
+
+    def start_attempt(self: MemoryInboxStore, group: str, envelope: Envelope, **how: Any) -> Any:
+        attempt = sound(self, group, envelope, **how)
+        if attempt is not None and how.get("is_probe"):
+            self._database.inbox[group, envelope.id, envelope.source].together = False
+        return attempt
+
+    return start_attempt

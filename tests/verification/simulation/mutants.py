@@ -10,8 +10,11 @@ from typing import Any
 from unittest.mock import patch
 
 from shieldtx.consumer import handler_caller, lanes
+from shieldtx.consumer.attempt_recorder import AttemptRecorder
 from shieldtx.consumer.batch_executor import BatchExecutor
+from shieldtx.consumer.breaker import Breaker
 from shieldtx.consumer.fetcher import BlockingFetcher, PrefetchingFetcher
+from shieldtx.consumer.shared_transaction import SharedTransaction
 from shieldtx.ports.broker import DeliveryOutcome
 from shieldtx.relay.in_flight import InFlight
 from shieldtx.relay.permanent_failure import PermanentFailures
@@ -20,7 +23,7 @@ from shieldtx.store.shard_count import ShardCount
 from tests.verification.simulation import mutant_code, retention
 from tests.verification.simulation.database import Database
 from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfMessageStore
-from tests.verification.simulation.inbox import MemoryInboxStore
+from tests.verification.simulation.inbox import MemoryInboxStore, MemorySavepoint
 from tests.verification.simulation.outbox import MemoryOutboxStore
 from tests.verification.simulation.processes import InterruptedInbox
 from tests.verification.simulation.retention import MemoryRetentionStore
@@ -184,6 +187,34 @@ MUTANTS = {
             mutant_code.writes_the_rollback_apart,
         ),
         (
+            "parked-event-is-taken-back",
+            "I5",
+            AttemptRecorder,
+            "_park",
+            mutant_code.takes_a_parked_event_back,
+        ),
+        (
+            "parked-event-survives-its-rollback",
+            "I5",
+            MemoryInboxStore,
+            "fence_parked",
+            mutant_code.leaves_a_parked_event_to_its_rollback,
+        ),
+        (
+            "replay-keeps-the-attempts",
+            "I8",
+            MemoryInboxStore,
+            "replay",
+            mutant_code.replays_with_used_up_attempts,
+        ),
+        (
+            "replay-asks-for-no-status",
+            "I3",
+            MemoryInboxStore,
+            "replay",
+            mutant_code.replays_whatever_was_listed,
+        ),
+        (
             "works-without-token",
             "I9",
             MemoryInboxStore,
@@ -269,6 +300,51 @@ MUTANTS = {
             InterruptedInbox,
             "effects",
             mutant_code.commits_the_neighbours,
+        ),
+        # Its paused handlers.
+        (
+            "paused-handler-is-attempted",
+            "I5",
+            Breaker,
+            "is_paused",
+            mutant_code.attempts_whatever_is_paused,
+        ),
+        (
+            "failed-probe-is-counted",
+            "I5",
+            Breaker,
+            "takes_back",
+            mutant_code.counts_failures_of_probes,
+        ),
+        ("any-probe-resumes", "I5", Breaker, "keep_paused", mutant_code.ends_the_pause_anyway),
+        ("good-probe-resumes-nothing", "I8", Breaker, "close", mutant_code.keeps_the_pause),
+        (
+            "died-probe-is-counted",
+            "I5",
+            MemoryInboxStore,
+            "start_attempt",
+            mutant_code.counts_probes_that_die,
+        ),
+        (
+            "refused-effect-stays",
+            "I5",
+            MemorySavepoint,
+            "undo",
+            mutant_code.undoes_nothing,
+        ),
+        (
+            "refused-in-a-batch-without-rollback",
+            "I3",
+            AttemptRecorder,
+            "write_rollbacks",
+            mutant_code.writes_no_rollbacks,
+        ),
+        (
+            "refusal-takes-its-neighbours-along",
+            "I3",
+            SharedTransaction,
+            "_go_on_after",
+            mutant_code.repeats_no_neighbour,
         ),
         # Half messages.
         (

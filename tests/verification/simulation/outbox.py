@@ -20,6 +20,9 @@ _INTO_FAILED = OUTBOX.sources_of(OutboxStatus.FAILED, among=(OutboxStatus.PROCES
 
 _NOTHING = Claim(token=UUID(int=0), events=(), lease_left=timedelta(0))
 
+CLOCK_STEP_S = 3600.0
+"""How far in the past a takeover ends the leases of a dead relay, as the statements do."""
+
 
 class MemoryOutboxStore:
     """Claims and settles rows (the port RelayStore); `by` is the process that does so."""
@@ -205,12 +208,7 @@ class MemoryOutboxStore:
         )
 
     def _is_leased(self, row: OutboxRow) -> bool:
-        return (
-            row.settled_at is None
-            and row.status in _INTO_INIT
-            and row.lease_until is not None
-            and row.lease_until > self._database.now
-        )
+        return _lasts(row, self._database)
 
     def _take(self, row: OutboxRow, token: UUID, lease_until: float) -> None:
         # The owner until the lease expired may have sent it.
@@ -258,15 +256,28 @@ def _place(row: OutboxRow) -> tuple[bool, float, int]:
     return (not delayed, row.due_at if delayed else 0.0, row.seq)
 
 
+def _lasts(row: OutboxRow, db: Database) -> bool:
+    return (
+        row.settled_at is None
+        and row.status in _INTO_INIT
+        and row.lease_until is not None
+        and row.lease_until > db.now
+    )
+
+
 class MemoryLeaseStore:
     """Shares the shards out among the active relays (the port LeaseStore)."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self, database: Database, *, has_died: Callable[[str], bool] = lambda _: False
+    ) -> None:
         self._database = database
+        self._has_died = has_died
 
     def renew(self, *, relay: str, lease: timedelta) -> ShardLeases:
         """Announce the relay, extend its leases and take free shards up to its fair share."""
         db = self._database
+        self._release_dead(relay)
         until = db.now + lease.total_seconds()
         for name in [name for name, alive_until in db.relays.items() if alive_until <= db.now]:
             del db.relays[name]
@@ -286,6 +297,24 @@ class MemoryLeaseStore:
             relays=len(db.relays),
             surplus=frozenset(numbers[fair_share:]),
         )
+
+    def _release_dead(self, relay: str) -> None:
+        """Release the shards and rows of relays whose process has died."""
+        db = self._database
+        owners = {s.owner for s in db.shards if s.owner is not None and s.lease_until > db.now}
+        for name in sorted({*owners, *db.relays} - {relay}):
+            if not self._is_dead(name):
+                continue
+            numbers = frozenset(shard.number for shard in db.shards if shard.owner == name)
+            rows = [row for row in db.outbox.values() if row.shard in numbers and _lasts(row, db)]
+            if any(db.is_passed_over(row.envelope.id) for row in rows):
+                continue
+            for row in rows:
+                row.lease_until = db.now - CLOCK_STEP_S
+            self.leave(relay=name)
+
+    def _is_dead(self, relay: str) -> bool:
+        return self._has_died(relay)
 
     def release(self, *, relay: str, shards: frozenset[int]) -> None:
         """Release these shards for the other relays."""

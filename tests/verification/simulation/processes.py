@@ -70,6 +70,11 @@ class Process(Generic[S]):
         return f"{self._name}.{self._life}"
 
     @property
+    def exists(self) -> bool:
+        """Whether the process was started and has not ended; a suspended one has not."""
+        return self._service is not None or self.busy
+
+    @property
     def busy(self) -> bool:
         return self.threads > 0
 

@@ -10,6 +10,7 @@ from shieldtx.relay.relay import Relay
 from tests.verification.simulation import half_messages, removed_type
 from tests.verification.simulation.assembly import RELAY_LEASE, RETENTION
 from tests.verification.simulation.database import InboxRow, OutboxRow
+from tests.verification.simulation.parked_events import MOST_REPLAYS, replay_all
 from tests.verification.simulation.processes import Process
 from tests.verification.simulation.retention import is_needed
 from tests.verification.simulation.second_source import SOURCE
@@ -21,6 +22,8 @@ MOST_PASSES = 100
 """After this many consecutive passes, a worker with remaining work will never finish."""
 
 MOST_ROUNDS = 30
+MOST_ROUNDS_WITH_BREAKER = 120
+"""Each failure may pause a handler again, until its first probe."""
 
 
 def heal(world: World) -> None:
@@ -48,7 +51,20 @@ def drain(world: World) -> bool:
     sources = [""]
     if world.config.notices:
         sources = ["A", SOURCE] if world.schedule.chance(0.5) else [SOURCE, "A"]
-    return all(_drain(world, stopped=source) for source in sources) and _handle_all(world)
+    is_drained = all(_drain(world, stopped=source) for source in sources) and _handle_all(world)
+    if not is_drained or not world.config.parks or not world.schedule.chance(0.7):
+        return is_drained
+    return _replay_parked_events(world)
+
+
+def _replay_parked_events(world: World) -> bool:
+    """Replay what is parked until nothing is: without faults, each replay has all its attempts."""
+    for _ in range(MOST_REPLAYS):
+        if not replay_all(world):
+            return True
+        if not _drain(world, stopped=""):
+            return False
+    return not replay_all(world)
 
 
 def _handle_all(world: World) -> bool:
@@ -66,7 +82,8 @@ def _drain(world: World, *, stopped: str) -> bool:
     for relay in world.relays_of.get(stopped, ()):
         world.stop(relay)
     world.pass_time(RELAY_LEASE.total_seconds() + 1)
-    for _ in range(MOST_ROUNDS):
+    has_breaker = world.config.breaker is not None
+    for _ in range(MOST_ROUNDS_WITH_BREAKER if has_breaker else MOST_ROUNDS):
         _work_off(world, world.checking)
         half_messages.decide(world)
         busy = _relays_with_work(world, but=stopped)

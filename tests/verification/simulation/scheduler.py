@@ -6,14 +6,17 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tests.verification.simulation import recovery
+from tests.verification.simulation import parked_events, recovery
 from tests.verification.simulation.checker import Violation, violations
 from tests.verification.simulation.fault_schedule import SeededFaultSchedule
 from tests.verification.simulation.world import World
 from tests.verification.simulation.world_config import (
     config_of,
+    with_breaker,
+    with_early_takeovers,
     with_half_messages,
     with_lanes,
+    with_parked_events,
     with_removed_type,
     with_second_source,
     with_shard_settings,
@@ -34,6 +37,9 @@ def play(seed: int, trace: list[str] | None = None) -> Sequence[Violation]:
     config = with_removed_type(config, random.Random(seed * _APART + 5))
     config = with_shard_settings(config, random.Random(seed * _APART + 6))
     config = with_lanes(config, random.Random(seed * _APART + 7))
+    config = with_early_takeovers(config, random.Random(seed * _APART + 9))
+    config = with_breaker(config, random.Random(seed * _APART + 8))
+    config = with_parked_events(config, random.Random(seed * _APART + 10))
     schedule = SeededFaultSchedule(seed, sleepy=config.has_threads)
     world = World(config, schedule, trace=trace)
     steps = _steps(world, draw)
@@ -85,6 +91,7 @@ def _steps(world: World, draw: random.Random) -> list[Callable[[], object]]:
     if draw.random() < 0.3:
         steps += [world.switch_broker] * 2
     steps.append(world.land)
+    steps += [partial(parked_events.decide, world)] * (2 * world.config.parks)
     if world.threads is not None:
         steps += [world.let_leases_lapse] * 4
         steps += [world.wake] * (len(steps) // 8)

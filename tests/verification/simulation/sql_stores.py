@@ -25,15 +25,18 @@ from sqlalchemy import (
 from shieldtx.domain.events import Envelope
 from shieldtx.ports.outbox import Posting
 from shieldtx.store.barrier import SqlBarrier
+from shieldtx.store.dialects import dialect_of
 from shieldtx.store.half_messages import SqlHalfMessageStore
 from shieldtx.store.inbox_store import SqlInboxStore
 from shieldtx.store.outbox_writer import SqlOutboxWriter
+from shieldtx.store.pauses import SqlPauseAdmin, SqlPauseStore
 from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.store.retention import SqlRetentionStore
 from shieldtx.store.schema import Schema
 from shieldtx.store.shard_leases import SqlLeaseStore
+from shieldtx.store.statements import inbox as inbox_sql
 from shieldtx.store.tables import Tables, tables
-from tests.verification.simulation.database import EPOCH, Clock
+from tests.verification.simulation.database import EPOCH, Clock, InboxRow
 from tests.verification.simulation.half_messages import PLAN
 
 SHARDS = 2
@@ -73,8 +76,13 @@ class SqlStores:
         self.outbox = SqlRelayStore(
             self.engine, self.tables, source="A", clock=lambda: self.clock.now
         )
-        self.leases = SqlLeaseStore(self.engine, self.tables)
+        self.dead = set[str]()
+        """The relays whose process has died."""
+        self.leases = SqlLeaseStore(
+            self.engine, self.tables, has_died=lambda relay: relay in self.dead
+        )
         self.inbox = SqlInboxStore(self.engine, self.tables)
+        self.pauses = SqlPauseStore(self.engine, self.tables)
         self.purge = SqlRetentionStore(self.engine, self.tables)
         self.half_messages = SqlHalfMessageStore(self.engine, self.tables, shards=SHARDS, plan=PLAN)
         self.barrier = SqlBarrier(self.engine, self.tables, patience=timedelta(seconds=1))
@@ -100,6 +108,30 @@ class SqlStores:
         with self.engine.begin() as connection:
             self.barrier.enter(connection, [event_id])
             _ = 1 // commits
+
+    def pause(self, group: str, event_type: str, *, reason: str) -> None:
+        """Pause a type as an operator."""
+        self._pauses_of_operators().pause(group, event_type, who="operator", reason=reason)
+
+    def resume(self, group: str, event_type: str) -> int:
+        """End pauses of a type as an operator."""
+        return self._pauses_of_operators().resume(group, event_type, who="operator", reason="")
+
+    def _pauses_of_operators(self) -> SqlPauseAdmin:
+        return SqlPauseAdmin(self.engine, self.tables)
+
+    def replay(self, row: InboxRow) -> None:
+        """Let an operator replay a row, if it is DEAD."""
+        event = row.envelope
+        statement = inbox_sql.replay(
+            self.tables,
+            dialect_of(self.engine.dialect),
+            group=row.group,
+            event_id=event.id,
+            source=event.source,
+        )
+        with self.engine.begin() as connection:
+            connection.execute(statement)
 
     def content(self) -> dict[str, list[tuple[Any, ...]]]:
         """Return everything on which both sides have to agree, in the order of the sequences."""
@@ -160,7 +192,7 @@ def _plain(value: Any) -> Any:
 def _content(t: Tables) -> dict[str, Select[Any]]:
     """Select everything on which both sides have to agree."""
     o, i, s = t.outbox.c, t.inbox.c, t.shard.c
-    r, p, b = t.relay.c, t.parked.c, t.barrier.c
+    r, p, b, h = t.relay.c, t.parked.c, t.barrier.c, t.pause.c
     return {
         "outbox": select(
             *(o.event_id, o.shard, o.status, o.attempts, o.waiting),
@@ -181,5 +213,9 @@ def _content(t: Tables) -> dict[str, Select[Any]]:
         "half_messages": select(o.event_id, o.checks, o.check_at)
         .where(o.checks.is_not(None))
         .order_by(o.seq),
+        "pauses": select(
+            *(h.consumer_group, h.event_type, h.tx_kind, h.paused_by, h.reason),
+            *(h.probe_at, h.probes, h.probe_token.is_not(None)),
+        ).order_by(h.consumer_group, h.event_type, h.tx_kind),
         "barrier": select(b.event_id, b.committed).order_by(b.event_id),
     }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shieldtx.domain.events import Envelope
-from shieldtx.domain.states import TxKind
+from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.ports.broker import ReceivedRecord
 from shieldtx.ports.inbox import IncomingEvent, Parked
 from shieldtx.ports.relay import Retry, Settlement
@@ -60,6 +60,7 @@ class Calls:
         self.relays = ["one", "two"]
         self.attempts: list[tuple[Any, Any]] = []
         self.batches: list[tuple[Any, Any]] = []
+        self.probes: list[tuple[Any, Any]] = []
 
     def make(self, calls: int) -> None:
         weights: dict[Callable[[], None], int] = {
@@ -68,6 +69,7 @@ class Calls:
             self.refuse: 4,
             self.renew: 5,
             self.leave: 1,
+            self.die: 1,
             self.claim: 6,
             self.withdraw: 1,
             self.settle: 7,
@@ -81,6 +83,9 @@ class Calls:
             self.defer: 1,
             self.note: 1,
             self.give_up: 2,
+            self.pause: 4,
+            self.probe: 4,
+            self.replay: 2,
             self.purge: 2,
         }
         self.write()
@@ -133,6 +138,12 @@ class Calls:
     def leave(self) -> None:
         relay = self.relay()
         self.pair.both(lambda side: side.leases.leave(relay=relay))
+
+    def die(self) -> None:
+        """Let the process of a relay die, and start another one."""
+        relay = self.relay()
+        self.relays[self.relays.index(relay)] = f"{relay} again"
+        self.pair.both(lambda side: side.dead.add(relay))
 
     def claim(self) -> None:
         relay = self.relay()
@@ -215,6 +226,12 @@ class Calls:
         self.pair.same(
             lambda side: [e.id for e in side.inbox.due(group, handled=handled, limit=limit)]
         )
+        for name in ("longest_due", "newest_unattempted"):
+            self.pair.same(
+                lambda side, name=name: getattr(
+                    getattr(side.inbox, name)(group, handled=handled), "id", None
+                )
+            )
         self.pair.same(lambda side: dict(side.inbox.unhandled(group, handled=handled, limit=1000)))
 
     def start_attempt(self) -> None:
@@ -223,9 +240,10 @@ class Calls:
             return
         row = self.draw.choice(rows)
         lease, most = timedelta(seconds=self.seconds()), self.draw.randint(1, 3)
+        is_probe = self.draw.random() < 0.2
         mine, theirs = self.pair.both(
             lambda side: side.inbox.start_attempt(
-                row.group, row.envelope, lease=lease, max_attempts=most
+                row.group, row.envelope, lease=lease, max_attempts=most, is_probe=is_probe
             )
         )
         if mine is not None:
@@ -255,9 +273,21 @@ class Calls:
 
     def effects(self) -> None:
         part, breaks = self.part(), self.draw.random() < 0.2
+        refuses, stops = self.draw.random() < 0.4, self.draw.random() < 0.2
+        written = self.events[0].evolve(id=self.pair.new_id(), source="A", biz_key=None)
 
         def apply(side: Any) -> None:
-            with side.inbox.effects(part(side)):
+            attempts = part(side)
+            with side.inbox.effects(attempts) as session:
+                savepoint = side.inbox.savepoint(session)
+                side.insert(session.connection(), written)
+                if refuses and attempts[0].envelope.kind is TxKind.COMMIT:
+                    assert savepoint.undo()
+                    side.inbox.refuse(session, attempts[0], reason="no")
+                else:
+                    savepoint.release()
+                if stops:
+                    side.inbox.settle_only(session, attempts[:1])
                 if breaks:
                     raise ArithmeticError
 
@@ -290,10 +320,66 @@ class Calls:
 
     def give_up(self) -> None:
         attempt, call = self.attempt(), self.draw.choice([None, _breaks, _succeeds])
+        parked = self.draw.random() < 0.5
         if attempt is not None:
             self.pair.same(
-                lambda side: side.inbox.give_up(attempt(side), reason="enough", in_transaction=call)
+                lambda side: side.inbox.give_up(
+                    attempt(side), reason="enough", in_transaction=call, parked=parked
+                )
             )
+
+    # --- paused handlers --------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        group, handler = self.group(), self.handler()
+        match self.draw.randrange(5):
+            case 0:
+                who = {"reason": "a look"}
+                self.pair.same(lambda side: side.pause(group, handler[0], **who))
+            case 1:
+                self.pair.same(lambda side: side.resume(group, handler[0]))
+            case _:
+                first = timedelta(seconds=self.seconds())
+                self.pair.same(
+                    lambda side: side.pauses.trip(
+                        group, handler, reason="TypeError", first_probe=first
+                    )
+                )
+        self.pair.same(lambda side: side.pauses.waiting(group, handler))
+
+    def probe(self) -> None:
+        group, handler = self.group(), self.handler()
+        seconds = timedelta(seconds=self.seconds())
+        self.pair.same(lambda side: [_shown(p) for p in side.pauses.pauses(group)])
+        mine, theirs = self.pair.both(
+            lambda side: side.pauses.claim_probe(group, handler, timeout=seconds)
+        )
+        if mine is not None:
+            assert mine.number == theirs.number
+            self.probes.append((mine, theirs))
+        if not self.probes:
+            return
+        claims = self.draw.choice(self.probes[-2:])
+
+        def claim(side: Any) -> Any:
+            return claims[0] if side is self.pair.memory else claims[1]
+
+        if self.draw.random() < 0.3:
+            self.pair.same(lambda side: side.pauses.close(claim(side)))
+        elif self.draw.random() < 0.5:
+            reason = self.draw.choice([None, "KeyError"])
+            self.pair.same(
+                lambda side: side.pauses.settle_probe(claim(side), delay=seconds, reason=reason)
+            )
+
+    def handler(self) -> tuple[str, TxKind]:
+        return self.draw.choice("tu"), self.draw.choice(list(TxKind))
+
+    def replay(self) -> None:
+        rows = list(self.pair.memory.database.inbox.values())
+        if rows:
+            row = self.draw.choice(rows)
+            self.pair.both(lambda side: side.replay(row))
 
     # --- retention --------------------------------------------------------------------------------
 
@@ -336,12 +422,20 @@ class Calls:
 
 def _compensate(inbox: Any, session: Any, attempt: Any, *, written_here: bool) -> list[Any]:
     original = inbox.original(session, attempt, written_here=written_here)
+    if original is not None and original.status is InboxStatus.DEAD:
+        inbox.fence_parked(session, attempt)
+        return [original.envelope.id, original.status]
     if original is not None:
         inbox.mark_compensated(session, attempt)
         return [original.envelope.id, original.status, original.compensated]
     if written_here:
         return [None]
     return [inbox.fence(session, attempt), inbox.fence(session, attempt)]
+
+
+def _shown(pause: Any) -> tuple[Any, ...]:
+    fields = (pause.event_type, pause.kind, pause.by, pause.reason)
+    return *fields, pause.has_probes, pause.is_probe_due, pause.probes
 
 
 def _record(offset: int) -> ReceivedRecord:

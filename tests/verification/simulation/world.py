@@ -20,6 +20,7 @@ from tests.verification.simulation.database import (
     Clock,
     Database,
     DatabaseError,
+    InboxRow,
     Shard,
 )
 from tests.verification.simulation.fault_schedule import Fault, FaultSchedule
@@ -46,6 +47,10 @@ class World:
         self.transfers = config.transfers
         self.events: dict[int, UUID] = {}
         """The event of each transfer whose writing was begun."""
+        self.listed: list[InboxRow] = []
+        """The events that an operator has seen as parked."""
+        self.discarded: set[UUID] = set()
+        """The parked events that an operator has discarded."""
         self.acknowledged: set[int] = set()
         """The transfers whose writing has ended without an error, except half messages."""
         self.running: list[Process[Any]] = []
@@ -85,6 +90,10 @@ class World:
         self.next_step: Callable[[], None] = lambda: None
         """The step that runs while a process is suspended."""
 
+    def has_defect(self) -> bool:
+        """Return whether the release with the defect is running."""
+        return not self.is_calm and self.clock.now - START < self.config.defect_seconds
+
     def say(self, what: str, *about: object) -> None:
         """Write a line of the trace."""
         if self.trace is not None:
@@ -104,6 +113,13 @@ class World:
         self._writing.add(transfer.key)
         client: Process[None] = Process(self, "client", lambda _: None)
         self.act(client, _described(transfer), partial(self._write, client, transfer))
+
+    def relay_has_died(self, name: str) -> bool:
+        """Whether the process of a relay, which may have been renamed, does not exist any more."""
+        process = name.partition("+")[0]
+        return self.config.has_early_takeovers and not any(
+            relay.exists and relay.name == process for relay in self.relays
+        )
 
     def renew(self, relay: Process[Relay]) -> None:
         """Let a relay renew its leases, concurrently with a pass if it is suspended in one."""

@@ -19,6 +19,9 @@ SECOND_SOURCE = 0.15
 OTHER_NUMBERS = 0.15
 """The share of worlds in which writers have settings for the number of shards."""
 
+PARKED_EVENTS = 0.15
+"""The share of worlds in which the credit parks events that it cannot handle."""
+
 REMOVED_TYPE = 0.15
 """The share of worlds with more events without a handler than a consumer takes at a time."""
 
@@ -28,8 +31,15 @@ LANES = 0.25
 COROUTINES = 0.25
 """The share of worlds whose handlers are coroutine functions."""
 
+BREAKERS = 0.2
+"""The share of worlds whose consumers pause handlers after failures."""
+
 FOREIGN_ROLLBACKS = 0.2
 """The share of further worlds in which a group takes back events of another service."""
+
+
+EARLY_TAKEOVERS = 0.25
+"""The share of worlds whose relays see at once which others have died."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +82,14 @@ class WorldConfig:
     """Number of lanes of each consumer."""
     has_coroutines: bool = False
     """Whether handlers are coroutine functions."""
+    has_early_takeovers: bool = False
+    """Whether relays run on one host and take over the shards of dead ones at once."""
+    breaker: int | None = None
+    """Number of failures that pause a handler; None: the consumers have no breaker."""
+    defect_seconds: float = 0.0
+    """How long a handler of the downstream bank has a defect, from the beginning."""
+    parks: bool = False
+    """Whether the credit parks an event after an unexpected error in its last attempt."""
     removed: int = 0
     """Number of events that an earlier release received, of a type whose handler was removed."""
 
@@ -138,10 +156,35 @@ def with_removed_type(config: WorldConfig, draw: random.Random) -> WorldConfig:
     return replace(config, removed=2 * config.consumer_batch + draw.randint(1, 3))
 
 
+def with_parked_events(config: WorldConfig, draw: random.Random) -> WorldConfig:
+    """Let the credit fail and park its events, in some worlds."""
+    if draw.random() >= PARKED_EVENTS:
+        return config
+    failing = [
+        replace(t, failures=draw.randint(1, 3)) if draw.random() < 0.5 else t
+        for t in config.transfers
+    ]
+    return replace(config, transfers=tuple(failing), parks=True)
+
+
 def with_lanes(config: WorldConfig, draw: random.Random) -> WorldConfig:
     """Let consumers have several lanes and handlers be coroutines, in some worlds."""
     lanes = draw.randint(2, 3) if draw.random() < LANES else 1
     return replace(config, lanes=lanes, has_coroutines=draw.random() < COROUTINES)
+
+
+def with_early_takeovers(config: WorldConfig, draw: random.Random) -> WorldConfig:
+    """Let the relays run on one host, in some worlds."""
+    return replace(config, has_early_takeovers=draw.random() < EARLY_TAKEOVERS)
+
+
+def with_breaker(config: WorldConfig, draw: random.Random) -> WorldConfig:
+    """Let consumers have a breaker, and a handler a defect for a while, in some worlds."""
+    if draw.random() >= BREAKERS:
+        return config
+    return replace(
+        config, breaker=draw.randint(0, 3), defect_seconds=draw.choice((0.0, 10.0, 30.0, 90.0))
+    )
 
 
 def config_of(draw: random.Random) -> WorldConfig:

@@ -41,3 +41,10 @@ VALUES (:event_id::UUID, :consumer_group::VARCHAR, :source::VARCHAR, :topic::VAR
     'FENCED', 0, statement_timestamp(), statement_timestamp(), statement_timestamp())
 ON CONFLICT DO NOTHING
 RETURNING shield_inbox.event_id;
+
+-- fence_parked
+UPDATE shield_inbox
+SET status='FENCED', settled_at=statement_timestamp(), awaits_operator=False
+WHERE shield_inbox.event_id = :event_id_1::UUID AND shield_inbox.consumer_group = 'sample' AND
+    shield_inbox.source = 'sample' AND shield_inbox.status IN ('DEAD') AND shield_inbox.tx_kind = 'COMMIT'
+RETURNING shield_inbox.event_id;

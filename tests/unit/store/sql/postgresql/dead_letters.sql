@@ -30,7 +30,7 @@ WHERE shield_outbox.settled_at IS NOT NULL AND shield_outbox.last_error IS NOT N
 ORDER BY shield_outbox.settled_at
 LIMIT 100;
 
--- dead_rollbacks
+-- inbox_letters
 SELECT shield_inbox.event_id, shield_inbox.event_type, shield_inbox.source, shield_inbox.topic, '' AS payload,
     shield_inbox.event_time AS event_time, shield_inbox.tx_kind, shield_inbox.operation, shield_inbox.key,
     shield_inbox.biz_key, shield_inbox.headers, shield_inbox.causation_id, shield_inbox.causation_source,
@@ -38,15 +38,16 @@ SELECT shield_inbox.event_id, shield_inbox.event_type, shield_inbox.source, shie
     shield_inbox.attempts, timezone('UTC', shield_inbox.settled_at) AS settled_at, shield_inbox.last_error,
     False AS unconfirmed
 FROM shield_inbox
-WHERE shield_inbox.settled_at IS NOT NULL AND shield_inbox.last_error IS NOT NULL AND shield_inbox.tx_kind =
-    'ROLLBACK' AND shield_inbox.consumer_group = 'sample' AND shield_inbox.status = 'DEAD' AND
-    shield_inbox.event_type = 'sample' AND shield_inbox.tx_kind = 'COMMIT' AND shield_inbox.key = 'sample' AND
-    shield_inbox.biz_key = 'sample' AND strpos(shield_inbox.last_error, 'sample') > 0 AND
-    shield_inbox.settled_at >= :settled_at_1::TIMESTAMP WITH TIME ZONE AND shield_inbox.topic = 'sample'
+WHERE shield_inbox.settled_at IS NOT NULL AND shield_inbox.last_error IS NOT NULL AND (shield_inbox.tx_kind =
+    'ROLLBACK' OR shield_inbox.awaits_operator) AND shield_inbox.consumer_group = 'sample' AND
+    shield_inbox.status = 'DEAD' AND shield_inbox.event_type = 'sample' AND shield_inbox.tx_kind = 'COMMIT'
+    AND shield_inbox.key = 'sample' AND shield_inbox.biz_key = 'sample' AND strpos(shield_inbox.last_error,
+    'sample') > 0 AND shield_inbox.settled_at >= :settled_at_1::TIMESTAMP WITH TIME ZONE AND
+    shield_inbox.topic = 'sample'
 ORDER BY shield_inbox.settled_at DESC
 LIMIT 100;
 
--- dead_rollbacks (oldest)
+-- inbox_letters (oldest)
 SELECT shield_inbox.event_id, shield_inbox.event_type, shield_inbox.source, shield_inbox.topic, '' AS payload,
     shield_inbox.event_time AS event_time, shield_inbox.tx_kind, shield_inbox.operation, shield_inbox.key,
     shield_inbox.biz_key, shield_inbox.headers, shield_inbox.causation_id, shield_inbox.causation_source,
@@ -54,11 +55,12 @@ SELECT shield_inbox.event_id, shield_inbox.event_type, shield_inbox.source, shie
     shield_inbox.attempts, timezone('UTC', shield_inbox.settled_at) AS settled_at, shield_inbox.last_error,
     False AS unconfirmed
 FROM shield_inbox
-WHERE shield_inbox.settled_at IS NOT NULL AND shield_inbox.last_error IS NOT NULL AND shield_inbox.tx_kind =
-    'ROLLBACK' AND shield_inbox.consumer_group = 'sample' AND shield_inbox.status = 'DEAD' AND
-    shield_inbox.event_type = 'sample' AND shield_inbox.tx_kind = 'COMMIT' AND shield_inbox.key = 'sample' AND
-    shield_inbox.biz_key = 'sample' AND strpos(shield_inbox.last_error, 'sample') > 0 AND
-    shield_inbox.settled_at >= :settled_at_1::TIMESTAMP WITH TIME ZONE AND shield_inbox.topic = 'sample'
+WHERE shield_inbox.settled_at IS NOT NULL AND shield_inbox.last_error IS NOT NULL AND (shield_inbox.tx_kind =
+    'ROLLBACK' OR shield_inbox.awaits_operator) AND shield_inbox.consumer_group = 'sample' AND
+    shield_inbox.status = 'DEAD' AND shield_inbox.event_type = 'sample' AND shield_inbox.tx_kind = 'COMMIT'
+    AND shield_inbox.key = 'sample' AND shield_inbox.biz_key = 'sample' AND strpos(shield_inbox.last_error,
+    'sample') > 0 AND shield_inbox.settled_at >= :settled_at_1::TIMESTAMP WITH TIME ZONE AND
+    shield_inbox.topic = 'sample'
 ORDER BY shield_inbox.settled_at
 LIMIT 100;
 

@@ -4,9 +4,9 @@ SET status='DISCARDED', settled_at=statement_timestamp()
 WHERE shield_outbox.event_id = :event_id_1::UUID AND shield_outbox.status IN ('FAILED')
 RETURNING shield_outbox.status;
 
--- discard_rollback
+-- discard_received
 UPDATE shield_inbox
-SET status='DISCARDED', settled_at=statement_timestamp()
+SET status='DISCARDED', settled_at=statement_timestamp(), awaits_operator=False
 WHERE shield_inbox.event_id = :event_id_1::UUID AND shield_inbox.consumer_group = 'sample' AND
     shield_inbox.source = 'sample' AND shield_inbox.status IN ('DEAD')
 RETURNING shield_inbox.status;

@@ -1,8 +1,9 @@
 -- start_attempt
 UPDATE shield_inbox
 SET status='PROCESSING', attempts=CASE WHEN shield_inbox.together THEN shield_inbox.attempts ELSE
-    shield_inbox.attempts + 1 END, lease_token=:with_token::UUID, lease_until=(statement_timestamp() +
-    CAST(:lease_seconds AS FLOAT) * interval '1 second'), together=false
+    shield_inbox.attempts + 1 END, due_at=CASE WHEN :is_probe THEN statement_timestamp() ELSE
+    shield_inbox.due_at END, lease_token=:with_token::UUID, lease_until=(statement_timestamp() +
+    CAST(:lease_seconds AS FLOAT) * interval '1 second'), together=:is_probe
 WHERE shield_inbox.event_id = :of_event::UUID AND shield_inbox.consumer_group = :of_group::VARCHAR AND
     shield_inbox.source = :of_source::VARCHAR AND shield_inbox.status IN ('INIT', 'PROCESSING') AND
     shield_inbox.event_id IN (SELECT waiting.event_id
@@ -91,6 +92,20 @@ CASE WHEN pg_my_temp_schema() = 0 THEN false ELSE EXISTS (
   AND age(xmin) <= age(cast(pg_current_xact_id() AS xid))
   ) END;
 
+-- all_refused
+UPDATE shield_inbox
+SET status='MAX_RECONSUMED', lease_token=NULL, lease_until=NULL, settled_at=:locked_at::TIMESTAMP WITH TIME
+    ZONE, last_error=substr(anon_1.value, 33), together=false FROM unnest(:refusals::TEXT[]) AS anon_1(value)
+WHERE shield_inbox.event_id = CAST(substr(anon_1.value, 1, 32) AS UUID) AND shield_inbox.consumer_group =
+    :of_group::VARCHAR AND shield_inbox.lease_token = :with_token::UUID AND shield_inbox.status IN
+    ('PROCESSING') AND CAST(pg_current_xact_id_if_assigned() AS TEXT) = :in_transaction::VARCHAR
+RETURNING
+CASE WHEN pg_my_temp_schema() = 0 THEN false ELSE EXISTS (
+  SELECT FROM pg_catalog.pg_class
+  WHERE relnamespace = pg_my_temp_schema()
+  AND age(xmin) <= age(cast(pg_current_xact_id() AS xid))
+  ) END;
+
 -- release
 UPDATE shield_inbox
 SET status='PROCESSING', attempts=(shield_inbox.attempts - 1), lease_token=NULL, lease_until=NULL,
@@ -121,13 +136,13 @@ WHERE shield_inbox.event_id = :event_id_1::UUID AND shield_inbox.consumer_group 
 -- give_up
 UPDATE shield_inbox
 SET status='MAX_RECONSUMED', attempts=100, lease_token=NULL, lease_until=NULL,
-    settled_at=statement_timestamp(), last_error='sample', together=false
+    settled_at=statement_timestamp(), last_error='sample', together=false, awaits_operator=False
 WHERE shield_inbox.event_id = :event_id_1::UUID AND shield_inbox.consumer_group = 'sample' AND
     shield_inbox.lease_token = :lease_token_1::UUID AND shield_inbox.status IN ('PROCESSING');
 
 -- replay
 UPDATE shield_inbox
-SET status='PROCESSING', attempts=0, due_at=statement_timestamp(), settled_at=NULL
+SET status='PROCESSING', attempts=0, due_at=statement_timestamp(), settled_at=NULL, awaits_operator=False
 WHERE shield_inbox.event_id = :event_id_1::UUID AND shield_inbox.consumer_group = 'sample' AND
     shield_inbox.source = 'sample' AND shield_inbox.status = 'DEAD'
 RETURNING shield_inbox.event_id;

@@ -39,6 +39,56 @@ FROM (SELECT line.event_id AS event_id, line.event_type AS event_type, line.sour
 WHERE coalesce(summed.before, 0) < :bytes_at_most::BIGINT
 ORDER BY summed.seq;
 
+-- longest_due
+SELECT waiting.event_id, waiting.event_type, waiting.source, waiting.topic, waiting.payload,
+    waiting.event_time AS event_time, waiting.tx_kind, waiting.operation, waiting.key, waiting.biz_key,
+    waiting.headers, waiting.causation_id, waiting.causation_source, waiting.traceparent, waiting.dataschema
+FROM shield_inbox AS waiting
+WHERE waiting.consumer_group = :of_group::VARCHAR AND waiting.settled_at IS NULL AND (waiting.tx_kind =
+    'COMMIT' AND waiting.event_type = ANY (:handled_commits::TEXT[]) OR waiting.tx_kind = 'ROLLBACK' AND
+    waiting.event_type = ANY (:handled_rollbacks::TEXT[])) AND waiting.due_at <= statement_timestamp() AND
+    (waiting.lease_until IS NULL OR waiting.lease_until <= statement_timestamp()) AND NOT ((EXISTS (SELECT *
+      FROM shield_inbox AS earlier
+      WHERE earlier.consumer_group = waiting.consumer_group AND earlier.settled_at IS NULL AND earlier.topic =
+          waiting.topic AND earlier.key = waiting.key AND earlier.seq < waiting.seq AND NOT (EXISTS (SELECT *
+          FROM shield_inbox AS shield_inbox_1
+          WHERE shield_inbox_1.consumer_group = earlier.consumer_group AND shield_inbox_1.settled_at IS NULL
+              AND earlier.tx_kind = 'ROLLBACK' AND shield_inbox_1.tx_kind = 'COMMIT' AND
+              shield_inbox_1.event_id = earlier.causation_id AND (earlier.causation_source IS NULL OR
+              shield_inbox_1.source = earlier.causation_source))))) OR (EXISTS (SELECT *
+      FROM shield_inbox AS shield_inbox_2
+      WHERE shield_inbox_2.consumer_group = waiting.consumer_group AND shield_inbox_2.settled_at IS NULL AND
+          waiting.tx_kind = 'ROLLBACK' AND shield_inbox_2.tx_kind = 'COMMIT' AND shield_inbox_2.event_id =
+          waiting.causation_id AND (waiting.causation_source IS NULL OR shield_inbox_2.source =
+          waiting.causation_source))))
+ORDER BY waiting.due_at, waiting.seq
+LIMIT 1;
+
+-- newest_unattempted
+SELECT waiting.event_id, waiting.event_type, waiting.source, waiting.topic, waiting.payload,
+    waiting.event_time AS event_time, waiting.tx_kind, waiting.operation, waiting.key, waiting.biz_key,
+    waiting.headers, waiting.causation_id, waiting.causation_source, waiting.traceparent, waiting.dataschema
+FROM shield_inbox AS waiting
+WHERE waiting.consumer_group = :of_group::VARCHAR AND waiting.settled_at IS NULL AND (waiting.tx_kind =
+    'COMMIT' AND waiting.event_type = ANY (:handled_commits::TEXT[]) OR waiting.tx_kind = 'ROLLBACK' AND
+    waiting.event_type = ANY (:handled_rollbacks::TEXT[])) AND waiting.due_at <= statement_timestamp() AND
+    (waiting.lease_until IS NULL OR waiting.lease_until <= statement_timestamp()) AND NOT ((EXISTS (SELECT *
+      FROM shield_inbox AS earlier
+      WHERE earlier.consumer_group = waiting.consumer_group AND earlier.settled_at IS NULL AND earlier.topic =
+          waiting.topic AND earlier.key = waiting.key AND earlier.seq < waiting.seq AND NOT (EXISTS (SELECT *
+          FROM shield_inbox AS shield_inbox_1
+          WHERE shield_inbox_1.consumer_group = earlier.consumer_group AND shield_inbox_1.settled_at IS NULL
+              AND earlier.tx_kind = 'ROLLBACK' AND shield_inbox_1.tx_kind = 'COMMIT' AND
+              shield_inbox_1.event_id = earlier.causation_id AND (earlier.causation_source IS NULL OR
+              shield_inbox_1.source = earlier.causation_source))))) OR (EXISTS (SELECT *
+      FROM shield_inbox AS shield_inbox_2
+      WHERE shield_inbox_2.consumer_group = waiting.consumer_group AND shield_inbox_2.settled_at IS NULL AND
+          waiting.tx_kind = 'ROLLBACK' AND shield_inbox_2.tx_kind = 'COMMIT' AND shield_inbox_2.event_id =
+          waiting.causation_id AND (waiting.causation_source IS NULL OR shield_inbox_2.source =
+          waiting.causation_source)))) AND waiting.status = 'INIT'
+ORDER BY waiting.seq DESC
+LIMIT 1;
+
 -- pending
 SELECT shield_inbox.topic, shield_inbox.tx_kind, shield_inbox.record_partition, count(*) AS count_1
 FROM shield_inbox

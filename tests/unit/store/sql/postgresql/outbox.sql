@@ -47,6 +47,25 @@ SET status='INIT', attempts=(shield_outbox.attempts - 1), lease_token=NULL, leas
 WHERE shield_outbox.shard IN (0, 1) AND shield_outbox.settled_at IS NULL AND shield_outbox.status IN
     ('PROCESSING') AND shield_outbox.lease_until > statement_timestamp();
 
+-- leased
+SELECT shield_outbox.event_id
+FROM shield_outbox
+WHERE shield_outbox.shard IN (0, 1) AND shield_outbox.settled_at IS NULL AND shield_outbox.status =
+    'PROCESSING' AND shield_outbox.lease_until > statement_timestamp();
+
+-- lock_leased
+SELECT shield_outbox.event_id
+FROM shield_outbox
+WHERE shield_outbox.shard IN (0, 1) AND shield_outbox.settled_at IS NULL AND shield_outbox.status =
+    'PROCESSING' AND shield_outbox.lease_until > statement_timestamp()
+FOR UPDATE SKIP LOCKED;
+
+-- end_leases
+UPDATE shield_outbox
+SET lease_until=(statement_timestamp() + :param_1)
+WHERE shield_outbox.shard IN (0, 1) AND shield_outbox.settled_at IS NULL AND shield_outbox.status =
+    'PROCESSING' AND shield_outbox.lease_until > statement_timestamp();
+
 -- retry
 UPDATE shield_outbox
 SET status='INIT', waiting=True, holds_key=(NOT shield_outbox.waiting OR shield_outbox.holds_key),

@@ -34,6 +34,13 @@ WHERE shield_shard.shard IN (SELECT locked.shard
   FROM locked)
 RETURNING shield_shard.shard;
 
+-- owners
+SELECT shield_shard.owner
+FROM shield_shard
+WHERE shield_shard.owner IS NOT NULL AND shield_shard.lease_until > statement_timestamp() UNION SELECT
+    shield_relay.relay
+FROM shield_relay;
+
 -- take_free
 WITH free AS
 (SELECT shield_shard.shard AS shard
@@ -54,6 +61,18 @@ FROM shield_shard
 WHERE shield_shard.owner = 'sample'
 ORDER BY shield_shard.shard
 FOR UPDATE;
+
+-- count_owned
+SELECT count(*) AS count_1
+FROM shield_shard
+WHERE shield_shard.owner = 'sample';
+
+-- owned_and_idle
+SELECT shield_shard.shard
+FROM shield_shard
+WHERE shield_shard.owner = 'sample'
+ORDER BY shield_shard.shard
+FOR UPDATE SKIP LOCKED;
 
 -- hand_over
 UPDATE shield_shard

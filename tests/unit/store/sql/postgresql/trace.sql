@@ -20,6 +20,18 @@ SELECT shield_outbox.event_id, shield_outbox.event_type, shield_outbox.source, s
 FROM shield_outbox
 WHERE shield_outbox.event_id = :event_id_1::UUID;
 
+-- open_written
+SELECT shield_outbox.event_id, shield_outbox.event_type, shield_outbox.source, shield_outbox.topic,
+    shield_outbox.tx_kind, shield_outbox.operation, shield_outbox.key, shield_outbox.biz_key,
+    shield_outbox.causation_id, shield_outbox.causation_source, shield_outbox.traceparent,
+    shield_outbox.status, shield_outbox.attempts, timezone('UTC', shield_outbox.due_at) AS due_at,
+    timezone('UTC', shield_outbox.lease_until) AS lease_until, timezone('UTC', shield_outbox.settled_at) AS
+    settled_at, shield_outbox.last_error, timezone('UTC', shield_outbox.created_at) AS created_at,
+    shield_outbox.unconfirmed
+FROM shield_outbox
+WHERE shield_outbox.settled_at IS NULL
+ORDER BY shield_outbox.seq;
+
 -- received
 SELECT shield_inbox.event_id, shield_inbox.event_type, shield_inbox.source, shield_inbox.topic,
     shield_inbox.tx_kind, shield_inbox.operation, shield_inbox.key, shield_inbox.biz_key,
@@ -31,6 +43,18 @@ SELECT shield_inbox.event_id, shield_inbox.event_type, shield_inbox.source, shie
 FROM shield_inbox
 WHERE shield_inbox.event_id = :event_id_1::UUID
 ORDER BY shield_inbox.received_at, shield_inbox.consumer_group;
+
+-- open_received
+SELECT shield_inbox.event_id, shield_inbox.event_type, shield_inbox.source, shield_inbox.topic,
+    shield_inbox.tx_kind, shield_inbox.operation, shield_inbox.key, shield_inbox.biz_key,
+    shield_inbox.causation_id, shield_inbox.causation_source, shield_inbox.traceparent, shield_inbox.status,
+    shield_inbox.attempts, timezone('UTC', shield_inbox.due_at) AS due_at, timezone('UTC',
+    shield_inbox.lease_until) AS lease_until, timezone('UTC', shield_inbox.settled_at) AS settled_at,
+    shield_inbox.last_error, shield_inbox.consumer_group, timezone('UTC', shield_inbox.received_at) AS
+    received_at, shield_inbox.record_partition, shield_inbox.record_offset, shield_inbox.compensated_id
+FROM shield_inbox
+WHERE shield_inbox.settled_at IS NULL
+ORDER BY shield_inbox.seq;
 
 -- entries
 SELECT shield_trace.id, shield_trace.event_id, shield_trace.consumer_group, shield_trace.attempt,

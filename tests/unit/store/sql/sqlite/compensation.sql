@@ -40,3 +40,10 @@ VALUES (:event_id, :consumer_group, :source, :topic, :event_type, :tx_kind, :ope
     strftime('%Y-%m-%d %H:%M:%f000', 'now'))
 ON CONFLICT DO NOTHING
 RETURNING event_id;
+
+-- fence_parked
+UPDATE shield_inbox
+SET status='FENCED', settled_at=strftime('%Y-%m-%d %H:%M:%f000', 'now'), awaits_operator=False
+WHERE shield_inbox.event_id = :event_id_1 AND shield_inbox.consumer_group = 'sample' AND shield_inbox.source =
+    'sample' AND shield_inbox.status IN ('DEAD') AND shield_inbox.tx_kind = 'COMMIT'
+RETURNING event_id;

@@ -4,9 +4,9 @@ SET status='DISCARDED', settled_at=strftime('%Y-%m-%d %H:%M:%f000', 'now')
 WHERE shield_outbox.event_id = :event_id_1 AND shield_outbox.status IN ('FAILED')
 RETURNING status;
 
--- discard_rollback
+-- discard_received
 UPDATE shield_inbox
-SET status='DISCARDED', settled_at=strftime('%Y-%m-%d %H:%M:%f000', 'now')
+SET status='DISCARDED', settled_at=strftime('%Y-%m-%d %H:%M:%f000', 'now'), awaits_operator=False
 WHERE shield_inbox.event_id = :event_id_1 AND shield_inbox.consumer_group = 'sample' AND shield_inbox.source =
     'sample' AND shield_inbox.status IN ('DEAD')
 RETURNING status;

@@ -1,8 +1,9 @@
 -- start_attempt
 UPDATE shield_inbox
 SET status='PROCESSING', attempts=CASE WHEN shield_inbox.together THEN shield_inbox.attempts ELSE
-    shield_inbox.attempts + 1 END, lease_token=:with_token, lease_until=strftime('%Y-%m-%d %H:%M:%f000',
-    'now', printf('%+.3f seconds', CAST(:lease_seconds AS FLOAT))), together=0
+    shield_inbox.attempts + 1 END, due_at=CASE WHEN :is_probe THEN strftime('%Y-%m-%d %H:%M:%f000', 'now')
+    ELSE shield_inbox.due_at END, lease_token=:with_token, lease_until=strftime('%Y-%m-%d %H:%M:%f000', 'now',
+    printf('%+.3f seconds', CAST(:lease_seconds AS FLOAT))), together=:is_probe
 WHERE shield_inbox.event_id = :of_event AND shield_inbox.consumer_group = :of_group AND shield_inbox.source =
     :of_source AND shield_inbox.status IN ('INIT', 'PROCESSING') AND shield_inbox.event_id IN (SELECT
     waiting.event_id
@@ -60,6 +61,14 @@ SET status='PROCESSED', lease_token=NULL, lease_until=NULL, settled_at=:locked_a
 WHERE shield_inbox.event_id IN (:of_events) AND shield_inbox.consumer_group = :of_group AND
     shield_inbox.lease_token = :with_token AND shield_inbox.status IN ('PROCESSING') AND :in_transaction = '';
 
+-- all_refused
+UPDATE shield_inbox
+SET status='MAX_RECONSUMED', lease_token=NULL, lease_until=NULL, settled_at=:locked_at,
+    last_error=substr(anon_1.value, 33), together=0 FROM json_each(:refusals) AS anon_1
+WHERE shield_inbox.event_id = CAST(substr(anon_1.value, 1, 32) AS CHAR(32)) AND shield_inbox.consumer_group =
+    :of_group AND shield_inbox.lease_token = :with_token AND shield_inbox.status IN ('PROCESSING') AND
+    :in_transaction = '';
+
 -- release
 UPDATE shield_inbox
 SET status='PROCESSING', attempts=(shield_inbox.attempts - 1), lease_token=NULL, lease_until=NULL, together=0
@@ -90,13 +99,14 @@ WHERE shield_inbox.event_id = :event_id_1 AND shield_inbox.consumer_group = 'sam
 -- give_up
 UPDATE shield_inbox
 SET status='MAX_RECONSUMED', attempts=100, lease_token=NULL, lease_until=NULL, settled_at=strftime('%Y-%m-%d
-    %H:%M:%f000', 'now'), last_error='sample', together=0
+    %H:%M:%f000', 'now'), last_error='sample', together=0, awaits_operator=False
 WHERE shield_inbox.event_id = :event_id_1 AND shield_inbox.consumer_group = 'sample' AND
     shield_inbox.lease_token = :lease_token_1 AND shield_inbox.status IN ('PROCESSING');
 
 -- replay
 UPDATE shield_inbox
-SET status='PROCESSING', attempts=0, due_at=strftime('%Y-%m-%d %H:%M:%f000', 'now'), settled_at=NULL
+SET status='PROCESSING', attempts=0, due_at=strftime('%Y-%m-%d %H:%M:%f000', 'now'), settled_at=NULL,
+    awaits_operator=False
 WHERE shield_inbox.event_id = :event_id_1 AND shield_inbox.consumer_group = 'sample' AND shield_inbox.source =
     'sample' AND shield_inbox.status = 'DEAD'
 RETURNING event_id;

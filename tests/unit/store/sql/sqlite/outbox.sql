@@ -46,6 +46,24 @@ SET status='INIT', attempts=(shield_outbox.attempts - 1), lease_token=NULL, leas
 WHERE shield_outbox.shard IN (0, 1) AND shield_outbox.settled_at IS NULL AND shield_outbox.status IN
     ('PROCESSING') AND shield_outbox.lease_until > strftime('%Y-%m-%d %H:%M:%f000', 'now');
 
+-- leased
+SELECT shield_outbox.event_id
+FROM shield_outbox
+WHERE shield_outbox.shard IN (0, 1) AND shield_outbox.settled_at IS NULL AND shield_outbox.status =
+    'PROCESSING' AND shield_outbox.lease_until > strftime('%Y-%m-%d %H:%M:%f000', 'now');
+
+-- lock_leased
+SELECT shield_outbox.event_id
+FROM shield_outbox
+WHERE shield_outbox.shard IN (0, 1) AND shield_outbox.settled_at IS NULL AND shield_outbox.status =
+    'PROCESSING' AND shield_outbox.lease_until > strftime('%Y-%m-%d %H:%M:%f000', 'now');
+
+-- end_leases
+UPDATE shield_outbox
+SET lease_until=strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', CAST(:param_1 AS FLOAT)))
+WHERE shield_outbox.shard IN (0, 1) AND shield_outbox.settled_at IS NULL AND shield_outbox.status =
+    'PROCESSING' AND shield_outbox.lease_until > strftime('%Y-%m-%d %H:%M:%f000', 'now');
+
 -- retry
 UPDATE shield_outbox
 SET status='INIT', waiting=True, holds_key=(shield_outbox.waiting = 0 OR shield_outbox.holds_key = 1),

@@ -33,6 +33,13 @@ WHERE shield_shard.shard IN (SELECT locked.shard
   FROM locked)
 RETURNING shard;
 
+-- owners
+SELECT shield_shard.owner
+FROM shield_shard
+WHERE shield_shard.owner IS NOT NULL AND shield_shard.lease_until > strftime('%Y-%m-%d %H:%M:%f000', 'now')
+    UNION SELECT shield_relay.relay
+FROM shield_relay;
+
 -- take_free
 WITH free AS
 (SELECT shield_shard.shard AS shard
@@ -48,6 +55,17 @@ WHERE shield_shard.shard IN (SELECT free.shard
 RETURNING shard;
 
 -- owned
+SELECT shield_shard.shard
+FROM shield_shard
+WHERE shield_shard.owner = 'sample'
+ORDER BY shield_shard.shard;
+
+-- count_owned
+SELECT count(*) AS count_1
+FROM shield_shard
+WHERE shield_shard.owner = 'sample';
+
+-- owned_and_idle
 SELECT shield_shard.shard
 FROM shield_shard
 WHERE shield_shard.owner = 'sample'

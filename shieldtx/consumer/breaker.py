@@ -1,0 +1,271 @@
+"""The breaker: pauses a handler whose failures look like a defect, before events are given up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+from shieldtx.consumer.breaker_log import BreakerLog
+from shieldtx.consumer.failure_runs import FailureRuns, defect_of
+from shieldtx.consumer.failures import concerns_no_event
+from shieldtx.domain.events import Envelope
+from shieldtx.ports.inbox import Attempt, Handled, IncomingEvent
+from shieldtx.ports.pauses import HandlerKey, Pause, PauseStore, ProbeClaim
+
+LENGTH: Final = 5
+"""The number of different events whose failures pause a handler."""
+
+FIRST_PROBE: Final = timedelta(seconds=5)
+"""The wait before the first probe of a paused handler; it doubles with each failed probe."""
+
+LONGEST_WAIT: Final = timedelta(minutes=5)
+"""The maximum wait between two probes."""
+
+_MOST_DOUBLINGS: Final = 20
+"""More doublings would change no wait, and overflow a long one."""
+
+READ_EVERY: Final = 1.0
+"""Seconds between two reads of the pauses, when no failure needs one sooner."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ProbeAnswer:
+    """What a probe has shown; neither, where the handler was not called."""
+
+    handler_works: bool = False
+    """The handler has succeeded, or has refused the event."""
+    failure: str | None = None
+    """Why the attempt failed; None for an error of the database that concerns no event."""
+
+
+class Breaker:
+    """The paused handlers of one group, as one worker knows them. Safe for any number of threads.
+
+    All lanes of a worker share it. It pauses a handler when the attempts at `length` different
+    events have failed with the same error, raised at the same line, and no event has succeeded
+    between; after each pause it needs a longer run (`FailureRuns`). While a handler is paused, none
+    of its attempts is started, and a failure of an attempt that was started before does not count.
+
+    Each worker counts the failures that it has met: of N workers, each may count `length` - 1
+    failures before the first of them pauses the handler for all.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        pauses: PauseStore | None = None,
+        length: int = LENGTH,
+        first_probe: timedelta = FIRST_PROBE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Share pauses with other workers by `pauses`; None: pause nothing.
+
+        With a `length` of 0 only operators pause handlers.
+        """
+        self._group = group
+        self._store = pauses
+        self._first_probe = first_probe
+        self._clock = clock
+        self._runs = FailureRuns(length=length, clock=clock)
+        self._log = BreakerLog(group, clock=clock)
+        self._pauses: Sequence[Pause] = ()
+        self._next_read = clock()
+        self._reads = 0
+        self._known = 0
+        """The number of the read whose result is known: an earlier one may end later."""
+        self._probed: dict[tuple[UUID, str], ProbeAnswer] = {}
+        self._stands_back: dict[HandlerKey, float | None] = {}
+        """Handlers whose probe has failed here, and until when another worker may claim the next
+        one first: known once that one is due."""
+
+    # --- what is paused ---------------------------------------------------------------------------
+
+    @property
+    def has_pauses(self) -> bool:
+        """Whether any handler of the group is paused."""
+        return bool(self._current())
+
+    def is_paused(self, handler: HandlerKey) -> bool:
+        """Whether no attempt at events of this type and kind may be started."""
+        return _covered(self._current(), handler)
+
+    def running(self, handled: Handled) -> Handled:
+        """Return the types and kinds that are not paused."""
+        pauses = self._current()
+        if not pauses:
+            return handled
+        return {handler for handler in handled if not _covered(pauses, handler)}
+
+    def without_starts(self, arrivals: Sequence[IncomingEvent]) -> Sequence[IncomingEvent]:
+        """Return arrivals of which those with a paused handler are stored without an attempt."""
+        pauses = self._current()
+        if not pauses:
+            return arrivals
+        return [
+            each._replace(lease=None) if _covered(pauses, _handler_of(each.envelope)) else each
+            for each in arrivals
+        ]
+
+    def _current(self, *, fresh: bool = False) -> Sequence[Pause]:
+        """Return the pauses, read at intervals, or now."""
+        if self._store is not None and (fresh or self._clock() >= self._next_read):
+            # Without a lock: lanes of coroutines share a thread, where a lock would wait for ever.
+            began = self._clock()
+            self._reads += 1
+            number = self._reads
+            found = self._store.pauses(self._group)
+            # Only now: after a read that fails, the pauses are not known.
+            self._next_read = began + READ_EVERY
+            if number > self._known:
+                self._known, before, self._pauses = number, self._pauses, found
+                self._note_changes(before, found)
+            if fresh:
+                # A later read of another lane may have begun before a pause that this lane knows.
+                return found
+        return self._pauses
+
+    def _note_changes(self, before: Sequence[Pause], now: Sequence[Pause]) -> None:
+        left = {(pause.event_type, pause.kind) for pause in now}
+        for pause in before:
+            if (pause.event_type, pause.kind) not in left:
+                # A run from the time before the pause would end the next attempts too soon.
+                self._runs.end_of(pause)
+                for handler in [key for key in self._stands_back if pause.covers(key)]:
+                    self._stands_back.pop(handler, None)
+                self._log.resumed(pause)
+        for pause in now:
+            self._log.paused(pause)
+
+    # --- outcomes of attempts ---------------------------------------------------------------------
+
+    def succeeded(self, attempts: Iterable[Attempt]) -> None:
+        """Record that the handlers of these attempts have done their work."""
+        for attempt in attempts:
+            self._runs.end(_handler_of(attempt.envelope))
+            self._note_answer(attempt)
+
+    def refused(self, attempt: Attempt) -> None:
+        """Record a deliberate refusal: the handler works, and its run of failures stays."""
+        self._note_answer(attempt)
+
+    def _note_answer(self, attempt: Attempt) -> None:
+        if self._probed and (answer := self._probed.get(_event_of(attempt.envelope))):
+            answer.handler_works = True
+
+    def takes_back(
+        self, attempt: Attempt, error: Exception, *, raise_site: str, reason: str
+    ) -> bool:
+        """Record an unexpected failure; return whether its attempt must not count.
+
+        That is so while the handler is paused, and the failure that completes a run pauses it. The
+        pauses are read first: another worker may have paused the handler during the attempt.
+        """
+        if self._store is None:
+            return False
+        handler, event = _handler_of(attempt.envelope), _event_of(attempt.envelope)
+        is_of_event = not concerns_no_event(error)
+        if is_of_event and (answer := self._probed.get(event)) is not None:
+            answer.failure = reason
+        if _covered(self._current(fresh=True), handler):
+            return True
+        if not is_of_event:
+            return False
+        if not self._runs.failed(handler, defect_of(error, raise_site), event):
+            return False
+        if self._store.trip(self._group, handler, reason=reason, first_probe=self._first_probe):
+            waiting = self._waiting(handler)
+            self._log.tripped(handler, error, reason=reason, raise_site=raise_site, waiting=waiting)
+        self._runs.end(handler)
+        # The pause is committed: no later error may make the failure count.
+        with suppress(Exception):
+            self._current(fresh=True)
+        return True
+
+    def _waiting(self, handler: HandlerKey) -> int | None:
+        """Count the events of a handler; None if the database does not answer: the alarm comes."""
+        store = self._store
+        with suppress(Exception):
+            return store.waiting(self._group, handler) if store is not None else None
+        return None
+
+    # --- probes -----------------------------------------------------------------------------------
+
+    def claim_probes(self, leases: Iterable[tuple[HandlerKey, timedelta]]) -> Iterator[ProbeClaim]:
+        """Claim the due probes of these handlers, for as long as an attempt of each may take.
+
+        A pause by an operator has no probes, nor has a handler that an operator has paused too.
+        """
+        pauses = self._current()
+        if self._store is None or not any(pause.is_probe_due for pause in pauses):
+            return
+        for handler, lease in leases:
+            covering = [pause for pause in pauses if pause.covers(handler)]
+            is_due = covering and all(pause.is_probe_due for pause in covering)
+            if is_due and not self._leaves_to_others(handler):
+                # A probe that kills its process is not settled: the workers must not die in turn.
+                timeout = lease + self._wait_after(max(pause.probes for pause in covering))
+                claim = self._store.claim_probe(self._group, handler, timeout=timeout)
+                if claim is not None:
+                    self._stands_back.pop(handler, None)
+                    yield claim
+
+    def _leaves_to_others(self, handler: HandlerKey) -> bool:
+        """Whether another worker may claim a due probe first: the last one has failed here.
+
+        The cause may be this worker. The others read the pauses within the same time.
+        """
+        if handler not in self._stands_back:
+            return False
+        now, until = self._clock(), self._stands_back[handler]
+        if until is None:
+            wait = min(READ_EVERY, self._first_probe.total_seconds())
+            until = self._stands_back[handler] = now + wait
+        return now < until
+
+    @contextmanager
+    def probing(self, envelope: Envelope) -> Iterator[ProbeAnswer]:
+        """Yield the answer of a probe, which the attempt at this event gives during the block."""
+        answer = self._probed[_event_of(envelope)] = ProbeAnswer()
+        try:
+            yield answer
+        finally:
+            del self._probed[_event_of(envelope)]
+
+    def close(self, claim: ProbeClaim) -> None:
+        """End the pause of a handler whose probe has succeeded."""
+        if self._store is not None:
+            self._store.close(claim)
+            self._current(fresh=True)
+
+    def keep_paused(self, claim: ProbeClaim, *, reason: str | None) -> None:
+        """Plan the next probe: after a failure later each time, else soon."""
+        if self._store is not None:
+            delay = self._first_probe if reason is None else self._wait_after(claim.number)
+            self._store.settle_probe(claim, delay=delay, reason=reason)
+            if reason is not None:
+                self._stands_back[claim.handler] = None
+            self._current(fresh=True)
+
+    def _wait_after(self, probes: int) -> timedelta:
+        """Return the wait after so many probes."""
+        longest = max(LONGEST_WAIT, self._first_probe)
+        wait: timedelta = self._first_probe * 2 ** min(probes, _MOST_DOUBLINGS)
+        return min(wait, longest)
+
+
+def _covered(pauses: Sequence[Pause], handler: HandlerKey) -> bool:
+    return any(pause.covers(handler) for pause in pauses)
+
+
+def _handler_of(envelope: Envelope) -> HandlerKey:
+    return envelope.type, envelope.kind
+
+
+def _event_of(envelope: Envelope) -> tuple[UUID, str]:
+    return envelope.id, envelope.source

@@ -1,0 +1,86 @@
+"""How often calls of a handler fail: this decides how many calls one savepoint protects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import Final
+
+from shieldtx.ports.inbox import Attempt
+
+_WEIGHT: Final = 0.01
+"""The weight of the latest event in the average: the last hundred events count most."""
+
+_WEIGHT_OF_SAVEPOINT: Final = 0.1
+"""The weight of the latest savepoint in the average of their durations."""
+
+_FORGOTTEN: Final = 0.000_01
+"""The rate below which a type needs no savepoints: about 700 events after a single failure."""
+
+_SAVEPOINT_S: Final = 0.000_5
+"""Seconds that a savepoint and its release take, mostly in SQLAlchemy, until they are measured."""
+
+_SHORTEST: Final = 0.000_001
+"""The minimum of a measured duration, in seconds."""
+
+
+class FailureRates:
+    """The moving average of failures by event type. Used by one thread.
+
+    A type whose handler does not fail gets no savepoints, which would cost it more than a half of
+    its throughput.
+    """
+
+    def __init__(self) -> None:
+        self._rates: dict[str, float] = {}
+        self._savepoint_s = _SAVEPOINT_S
+
+    def savepoint_took(self, seconds: float) -> None:
+        """Note the duration of a savepoint and its release."""
+        self._savepoint_s += _WEIGHT_OF_SAVEPOINT * (seconds - self._savepoint_s)
+
+    def failed(self, attempt: Attempt) -> None:
+        """Note that an attempt has failed, for whatever reason."""
+        event_type = attempt.envelope.type
+        rate = self._rates.get(event_type, 0.0)
+        self._rates[event_type] = rate + _WEIGHT * (1 - rate)
+
+    def succeeded(self, attempts: Sequence[Attempt]) -> None:
+        """Note that attempts have succeeded."""
+        if not self._rates:
+            return
+        for attempt in attempts:
+            event_type = attempt.envelope.type
+            rate = self._rates.get(event_type)
+            if rate is None:
+                continue
+            self._rates[event_type] = rate * (1 - _WEIGHT)
+            if rate < _FORGOTTEN:
+                del self._rates[event_type]
+
+    def next_part(
+        self, attempts: Sequence[Attempt], first: int, seconds_per_event: float
+    ) -> tuple[int, bool]:
+        """Return where the next part of a transaction ends, and whether it needs a savepoint.
+
+        A savepoint costs time, and so do the events that a failure undoes with it: on average, the
+        half of its events. The number of events minimises the sum.
+        """
+        rate = self._rate_of(attempts[first])
+        end = first + 1
+        if not rate:
+            while end < len(attempts) and not self._rate_of(attempts[end]):
+                end += 1
+            return end, False
+        end = min(len(attempts), first + best_number(rate, self._savepoint_s, seconds_per_event))
+        while end > first + 1 and not self._rate_of(attempts[end - 1]):
+            end -= 1
+        return end, True
+
+    def _rate_of(self, attempt: Attempt) -> float:
+        return self._rates.get(attempt.envelope.type, 0.0)
+
+
+def best_number(rate: float, savepoint_s: float, seconds_per_event: float) -> int:
+    """Return the number of events in a savepoint at which both costs are the same."""
+    return max(1, int(sqrt(2 * savepoint_s / (rate * max(seconds_per_event, _SHORTEST)))))

@@ -1,0 +1,202 @@
+"""One transaction for the attempts of a batch, in which a refused event costs a savepoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sqlalchemy.orm import Session
+
+from shieldtx.consumer.attempt_recorder import AttemptRecorder
+from shieldtx.consumer.batch_calls import BatchCalls, FailedCall
+from shieldtx.consumer.failure_rates import FailureRates
+from shieldtx.consumer.refusal import Refusal
+from shieldtx.errors import HandlerError
+from shieldtx.outbox.causation import handling_is_undone
+from shieldtx.ports.inbox import Attempt, InboxStore
+
+MOST_SAVEPOINTS: Final = 60
+"""The maximum number of savepoints in a transaction.
+
+PostgreSQL keeps 64 subtransactions of a session in shared memory. With more, every other session
+looks up on disk whether the rows of this transaction are visible (`pg_subtrans`).
+"""
+
+
+@dataclass(kw_only=True, slots=True)
+class Progress:
+    """The part of the attempts that a transaction has finished, in their order."""
+
+    attempts: Sequence[Attempt]
+    limit: int
+    """The position at which the transaction ends."""
+    done: int = 0
+    refusals: list[Refusal] = field(default_factory=list)
+    unwritten: list[Refusal] = field(default_factory=list)
+    """Refusals whose ROLLBACK events are not in the outbox yet."""
+    stops: list[int] = field(default_factory=list)
+    """The positions at which the next savepoints end after a failure, the nearest one last."""
+    savepoints: int = 0
+    leaves_state: str | None = None
+    """The type of the last event, if its handler has left a state for the next one."""
+
+    @property
+    def applied(self) -> list[Attempt]:
+        """The attempts whose effects are in the transaction."""
+        refused = {id(refusal.attempt) for refusal in self.refusals}
+        return [each for each in self.attempts[: self.done] if id(each) not in refused]
+
+
+class SharedTransaction:
+    """Applies attempts in one transaction, as many as possible. Used by one thread.
+
+    Calls of handlers that have failed lately run in savepoints. If such a call refuses its event,
+    everything since the savepoint is undone. The calls before it are repeated, and then the call in
+    a savepoint of its own. If it refuses again, its event ends in this transaction: the status and
+    the ROLLBACK event. The decision depends on nothing that is not committed with it.
+
+    Another error of a call ends the transaction before it, and the call begins the next one.
+    """
+
+    def __init__(
+        self,
+        *,
+        calls: BatchCalls,
+        store: InboxStore,
+        recorder: AttemptRecorder,
+        clock: Callable[[], float],
+    ) -> None:
+        self._calls = calls
+        self._store = store
+        self._recorder = recorder
+        self._clock = clock
+        self._rates = FailureRates()
+
+    def apply(
+        self, attempts: Sequence[Attempt], *, ends: float, seconds_per_event: float
+    ) -> Progress:
+        """Apply and commit; raises FailedCall when the transaction is rolled back for a call.
+
+        Raises TimeoutError when a call would begin after `ends`, and HandlerError when no event is
+        finished after MOST_SAVEPOINTS.
+        """
+        progress = Progress(attempts=attempts, limit=len(attempts))
+        try:
+            with self._store.effects(attempts) as session:
+                while progress.done < progress.limit:
+                    end, is_protected = self._next_part(progress, seconds_per_event)
+                    if is_protected and progress.savepoints == MOST_SAVEPOINTS:
+                        _require_progress(progress)
+                        break
+                    if progress.done and self._clock() >= ends:
+                        break
+                    self._write_rollbacks(session, progress, before=attempts[progress.done : end])
+                    if is_protected:
+                        self._apply_protected(session, progress, end, ends)
+                    else:
+                        progress.done = self._apply_part(session, progress, end, ends)
+                self._write_rollbacks(session, progress)
+                if progress.done < len(attempts):
+                    self._store.settle_only(session, attempts[: progress.done])
+        except FailedCall as failed:
+            self._rates.failed(attempts[failed.first])
+            raise
+        self._rates.succeeded(progress.applied)
+        return progress
+
+    def _next_part(self, progress: Progress, seconds_per_event: float) -> tuple[int, bool]:
+        """Return where the next part ends, and whether it needs a savepoint."""
+        stops = progress.stops
+        while stops and stops[-1] <= progress.done:
+            stops.pop()
+        if stops:
+            return min(stops.pop(), progress.limit), True
+        end, is_protected = self._rates.next_part(
+            progress.attempts, progress.done, seconds_per_event
+        )
+        return min(end, progress.limit), is_protected
+
+    def _apply_part(self, session: Session, progress: Progress, end: int, ends: float) -> int:
+        """Make the calls up to a position; return where the part has ended."""
+        attempts, is_recorded = progress.attempts, self._recorder.times_attempts
+        for call in self._calls.needed(attempts, progress.done, end):
+            if self._clock() >= ends:
+                raise TimeoutError("they have taken too much of their leases")
+            first, called, _ = call
+            if is_recorded:
+                self._recorder.begin(called)
+            self._calls.make(call, session)
+            after = first + len(called)
+            if after < len(attempts) and self._store.ends_after(session, attempts, after):
+                progress.leaves_state = called[0].envelope.type
+                progress.limit = after
+                return after
+        return end
+
+    def _apply_protected(self, session: Session, progress: Progress, end: int, ends: float) -> None:
+        progress.savepoints += 1
+        began = self._clock()
+        savepoint = self._store.savepoint(session)
+        took = self._clock() - began
+        try:
+            after = self._apply_part(session, progress, end, ends)
+        except FailedCall as failed:
+            if not savepoint.undo():
+                raise
+            handling_is_undone(session)
+            self._go_on_after(session, progress, failed)
+        else:
+            began = self._clock()
+            savepoint.release()
+            self._rates.savepoint_took(took + self._clock() - began)
+            progress.done = after
+
+    def _go_on_after(self, session: Session, progress: Progress, failed: FailedCall) -> None:
+        """Decide how the transaction continues after a call that is undone with its savepoint."""
+        first, count = failed.first, failed.count
+        attempt = progress.attempts[first]
+        handler = self._calls.handler_of(attempt)
+        refusal = self._recorder.refusal_of(attempt, handler, failed.error)
+        if refusal is None:
+            # The attempt fails only as the first of a transaction.
+            if first == 0:
+                raise failed
+            self._rates.failed(attempt)
+            progress.limit = first
+        elif first > progress.done:
+            progress.stops += [first + count, first]
+        elif count > 1:
+            progress.stops += [first + count, first + count // 2]
+        else:
+            self._rates.failed(attempt)
+            self._store.refuse(session, attempt, reason=refusal.reason)
+            progress.refusals.append(refusal)
+            progress.unwritten.append(refusal)
+            progress.done += 1
+
+    def _write_rollbacks(
+        self, session: Session, progress: Progress, *, before: Sequence[Attempt] | None = None
+    ) -> None:
+        """Write the ROLLBACK events of all refusals, together.
+
+        Before further attempts, only if one has the key of a refused event: its handler may write
+        events too, which must come later.
+        """
+        if not progress.unwritten:
+            return
+        if before is not None:
+            keys = {refusal.attempt.envelope.key for refusal in progress.unwritten} - {None}
+            if keys.isdisjoint(attempt.envelope.key for attempt in before):
+                return
+        self._recorder.write_rollbacks(session, progress.unwritten)
+        progress.unwritten = []
+
+
+def _require_progress(progress: Progress) -> None:
+    """Raise HandlerError for a transaction without a finished event: it would begin again."""
+    if not progress.done:
+        raise HandlerError(
+            f"{MOST_SAVEPOINTS} savepoints have finished none of {len(progress.attempts)} events; "
+            "each event is attempted alone"
+        )

@@ -1,0 +1,27 @@
+"""The savepoint around handlers of a batch, which undoes a refused event alone."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from shieldtx.store.guarded_session import undo_event
+from shieldtx.store.savepoints import OpenSavepoint
+
+
+class BatchSavepoint:
+    """A savepoint in the session of a batch (the port Savepoint)."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._open = OpenSavepoint(session)
+
+    def release(self) -> None:
+        """Keep the effects since."""
+        self._open.release(self._session)
+
+    def undo(self) -> bool:
+        """Undo all effects since; return False if the transaction has to be rolled back."""
+        try:
+            return self._open.roll_back(self._session) and undo_event(self._session)
+        except Exception:  # noqa: BLE001  the caller raises the error of the handler
+            return False

@@ -1,0 +1,130 @@
+"""Savepoints in a guarded session: those of user code, and one of shieldtx around its calls."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Final
+
+from sqlalchemy import Connection, NestedTransaction
+from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy.sql.elements import RollbackToSavepointClause
+
+_FIRST_NUMBER: Final = secrets.randbelow(10**12)
+"""The number of the first savepoint of each transaction: user code must not hit the name."""
+
+_NUMBER: Final = "_Connection__savepoint_seq"
+"""The attribute in which SQLAlchemy counts the savepoints of a connection, for their names."""
+
+
+_OPEN: Final = "shieldtx.savepoint"
+"""The key of shieldtx's open savepoint in the info of its session."""
+
+
+class OpenSavepoint:
+    """A savepoint of shieldtx in a session, around one or several calls of user code."""
+
+    __slots__ = ("connection", "of_connection", "of_session")
+
+    def __init__(self, session: Session) -> None:
+        """Set the savepoint, after the session has written its objects."""
+        # Without the call, SQLAlchemy would wait for the first statement of the session; but user
+        # code may have a connection of an earlier call.
+        self.connection = connection = session.connection()
+        setattr(connection, _NUMBER, max(_FIRST_NUMBER, getattr(connection, _NUMBER, 0)))
+        self.of_session = session.begin_nested()
+        session.connection()
+        self.of_connection = connection.get_nested_transaction()
+        # A further session on the connection would see that it is in a savepoint, and leave its
+        # work to a savepoint of its own, which its close() rolls back.
+        connection.in_nested_transaction = self._has_inner  # type: ignore[method-assign]
+        session.info[_OPEN] = self
+
+    def release(self, session: Session) -> None:
+        """Keep what was written since."""
+        self._forget(session)
+        self.of_session.commit()
+
+    def roll_back(self, session: Session) -> bool:
+        """Undo what was written since, with the savepoints inside; return whether that worked."""
+        self._forget(session)
+        connection = self.connection
+        if connection.closed or connection.invalidated or not self._is_open_in(session):
+            return False
+        for inner in _inside(session, connection, self):
+            inner.rollback()
+        is_rolled_back = not self._is_on_connection
+        if is_rolled_back and self.of_session.is_active:
+            return False
+        self.of_session.rollback()
+        if is_rolled_back:
+            # A flush that failed did it, and later statements may have gone past the session.
+            connection.execute(RollbackToSavepointClause(self._name))  # type: ignore[no-untyped-call]
+        return not session.in_nested_transaction() and not connection.in_nested_transaction()
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether nothing was rolled back to the savepoint, and nothing has released it.
+
+        A flush that fails rolls back to it at once.
+        """
+        return self.of_session.is_active and self._is_on_connection
+
+    @property
+    def _is_on_connection(self) -> bool:
+        return self.of_connection is not None and self.of_connection.is_active
+
+    @property
+    def _name(self) -> str:
+        return str(getattr(self.of_connection, "_savepoint", ""))
+
+    def _has_inner(self) -> bool:
+        inner = self.connection.get_nested_transaction()
+        return inner is not None and inner is not self.of_connection and inner.is_active
+
+    def _forget(self, session: Session) -> None:
+        session.info[_OPEN] = None
+        vars(self.connection).pop("in_nested_transaction", None)
+
+    def _is_open_in(self, session: Session) -> bool:
+        transaction = session.get_nested_transaction()
+        while transaction is not None and transaction is not self.of_session:
+            transaction = transaction.parent
+        return transaction is not None
+
+
+def release_savepoints(session: Session, connection: Connection) -> bool:
+    """Release all savepoints of user code, whose outer ones would include the inner ones.
+
+    Returns False if user code has ended shieldtx's savepoint, with all that it contains.
+    """
+    outside: OpenSavepoint | None = session.info.get(_OPEN)
+    if outside is not None and not outside.is_intact:
+        return False
+    for inner in _inside(session, connection, outside):
+        inner.commit()
+    return True
+
+
+def _inside(
+    session: Session, connection: Connection, outside: OpenSavepoint | None
+) -> Iterator[SessionTransaction | NestedTransaction]:
+    """Yield the savepoints of user code, the innermost first; the caller ends each of them."""
+    while True:
+        of_session = session.get_nested_transaction()
+        innermost = connection.get_nested_transaction()
+        if outside is not None:
+            of_session = None if of_session is outside.of_session else of_session
+            innermost = None if innermost is outside.of_connection else innermost
+        if of_session is not None and (innermost is None or _began(of_session, innermost)):
+            yield of_session
+        elif innermost is not None:
+            yield innermost
+        else:
+            return
+
+
+def _began(of_session: SessionTransaction, savepoint: NestedTransaction) -> bool:
+    """Whether a savepoint is the session's; True too if the session has run no statement yet."""
+    begun = of_session._connections.values()  # noqa: SLF001  no other API has the owner
+    return not begun or any(transaction is savepoint for _, transaction, *_ in begun)

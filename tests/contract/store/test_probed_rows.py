@@ -1,0 +1,54 @@
+"""Which rows the probes of a paused handler take, on each database."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from shieldtx.domain.events import Envelope
+from tests.contract.conftest import Stores
+from tests.contract.store.test_inbox import GROUP, HANDLED, receive
+from tests.contract.store.test_outbox import envelope
+
+DEAD = timedelta(0)
+"""The lease of a probe whose process is dead."""
+
+
+def longest_due(stores: Stores) -> Envelope:
+    event = stores.inbox.longest_due(GROUP, handled=HANDLED)
+    assert event is not None
+    return event
+
+
+def probe(stores: Stores, event: Envelope) -> None:
+    assert stores.inbox.start_attempt(GROUP, event, lease=DEAD, max_attempts=9, is_probe=True)
+
+
+def test_next_probe_takes_another_row_than_one_that_died(stores: Stores) -> None:
+    events = [envelope(f"k{number}") for number in range(3)]
+    receive(stores, *events)
+    probed = []
+    for _ in events:
+        probed.append(longest_due(stores))
+        probe(stores, probed[-1])
+    assert {event.id for event in probed} == {event.id for event in events}
+
+
+def test_attempt_that_is_no_probe_keeps_the_due_time(stores: Stores) -> None:
+    events = [envelope(f"k{number}") for number in range(2)]
+    receive(stores, *events)
+    first = longest_due(stores)
+    assert stores.inbox.start_attempt(GROUP, first, lease=DEAD, max_attempts=9)
+    assert longest_due(stores).id == first.id
+
+
+def test_newest_row_without_an_attempt_is_found_and_no_blocked_one(stores: Stores) -> None:
+    events = [envelope(f"k{number}") for number in range(3)]
+    receive(stores, *events, envelope("k0"))
+    found = []
+    for _ in events:
+        event = stores.inbox.newest_unattempted(GROUP, handled=HANDLED)
+        assert event is not None
+        found.append(event.id)
+        probe(stores, event)
+    assert found == [event.id for event in reversed(events)]
+    assert stores.inbox.newest_unattempted(GROUP, handled=HANDLED) is None

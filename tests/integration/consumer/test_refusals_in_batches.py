@@ -1,0 +1,439 @@
+"""Refused events among others of their batch: each ends in the transaction of its neighbours."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from shieldtx import Event, Refused, RetryPolicy
+from shieldtx.consumer import failure_rates
+from shieldtx.consumer.shared_transaction import MOST_SAVEPOINTS
+from shieldtx.ports.inbox import Attempt, AttemptOutcome
+from tests.integration.consumer.test_batches import Base, Counted
+from tests.integration.consumer.test_consumer import SLOW, Make, World
+from tests.support.handler_styles import STYLES
+from tests.support.lanes import executor_of
+from tests.support.log_records import fields_of, logged
+from tests.support.service import Wire, drain, effect, make_topics
+
+HANDLER_STYLES = [style for style in STYLES if style.lanes == 1]
+ALL_IN_ONE, ONE_EACH = 1_000, 1
+"""The maximum number of events in a savepoint."""
+
+
+@pytest.fixture(params=[ALL_IN_ONE, ONE_EACH], ids=["all-in-one", "one-each"])
+def number(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture
+def world(make_service: Make, wire: Wire, monkeypatch: pytest.MonkeyPatch, number: int) -> World:
+    monkeypatch.setattr(failure_rates, "best_number", lambda *_: number)
+    upstream, downstream = make_service("orders"), make_service("stock")
+    upstream.app.declare("orders.placed")
+    make_topics(upstream, partitions=1)
+    return World(upstream=upstream, downstream=downstream, relay=upstream.relay(), wire=wire)
+
+
+class Handler:
+    """A handler that writes, and then does what a test wants for a key."""
+
+    def __init__(self, world: World, retry: RetryPolicy = SLOW) -> None:
+        self.world = world
+        self.calls: list[str | None] = []
+        self.trouble: dict[str, Callable[[Session], object]] = {"warm": refuse}
+        self.group = world.downstream.app.consumer("stock")
+        self.group.handles("orders.placed", retry=retry)(self.one)
+
+    def one(self, session: Session, event: Event) -> None:
+        self.calls.append(event.key)
+        effect("done")(session, event)
+        if event.key in self.trouble:
+            self.trouble[event.key](session)
+
+    def primed(self) -> Any:
+        """Return a consumer whose handler has refused an event, and so gets savepoints."""
+        consumer = self.world.consumer()
+        self.world.write("warm")
+        assert consumer.run_once().outcomes == {AttemptOutcome.REFUSED: 1}
+        self.calls.clear()
+        return consumer
+
+
+def refuse(session: Session) -> None:
+    raise Refused("no stock")
+
+
+def fail(session: Session) -> None:
+    raise ValueError("not today")
+
+
+def state(world: World) -> list[tuple[Any, ...]]:
+    return world.downstream.rows(
+        "SELECT key, status FROM shield_inbox WHERE key <> 'warm' ORDER BY seq"
+    )
+
+
+def rollbacks(world: World) -> list[str]:
+    """Return the keys of the rollback events, in the order of the outbox."""
+    rows = world.downstream.rows(
+        "SELECT o.key FROM shield_outbox o JOIN shield_inbox i ON i.event_id = o.causation_id "
+        "WHERE o.tx_kind = 'ROLLBACK' AND i.status = 'MAX_RECONSUMED' AND o.key <> 'warm' "
+        "ORDER BY o.seq"
+    )
+    return [key for (key,) in rows]
+
+
+def transactions_of_inbox(world: World) -> int:
+    """Return how many transactions have settled the rows."""
+    [(number,)] = world.downstream.rows(
+        "SELECT count(DISTINCT xmin::text) FROM shield_inbox WHERE key <> 'warm'"
+    )
+    return int(number)
+
+
+@contextmanager
+def statements(world: World) -> Iterator[list[str]]:
+    """Collect the statements on the engines of the downstream service."""
+    seen: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        seen.append(statement)
+
+    service = world.downstream
+    engines = [
+        service.engine,
+        *([service.async_engine.sync_engine] if service.async_engine else []),
+    ]
+    for engine in engines:
+        sqlalchemy_event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        for engine in engines:
+            sqlalchemy_event.remove(engine, "before_cursor_execute", note)
+
+
+def test_refused_events_end_in_their_neighbours_transaction(world: World) -> None:
+    handler = Handler(world)
+    handler.trouble |= dict.fromkeys("cf", refuse)
+    consumer = handler.primed()
+    world.write(*"abcdefg")
+    done = consumer.run_once()
+    assert done.outcomes == {AttemptOutcome.APPLIED: 5, AttemptOutcome.REFUSED: 2}
+    assert world.downstream.effects() == list("abdeg")
+    ended = {"c": "MAX_RECONSUMED", "f": "MAX_RECONSUMED"}
+    assert state(world) == [(k, ended.get(k, "PROCESSED")) for k in "abcdefg"]
+    assert rollbacks(world) == ["c", "f"]
+    assert transactions_of_inbox(world) == 1
+    [(reason, lease)] = world.downstream.rows(
+        "SELECT last_error, lease_token FROM shield_inbox WHERE key = 'c'"
+    )
+    assert (reason, lease) == ("Refused: no stock", None)
+
+
+def test_with_a_savepoint_each_no_handler_runs_twice(world: World, number: int) -> None:
+    if number == ALL_IN_ONE:
+        pytest.skip("neighbours in the same savepoint run again")
+    handler = Handler(world)
+    handler.trouble |= dict.fromkeys("cf", refuse)
+    consumer = handler.primed()
+    world.write(*"abcdefg")
+    consumer.run_once()
+    assert handler.calls == list("abcdefg")
+
+
+def test_another_error_keeps_the_neighbours_before_it(world: World) -> None:
+    handler = Handler(world)
+    handler.trouble |= {"b": refuse, "d": fail}
+    consumer = handler.primed()
+    world.write(*"abcdef")
+    done = consumer.run_once()
+    assert done.outcomes == {
+        AttemptOutcome.APPLIED: 4,
+        AttemptOutcome.REFUSED: 1,
+        AttemptOutcome.RETRIED: 1,
+    }
+    assert world.downstream.effects() == list("acef")
+    assert rollbacks(world) == ["b"]
+    [(attempts,)] = world.downstream.rows("SELECT attempts FROM shield_inbox WHERE key = 'd'")
+    assert attempts == 1
+
+
+def test_refusals_of_one_key_and_its_later_event_stay_in_order(world: World) -> None:
+    app = world.downstream.app
+    app.declare("stock.reserved")
+
+    @app.consumer("stock").handles("orders.placed", retry=SLOW)
+    def reserve(session: Session, event: Event) -> None:
+        app.outbox.add(session, Event(type="stock.reserved", key=event.key))
+        if event.key in {"a", "warm"} and event.payload["n"] < 2:
+            raise Refused("no stock")
+
+    consumer = world.consumer()
+    world.write("warm")
+    consumer.run_once()
+    events = world.write("a", "a", "a", "b")
+    done = consumer.run_once()
+    assert done.outcomes == {AttemptOutcome.APPLIED: 2, AttemptOutcome.REFUSED: 2}
+    rows = world.downstream.rows(
+        "SELECT tx_kind, causation_id FROM shield_outbox WHERE key = 'a' ORDER BY seq"
+    )
+    kinds = ["ROLLBACK", "ROLLBACK", "COMMIT"]
+    assert rows == [(kind, e.id) for kind, e in zip(kinds, events[:3], strict=True)]
+    assert transactions_of_inbox(world) == 1
+
+
+def test_handlers_own_savepoints_and_errors_are_undone_with_it(world: World) -> None:
+    def leave_savepoints_open(session: Session) -> None:
+        session.begin_nested()
+        session.execute(text("INSERT INTO effects VALUES ('x', 'inner', 'inner')"))
+        session.connection().begin_nested()
+        session.execute(text("INSERT INTO effects VALUES ('x', 'inmost', 'inner')"))
+        raise Refused("no stock")
+
+    def violate(session: Session) -> None:
+        session.execute(text("CREATE UNIQUE INDEX ON effects (what, key)"))
+        try:
+            session.execute(text("INSERT INTO effects VALUES ('x', 'b', 'done')"))
+        except IntegrityError as error:
+            raise Refused("already there") from error
+
+    handler = Handler(world)
+    handler.trouble |= {"b": violate, "d": leave_savepoints_open}
+    consumer = handler.primed()
+    world.write(*"abcde")
+    done = consumer.run_once()
+    assert done.outcomes == {AttemptOutcome.APPLIED: 3, AttemptOutcome.REFUSED: 2}
+    assert world.downstream.effects() == list("ace")
+    assert rollbacks(world) == ["b", "d"]
+    assert transactions_of_inbox(world) == 1
+
+
+def end_the_savepoint(session: Session) -> None:
+    nested = session.get_nested_transaction()
+    if nested is not None:
+        nested.commit()
+
+
+def test_ended_savepoint_rolls_the_transaction_back(world: World) -> None:
+    def end_and_refuse(session: Session) -> None:
+        end_the_savepoint(session)
+        raise Refused("no stock")
+
+    handler = Handler(world)
+    handler.trouble |= {"b": end_and_refuse, "d": end_the_savepoint}
+    consumer = handler.primed()
+    world.write(*"abcde")
+    done = consumer.run_once()
+    assert done.outcomes[AttemptOutcome.APPLIED] == 3
+    assert world.downstream.effects() == list("ace")
+    assert dict(state(world))["b"] == "MAX_RECONSUMED"
+    assert dict(state(world))["d"] == "PROCESSING"
+    assert rollbacks(world) == ["b"]
+
+
+def test_swallowed_error_of_a_flush_loses_no_effect_silently(world: World) -> None:
+    Base.metadata.create_all(world.downstream.engine)
+    world.downstream.execute("INSERT INTO counted VALUES ('c', 0)")
+
+    def swallow(session: Session) -> None:
+        session.add(Counted(key="c", times=1))
+        with pytest.raises(IntegrityError):
+            session.flush()
+
+    handler = Handler(world)
+    handler.trouble["c"] = swallow
+    consumer = handler.primed()
+    world.write(*"abcde")
+    done = consumer.run_once()
+    assert done.outcomes == {AttemptOutcome.APPLIED: 4, AttemptOutcome.RETRIED: 1}
+    assert world.downstream.effects() == list("abde")
+
+
+def test_objects_of_a_refused_event_reach_no_neighbour(world: World) -> None:
+    Base.metadata.create_all(world.downstream.engine)
+    kept: list[Any] = []
+
+    def add_and_refuse(session: Session) -> None:
+        kept.append(Counted(key="b", times=1))
+        session.add(kept[0])
+        session.info["of b"] = 1
+        raise Refused("no stock")
+
+    def look(session: Session) -> None:
+        assert kept[0] not in session
+        assert "of b" not in session.info
+
+    handler = Handler(world)
+    handler.trouble |= {"b": add_and_refuse, "c": look, "a": lambda s: s.info.get("of b")}
+    consumer = handler.primed()
+    world.write(*"abcd")
+    done = consumer.run_once()
+    assert done.outcomes == {AttemptOutcome.APPLIED: 3, AttemptOutcome.REFUSED: 1}
+    assert world.downstream.rows("SELECT * FROM counted") == []
+
+
+def test_refusal_is_reported_once_and_after_the_commit(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    world.downstream.execute("CREATE TABLE slots (key text UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    world.downstream.execute("INSERT INTO slots VALUES ('taken')")
+    reported: list[tuple[Any, ...]] = []
+
+    def note(context: Any) -> None:
+        rows = world.downstream.rows("SELECT status FROM shield_inbox WHERE key = 'b'")
+        reported.append((context.key, *rows))
+
+    world.downstream.app.hooks.on_consume_error(note)
+    handler = Handler(world)
+
+    def fail_at_the_commit(session: Session) -> None:
+        session.execute(text("INSERT INTO slots VALUES ('taken')"))
+
+    handler.trouble |= {"b": refuse, "d": fail_at_the_commit}
+    consumer = handler.primed()
+    reported.clear()
+    caplog.clear()
+    world.write(*"abcd")
+    done = consumer.run_once()
+    assert done.outcomes == {
+        AttemptOutcome.APPLIED: 2,
+        AttemptOutcome.REFUSED: 1,
+        AttemptOutcome.RETRIED: 1,
+    }
+    assert [each[0] for each in reported] == ["b", "d"]
+    assert reported[0][1] == ("MAX_RECONSUMED",)
+    assert len(logged(caplog.records, "event_refused")) == 1
+    actions = [fields_of(record).get("action") for record in caplog.records]
+    assert actions.index("batch_failed") < actions.index("event_refused")
+    assert rollbacks(world) == ["b"]
+
+
+def test_process_that_ends_after_a_refusal_has_refused_nothing(world: World) -> None:
+    def end(session: Session) -> None:
+        raise SystemExit(3)
+
+    handler = Handler(world)
+    handler.trouble |= {"b": refuse, "c": end}
+    consumer = handler.primed()
+    world.write(*"abcd")
+    with pytest.raises(SystemExit):
+        consumer.run_once()
+    assert {status for _, status in state(world)} == {"PROCESSING"}
+    assert rollbacks(world) == []
+    del handler.trouble["c"]
+    world.downstream.execute("UPDATE shield_inbox SET lease_until = now()")
+    drain(world.consumer())
+    assert sorted(world.downstream.effects()) == list("acd")
+    assert rollbacks(world) == ["b"]
+
+
+@pytest.mark.plain_handlers
+def test_worker_that_lost_its_batch_refuses_nothing(world: World) -> None:
+    handler = Handler(world)
+    handler.trouble["b"] = refuse
+    zombie = handler.primed()
+    execute = executor_of(zombie).execute
+
+    def stall(attempts: Sequence[Attempt]) -> Counter[AttemptOutcome]:
+        world.downstream.execute("UPDATE shield_inbox SET lease_until = now() WHERE key = 'b'")
+        drain(world.consumer())
+        return execute(attempts)
+
+    executor_of(zombie).execute = stall
+    world.write(*"abc")
+    zombie.run_once()
+    assert sorted(world.downstream.effects()) == list("ac")
+    assert rollbacks(world) == ["b"]
+
+
+def test_interceptor_refuses_what_the_handler_has_done(world: World) -> None:
+    handler = Handler(world)
+
+    @handler.group.intercepts
+    def check(session: Session, event: Event, proceed: Callable[[], None]) -> None:
+        proceed()
+        if event.key == "c":
+            raise Refused("not this one")
+
+    consumer = handler.primed()
+    world.write(*"abcde")
+    done = consumer.run_once()
+    assert done.outcomes == {AttemptOutcome.APPLIED: 4, AttemptOutcome.REFUSED: 1}
+    assert world.downstream.effects() == list("abde")
+    assert rollbacks(world) == ["c"]
+
+
+def test_refused_event_of_a_list_is_found_in_its_transaction(world: World) -> None:
+    lists: list[str] = []
+    refused = {"warm", "c", "f"}
+
+    @world.downstream.app.consumer("stock").handles_many("orders.placed", retry=SLOW)
+    def many(session: Session, events: Sequence[Event]) -> None:
+        lists.append("".join(event.key or "" for event in events))
+        for event in events:
+            effect("done")(session, event)
+            if event.key in refused:
+                raise Refused("no stock")
+
+    consumer = world.consumer()
+    world.write("warm")
+    consumer.run_once()
+    world.write(*"abcdefgh")
+    done = consumer.run_once()
+    assert done.outcomes == {AttemptOutcome.APPLIED: 6, AttemptOutcome.REFUSED: 2}
+    assert world.downstream.effects() == list("abdegh")
+    assert rollbacks(world) == ["c", "f"]
+    assert transactions_of_inbox(world) == 1
+
+
+def test_hundred_events_with_five_refusals_take_few_statements(world: World, number: int) -> None:
+    handler = Handler(world)
+    keys = [f"k{n}" for n in range(100)]
+    handler.trouble |= dict.fromkeys(keys[10::20], refuse)
+    consumer = handler.primed()
+    executor_of(consumer)._seconds_per_event = 0.000_1
+    executor_of(consumer)._clock = lambda: 0.0
+    world.write(*keys)
+    with statements(world) as seen:
+        done = consumer.run_once()
+    assert done.outcomes == {AttemptOutcome.APPLIED: 95, AttemptOutcome.REFUSED: 5}
+    verbs = Counter(each.split()[0] for each in seen)
+    inserted = [each for each in seen if each.startswith("INSERT INTO") and "shield_outbox" in each]
+    given_up = [each for each in seen if "last_error=substr" in each]
+    # One statement each for the refusals of a transaction, of which 60 savepoints make one.
+    transactions = 1 if number == ALL_IN_ONE else 2
+    assert (len(inserted), len(given_up)) == (transactions, transactions)
+    assert verbs["SAVEPOINT"] <= (100 if number == ONE_EACH else 16)
+    assert verbs["ROLLBACK"] <= 10
+    assert transactions_of_inbox(world) == transactions
+
+
+def test_number_of_savepoints_in_a_transaction_is_bounded(world: World, number: int) -> None:
+    handler = Handler(world)
+    keys = [f"k{n}" for n in range(130)]
+    handler.trouble |= dict.fromkeys(keys, refuse)
+    consumer = handler.primed()
+    executor_of(consumer)._seconds_per_event = 0.000_1
+    executor_of(consumer)._clock = lambda: 0.0
+    world.write(*keys)
+    with statements(world) as seen:
+        done = consumer.run_once()
+    assert done.outcomes == {AttemptOutcome.REFUSED: 130}
+    assert rollbacks(world) == keys
+    inside = [each for each in seen if each.startswith("SAVEPOINT") or "last_error=substr" in each]
+    longest = max(
+        map(len, "".join("s" if each.startswith("S") else " " for each in inside).split())
+    )
+    assert longest == MOST_SAVEPOINTS
