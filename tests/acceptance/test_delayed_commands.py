@@ -63,10 +63,13 @@ def test_delayed_events_are_listed_by_due_time(shop: Shop) -> None:
         (["--key", "b"], [sooner]),
         (["--limit", "1"], [sooner]),
         (["--topic", "orders.placed", "--type", "orders.placed"], [sooner, later]),
-        (["--type", "orders.paid"], []),
+        (["--key", "c"], []),
     ):
         found = shop.orders.ok("delayed", "list", "--json", *words).data
         assert [event["ref"] for event in found] == [str(ref) for ref in refs]
+    mistyped = shop.orders.run("delayed", "list", "--type", "orders.paid")
+    assert mistyped.status == 2
+    assert "--type 'orders.paid': the application does not declare this name" in mistyped.err
 
 
 def test_overdue_event_is_listed_as_overdue(shop: Shop) -> None:

@@ -145,7 +145,7 @@ def test_application_import_error_names_its_place(
 
 
 def test_common_options_may_precede_or_follow_the_command(shop: Shop) -> None:
-    shop.orders.ok("db", "upgrade")
+    shop.migrate()
     for words in (
         ["--app", "shop.orders:shield", "relay", "--once"],
         ["relay", "--once", "--app=shop.orders:shield"],
@@ -156,7 +156,7 @@ def test_common_options_may_precede_or_follow_the_command(shop: Shop) -> None:
 
 
 def test_application_is_found_in_the_current_directory(shop: Shop, tmp_path: Path) -> None:
-    shop.orders.ok("db", "upgrade")
+    shop.migrate()
     package = Path(shieldtx.__file__).parents[1]
 
     result = shop.orders.run(
@@ -195,7 +195,7 @@ def test_failing_database_logs_one_line_each_time(shop: Shop, eventually: Eventu
     relay = shop.orders.start("relay", SHIELDTX_RELAY_POLL_INTERVAL="0.2")
     shop.orders.execute("ALTER TABLE shield_shard RENAME TO shield_shard_away")
 
-    eventually(lambda: "action=job_failed" in relay.log.read_text(), "it tells of the failure")
+    eventually(lambda: "job=poll " in relay.log.read_text(), "it tells of the failure")
     shop.orders.execute("ALTER TABLE shield_shard_away RENAME TO shield_shard")
     shop.place([1])
 

@@ -41,7 +41,7 @@ def test_attempt_that_is_no_probe_keeps_the_due_time(stores: Stores) -> None:
     assert longest_due(stores).id == first.id
 
 
-def test_newest_row_without_an_attempt_is_found_and_no_blocked_one(stores: Stores) -> None:
+def test_newest_row_without_an_attempt_is_found_but_not_blocked(stores: Stores) -> None:
     events = [envelope(f"k{number}") for number in range(3)]
     receive(stores, *events, envelope("k0"))
     found = []

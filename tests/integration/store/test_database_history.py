@@ -356,13 +356,13 @@ def test_lost_open_row_shows_a_restored_copy(engine: Engine, history: SqlDatabas
     assert history.remains_of(of_an_earlier_release, retention=A_WEEK).copied_before is None
 
 
-@pytest.mark.parametrize("settled_at", [None, datetime.now(UTC)])
+@pytest.mark.parametrize("status", [OutboxStatus.INIT, OutboxStatus.PROCESSED])
 def test_a_row_that_was_replayed_since_shows_no_copy(
-    engine: Engine, history: SqlDatabaseHistory, settled_at: datetime | None
+    engine: Engine, history: SqlDatabaseHistory, status: OutboxStatus
 ) -> None:
     replayed = write(engine, new_event_id(), age=60)
     before = history.now()
-    status = "INIT" if settled_at is None else "PROCESSED"
+    settled_at = None if status is OutboxStatus.INIT else datetime.now(UTC)
     changed(engine, replayed, status=status, settled_at=settled_at)
 
     assert history.remains_of(before, retention=A_WEEK) == Remains()

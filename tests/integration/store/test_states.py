@@ -249,10 +249,12 @@ def _decide(row: Row, statement_of: Callable[..., Any]) -> None:
         connection.execute(statement)
 
 
+# Read when the tests are collected; they may run hours later, but not days.
 NOW = datetime.now(UTC)
-FREE = {"due_at": NOW - HOUR, "lease_until": NOW - HOUR}
-CHECKED = {"due_at": NOW + HOUR, "check_at": NOW - HOUR, "checks": 0, "waiting": True}
-DELAYED = {"due_at": NOW + HOUR, "waiting": True, "holds_key": False}
+DAY = timedelta(days=1)
+FREE = {"due_at": NOW - DAY, "lease_until": NOW - DAY}
+CHECKED = {"due_at": NOW + DAY, "check_at": NOW - DAY, "checks": 0, "waiting": True}
+DELAYED = {"due_at": NOW + DAY, "waiting": True, "holds_key": False}
 
 OUTBOX_MOVERS = {
     "claim": Mover(target=O.PROCESSING, sources={O.INIT, O.PROCESSING}, act=claim, columns=FREE),
@@ -372,7 +374,7 @@ def put(shop: Shop, table: Table, status: str, kind: TxKind, **columns: Any) -> 
         "attempts": 1,
         "due_at": NOW,
         "lease_token": row.token,
-        "lease_until": NOW + HOUR,
+        "lease_until": NOW + DAY,
     }
     if table is shop.tables.outbox:
         values |= {"shard": 0, "waiting": False, "holds_key": False, "unconfirmed": False}
@@ -474,7 +476,7 @@ def test_a_statement_with_an_old_token_moves_nothing(postgres_shop: Shop, place,
 )
 def test_a_leased_row_is_not_claimed_by_another_worker(postgres_shop: Shop, place, name):
     mover = (OUTBOX_MOVERS if place == "outbox" else INBOX_MOVERS)[name]
-    held = FREE | {"lease_until": NOW + HOUR}
+    held = FREE | {"lease_until": NOW + DAY}
     row = put(postgres_shop, getattr(postgres_shop.tables, place), "PROCESSING", mover.kind, **held)
     before = row.read()
     mover.act(row)

@@ -42,18 +42,9 @@ def tombstone_without_a_rollback(w: World) -> None:
     w.rest(event, group)
 
 
-def dead_event(w: World) -> None:
-    type_, group = some(w)
-    event = w.event(type_)
-    w.got(event, group, I.DEAD)
-    w.report(event, group, V.STATUS_DISAGREES)
-    w.rest(event, group)
-
-
 SCENARIOS: tuple[Scenario, ...] = (
     changed_payload,
     changed_envelope,
     tombstone_without_a_rollback,
     delivered_all_the_same,
-    dead_event,
 )

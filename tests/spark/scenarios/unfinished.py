@@ -66,6 +66,14 @@ def parked(w: World) -> None:
     w.rest(w.event(w.random.choice(TYPES), status), verdict=V.PARKED)
 
 
+def parked_by_a_group(w: World) -> None:
+    type_, group = some(w)
+    event = w.event(type_)
+    w.got(event, group, I.DEAD)
+    w.report(event, group, V.PARKED)
+    w.rest(event, group)
+
+
 def discarded(w: World) -> None:
     w.rest(w.event(w.random.choice(TYPES), O.DISCARDED), verdict=V.NEVER_SENT)
 
@@ -77,5 +85,6 @@ SCENARIOS: tuple[Scenario, ...] = (
     stuck_behind_a_held_key,
     waiting_behind_a_held_key,
     parked,
+    parked_by_a_group,
     discarded,
 )

@@ -53,7 +53,7 @@ def test_what_has_moved_is_found_by_indexes(orders, table, ids):
     # The server may also find a few rows by the index of all rollbacks.
     assert indexes & {
         "shield_outbox_error_idx",
-        "shield_inbox_dead_idx",
+        "shield_inbox_operator_idx",
         "shield_inbox_rollback_idx",
     }
 

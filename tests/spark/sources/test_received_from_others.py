@@ -90,5 +90,5 @@ def test_what_waits_is_found_by_indexes(orders, is_further):
     dead, stuck = ({*scans(plan)} for plan in _PLANS)
     assert "Seq Scan" not in dead | stuck
     # A run over everything may find a row without an error among all rollbacks.
-    assert dead & {"shield_inbox_dead_idx", "shield_inbox_rollback_idx"}
+    assert dead & {"shield_inbox_operator_idx", "shield_inbox_rollback_idx"}
     assert stuck & {"shield_inbox_line_idx", "shield_inbox_key_idx"}

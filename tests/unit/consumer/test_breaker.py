@@ -405,7 +405,7 @@ def test_error_after_a_trip_keeps_the_alarm_and_the_attempt(
     assert fields["waiting"] == (None if name == "waiting" else 0)
 
 
-def test_required_run_doubles_with_each_pause_until_there_is_calm(make, clock: Clock) -> None:
+def test_required_run_doubles_with_each_pause_until_calm(make, clock: Clock) -> None:
     worker = make()
 
     def failures_until_the_pause() -> int:

@@ -295,7 +295,7 @@ def test_an_event_that_a_handler_refuses_is_no_failure(
     app: MemoryApp, shop: Shop, count: int
 ) -> None:
     @shop.shield.consumer("bills").handles(
-        "orders.paid", retry=RetryPolicy(give_up_on=(LookupError,))
+        "orders.paid", retry=RetryPolicy(refuse_on=(LookupError,))
     )
     def bill(session: Session, event: Event) -> None:
         raise KeyError(event.payload)

@@ -59,12 +59,15 @@ def membership() -> dict[str, int]:
 class BreakableShield(ShieldTx):
     """Wraps the ports of every service that it builds in failpoints; applies a mutant, if any."""
 
-    def __init__(self, settings: Settings, **given: Any) -> None:
+    def __init__(self, settings: Settings | None, **given: Any) -> None:
+        # The stores that failpoints wrap are made at once: so are the settings read.
+        settings = settings or Settings.from_env()
         self._style = HandlerStyle(
             name="bank", driver=os.environ.get("BANK_COROUTINES_ON"), lanes=1
         )
         url = settings.database_url.get_secret_value()
-        super().__init__(settings, async_engine=self._style.engine(url), **given)
+        given["async_engine"] = self._style.engine(url)
+        super().__init__(settings, **given)
         self.breaker = points.Breaker.from_env()
         # First, because stores build their statements when they are made.
         mutant = os.environ.get("BANK_MUTANT")
