@@ -85,11 +85,12 @@ def demonstrate(console: Console, baskets: int, folder: Path, *, keep: bool) -> 
                 wrong += operator.reconcile("again", expected={})
         finally:
             fleet.kill_all()
-    paths = {"reports": folder / REPORTS, "logs of all processes": folder / "logs"}
+    paths = {"logs of all processes": folder / "logs"}
     if keep:
         # EmbeddedPostgres and EmbeddedKafka start on these folders again.
         paths |= {"databases": folder / "postgres", "topics": folder / "kafka"}
     report.print_paths(console, paths)
+    report.print_reports(console, folder / REPORTS)
     for problem in wrong:
         console.print(f"[bold red]WRONG:[/] {problem}", soft_wrap=True)
     if not wrong:
@@ -117,7 +118,20 @@ def perform(
     wrong += operator.repair()
     scenario.catch_up(stage, fleet, display, in_all)
     wrong += audit(stage, console, "What became of all orders, those of the incident too")
-    return wrong + operator.reconcile("repaired", expected={})
+    wrong += operator.reconcile("repaired", expected={})
+    return wrong + trace_a_refusal(stage, display, operator)
+
+
+def trace_a_refusal(stage: Stage, display: Display, operator: Operator) -> list[str]:
+    """Print the way of one refused order, if there is any; return the problems as texts."""
+    with watching(stage.url("orders"), stage.url("stock")) as watch:
+        basket = watch.refused_basket()
+    if basket is None:
+        return []
+    display.say(
+        f"the way of an order that stock refused, basket {basket}: placed, refused, refunded"
+    )
+    return operator.trace(basket)
 
 
 def audit(stage: Stage, console: Console, title: str) -> list[str]:

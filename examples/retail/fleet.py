@@ -63,6 +63,10 @@ class Fleet:
         for name in names:
             self._running.pop(name).finish(within=TASK_S)
 
+    def pid(self, name: str) -> int:
+        """Return the process id of a running process."""
+        return self._running[name].pid
+
     def kill(self, name: str) -> int:
         """End a process with SIGKILL and return its process id."""
         process = self._running.pop(name)

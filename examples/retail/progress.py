@@ -58,6 +58,15 @@ class Watch:
         """Return how many shards of the orders' outbox each active relay owns."""
         return {row.owner: row.shards for row in self.orders.execute(_SHARDS)}
 
+    def sending(self) -> Mapping[str, int]:
+        """Return how many rows of the orders' outbox each relay has claimed and not settled."""
+        return {row.owner: row.events for row in self.orders.execute(_SENDING)}
+
+    def refused_basket(self) -> str | None:
+        """Return the business key of the first refused order; None if stock has refused none."""
+        basket: str | None = self.stock.scalars(_REFUSED_BASKET).first()
+        return basket
+
 
 @contextmanager
 def watching(orders_url: str, stock_url: str) -> Iterator[Watch]:
@@ -90,4 +99,13 @@ _STOCK = text("""
 _SHARDS = text("""
     SELECT owner, count(*) AS shards FROM shield_shard
     WHERE owner IS NOT NULL GROUP BY owner ORDER BY owner
+""")
+
+_SENDING = text("""
+    SELECT owner, count(*) AS events FROM shield_outbox JOIN shield_shard USING (shard)
+    WHERE status = 'PROCESSING' AND owner IS NOT NULL GROUP BY owner
+""")
+
+_REFUSED_BASKET = text("""
+    SELECT biz_key FROM shield_inbox WHERE status = 'MAX_RECONSUMED' ORDER BY event_id LIMIT 1
 """)

@@ -69,6 +69,12 @@ class Operator:
                 wrong.append(f"the {name} ended with status {status}")
         return wrong
 
+    def trace(self, basket: str) -> list[str]:
+        """Print the timeline of one order's event; return the problems as texts."""
+        arguments = ("--biz-key", basket, "--type", "orders.placed")
+        status = self._shieldtx("trace", "trace", *arguments)
+        return [f"the trace ended with status {status}"] if status else []
+
     def _shieldtx(self, name: str, *arguments: str) -> int:
         process = self._fleet.command(
             name, self._environment, *arguments, "--config", CONFIGURATION

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -57,6 +59,14 @@ def print_paths(console: Console, paths: Mapping[str, Path]) -> None:
     """Print paths, each on a separate line that can be copied."""
     for what, path in paths.items():
         console.print(f"{what}: {path}", soft_wrap=True, highlight=False)
+
+
+def print_reports(console: Console, folder: Path) -> None:
+    """Print, for each report of the reconciliation, the command that opens it in a browser."""
+    opener = "open" if sys.platform == "darwin" else "xdg-open"
+    for path in sorted(folder.glob("*/report.html"), key=lambda path: path.stat().st_mtime):
+        what = f"to read the report of the run {path.parent.name!r}"
+        console.print(f"{what}: {opener} {shlex.quote(str(path))}", soft_wrap=True, highlight=False)
 
 
 def _zero(count: int) -> str:

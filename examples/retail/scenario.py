@@ -18,7 +18,10 @@ ROLLBACK_TOPIC: Final = "orders.placed.rollback"
 LOOK_EVERY_S: Final = 0.25
 NOTHING_MOVES_S: Final = 60.0
 
-Look: TypeAlias = Callable[[Progress, Mapping[str, int]], bool]
+BATCH_IN_FLIGHT_S: Final = 5.0
+"""How long the kill waits for the moment in which the relay sends a batch."""
+
+Look: TypeAlias = Callable[[Progress, Watch], bool]
 """Acts on the progress, and returns whether all its actions are done."""
 
 
@@ -32,7 +35,7 @@ def play(stage: Stage, fleet: Fleet, display: Display, baskets: int) -> None:
 def catch_up(stage: Stage, fleet: Fleet, display: Display, baskets: int) -> None:
     """Finish the open work of the given number of baskets, then stop."""
     start_workers(fleet)
-    _work_off(stage, fleet, display, baskets, look=lambda _progress, _shards: True)
+    _work_off(stage, fleet, display, baskets, look=lambda _progress, _watch: True)
 
 
 def open_services(stage: Stage, fleet: Fleet, baskets: int) -> None:
@@ -59,7 +62,10 @@ def start_workers(fleet: Fleet) -> None:
 
 
 class HalfWay:
-    """Kills a relay and a consumer half-way, starts them again, and watches the takeover."""
+    """Kills a relay and a consumer half-way, starts them again, and watches the takeover.
+
+    The relay dies while it sends a batch, if it can be: its records then reach the topic twice.
+    """
 
     def __init__(self, fleet: Fleet, display: Display, baskets: int) -> None:
         self._fleet = fleet
@@ -68,13 +74,15 @@ class HalfWay:
         self._killed_at: float | None = None
         self._dead_relay = ""
 
-    def look(self, progress: Progress, shards: Mapping[str, int]) -> bool:
-        """Take the next action, if it is due; `shards` are counts by the name of their owner.
+    def look(self, progress: Progress, watch: Watch) -> bool:
+        """Take the next action, if it is due.
 
         Return whether the takeover is complete: other relays own the shards of the dead relay.
         """
+        shards = watch.shards()
         if self._killed_at is None:
             if progress.written >= self._baskets / 2 and progress.applied > 0 and len(shards) > 1:
+                _wait_until_sending(watch, self._fleet.pid("orders relay 1"))
                 self._kill(shards)
         elif self._dead_relay and self._dead_relay not in shards:
             seconds = time.monotonic() - self._killed_at
@@ -99,6 +107,14 @@ class HalfWay:
         )
 
 
+def _wait_until_sending(watch: Watch, pid: int) -> None:
+    """Return as soon as the relay with this process id sends a batch, or after a while."""
+    deadline = time.monotonic() + BATCH_IN_FLIGHT_S
+    while time.monotonic() < deadline:
+        if any(f"-{pid}-" in owner for owner in watch.sending()):
+            return
+
+
 def _work_off(stage: Stage, fleet: Fleet, display: Display, baskets: int, *, look: Look) -> None:
     """Wait until no work is left, and stop all processes.
 
@@ -108,9 +124,9 @@ def _work_off(stage: Stage, fleet: Fleet, display: Display, baskets: int, *, loo
     with display, watching(stage.url("orders"), stage.url("stock")) as watch:
         while True:
             fleet.check()
-            progress, shards = watch.progress(), watch.shards()
-            is_over = look(progress, shards)
-            display.show(progress, shards)
+            progress = watch.progress()
+            is_over = look(progress, watch)
+            display.show(progress, watch.shards())
             if progress != last:
                 last, moved_at = progress, time.monotonic()
             if is_over and progress.written >= baskets and _is_drained(stage, watch):

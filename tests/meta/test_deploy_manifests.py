@@ -19,7 +19,8 @@ from tests.support.project import ROOT
 
 DEPLOY = ROOT / "examples" / "deploy"
 UNITS = sorted((DEPLOY / "systemd").iterdir())
-MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+KUSTOMIZATION = DEPLOY / "kubernetes" / "kustomization.yaml"
+MANIFESTS = sorted({*(DEPLOY / "kubernetes").glob("*.yaml")} - {KUSTOMIZATION})
 GRANTS = sorted(DEPLOY.glob("*.sql"))
 STOP_TIMEOUT_S = Settings.model_fields["stop_timeout"].default.total_seconds()
 VARIABLE = re.compile(r"SHIELDTX_[A-Z0-9_]+")
@@ -74,6 +75,13 @@ def commands() -> list[list[str]]:
     given += [probe["exec"]["command"][1:] for _, probe in probes()]
     started = (v for path in UNITS for name, v in options(path) if name == "ExecStart")
     return given + [shlex.split(line.replace("%i", "orders"))[1:] for line in started]
+
+
+def test_kustomization_names_all_manifests_and_images() -> None:
+    (kustomization,) = documents(KUSTOMIZATION)
+    assert sorted(kustomization["resources"]) == [path.name for path in MANIFESTS]
+    images = {f"{each['name']}:{each['newTag']}" for each in kustomization["images"]}
+    assert images == {c["image"] for path in MANIFESTS for c in containers(path)}
 
 
 def test_every_command_is_one_of_the_command_line() -> None:
