@@ -148,6 +148,7 @@ FIGURES = (
     _most("relay_rss_large_mb", "memory of a relay, 3,000 events of 900 KB", 400.0, " MB", 0),
     _most("consumer_rss_large_mb", "memory of a consumer, 3,000 events of 900 KB", 400.0, " MB", 0),
     _least("purge_rows_per_s", "purge while the relay publishes", 20_000.0, " rows/s", 0),
+    _most("import_s", "import of shieldtx in a new process", 0.15, " s", 2),
     _most(
         "consumer_recovery_s",
         "kill -9 of a consumer, restarted at once, to the effect of a new event",

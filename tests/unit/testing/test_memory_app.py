@@ -272,6 +272,22 @@ def test_an_event_that_a_defect_gives_up_is_raised(
     app.deliver("orders.paid", payload, check=False)
 
 
+def test_a_handler_that_always_fails_is_raised(app: MemoryApp, shop: Shop) -> None:
+    @shop.shield.consumer("bills").handles("orders.paid", retry=RetryPolicy(max_attempts=2))
+    def bill(session: Session, event: Event) -> None:
+        raise RuntimeError("no printer")
+
+    # More events than the failures after which the breaker pauses a handler.
+    with app.session() as session:
+        for number in range(10):
+            shop.shield.outbox.add(session, Event(type="orders.paid", payload=number))
+    assert len(app.drain().waiting) == 10
+    app.advance(timedelta(seconds=1))
+    with pytest.raises(EventsFailed, match="RuntimeError: no printer") as caught:
+        app.drain()
+    assert str(caught.value).count("MAX_RECONSUMED") == 10
+
+
 def test_used_up_attempts_are_raised_in_each_service(shop: Shop) -> None:
     bank = ShieldTx.from_env()
 
