@@ -10,9 +10,10 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from shieldtx.consumer.breaker_log import BreakerLog
+from shieldtx.consumer.breaker_log import BreakerLog, Failing
 from shieldtx.consumer.failure_runs import FailureRuns, defect_of
 from shieldtx.consumer.failures import concerns_no_event
+from shieldtx.consumer.own_pauses import OwnPauses
 from shieldtx.domain.events import Envelope
 from shieldtx.ports.inbox import Attempt, Handled, IncomingEvent
 from shieldtx.ports.pauses import HandlerKey, Pause, PauseStore, ProbeClaim
@@ -53,6 +54,9 @@ class Breaker:
 
     Each worker counts the failures that it has met: of N workers, each may count `length` - 1
     failures before the first of them pauses the handler for all.
+
+    Where other workers have succeeded since the run began, this worker or its events are the cause:
+    it pauses the handler for itself alone (`OwnPauses`), and the others go on.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class Breaker:
         self._first_probe = first_probe
         self._clock = clock
         self._runs = FailureRuns(length=length, clock=clock)
+        self._own = OwnPauses(wait_after=self._wait_after, clock=clock)
         self._log = BreakerLog(group, clock=clock)
         self._pauses: Sequence[Pause] = ()
         self._next_read = clock()
@@ -113,7 +118,14 @@ class Breaker:
         ]
 
     def _current(self, *, fresh: bool = False) -> Sequence[Pause]:
-        """Return the pauses, read at intervals, or now."""
+        """Return the pauses of the group and those of this worker."""
+        shared, own = self._shared(fresh=fresh), self._own.pauses()
+        for pause in own:
+            self._log.paused(pause)
+        return [*shared, *own] if own else shared
+
+    def _shared(self, *, fresh: bool) -> Sequence[Pause]:
+        """Return the pauses of the group, read at intervals, or now."""
         if self._store is not None and (fresh or self._clock() >= self._next_read):
             # Without a lock: lanes of coroutines share a thread, where a lock would wait for ever.
             began = self._clock()
@@ -147,7 +159,10 @@ class Breaker:
     def succeeded(self, attempts: Iterable[Attempt]) -> None:
         """Record that the handlers of these attempts have done their work."""
         for attempt in attempts:
-            self._runs.end(_handler_of(attempt.envelope))
+            handler = _handler_of(attempt.envelope)
+            self._runs.end(handler)
+            for ended in self._own.end([handler]):
+                self._log.resumed(ended)
             self._note_answer(attempt)
 
     def refused(self, attempt: Attempt) -> None:
@@ -176,16 +191,30 @@ class Breaker:
             return True
         if not is_of_event:
             return False
-        if not self._runs.failed(handler, defect_of(error, raise_site), event):
+        on_trial_since = self._own.on_trial_since(handler)
+        is_complete = self._runs.failed(handler, defect_of(error, raise_site), event)
+        if not is_complete and on_trial_since is None:
             return False
-        if self._store.trip(self._group, handler, reason=reason, first_probe=self._first_probe):
-            waiting = self._waiting(handler)
-            self._log.tripped(handler, error, reason=reason, raise_site=raise_site, waiting=waiting)
+        began = self._runs.began(handler) if on_trial_since is None else on_trial_since
+        fails = Failing(handler=handler, error=error, reason=reason, raise_site=raise_site)
+        self._pause(self._store, fails, within=timedelta(seconds=self._clock() - began))
+        return True
+
+    def _pause(self, store: PauseStore, fails: Failing, *, within: timedelta) -> None:
+        """Pause a handler: for all, or in this worker if it works elsewhere within that time."""
+        handler = fails.handler
+        if store.has_succeeded(self._group, handler, within=within):
+            self._own.pause(handler, reason=fails.reason)
+            self._runs.end(handler)
+            self._log.fails_here_alone(fails)
+            return
+        if store.trip(self._group, handler, reason=fails.reason, first_probe=self._first_probe):
+            self._log.tripped(fails, waiting=self._waiting(handler))
         self._runs.end(handler)
+        self._own.end([handler])
         # The pause is committed: no later error may make the failure count.
         with suppress(Exception):
             self._current(fresh=True)
-        return True
 
     def _waiting(self, handler: HandlerKey) -> int | None:
         """Count the events of a handler; None if the database does not answer: the alarm comes."""

@@ -5,12 +5,23 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from shieldtx.domain.log_throttle import LogThrottle
 from shieldtx.domain.reasons import WITH_TRACEBACK, loggable
 from shieldtx.ports.pauses import HandlerKey, Pause
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failing:
+    """A handler that is paused for its failures, and the last of them."""
+
+    handler: HandlerKey
+    error: Exception
+    reason: str
+    raise_site: str
 
 
 class BreakerLog:
@@ -20,36 +31,48 @@ class BreakerLog:
         self._group = group
         self._lines = LogThrottle(clock=clock)
 
-    def tripped(
-        self,
-        handler: HandlerKey,
-        error: Exception,
-        *,
-        reason: str,
-        raise_site: str,
-        waiting: int | None,
-    ) -> None:
+    def tripped(self, fails: Failing, *, waiting: int | None) -> None:
         """Log that this worker has paused a handler, with the traceback of its error.
 
         `waiting` is None where the database has not counted the events.
         """
-        self._lines.admits((handler[0], handler[1].value))
+        self._lines.admits((fails.handler[0], fails.handler[1].value))
         log.error(
             "handler is paused after failures",
-            exc_info=loggable(error),
+            exc_info=loggable(fails.error),
             extra={
                 "action": "handler_tripped",
-                "group": self._group,
-                "event_type": handler[0],
-                "kind": handler[1].value,
-                "reason": reason,
-                "raise_site": raise_site,
+                **self._of(fails),
                 "waiting": waiting,
                 "advice": "repair the handler and restart the consumers: a probe then ends the "
-                f"pause. At once: shieldtx consumers resume {self._group} {handler[0]}",
+                f"pause. At once: shieldtx consumers resume {self._group} {fails.handler[0]}",
                 **WITH_TRACEBACK,
             },
         )
+
+    def fails_here_alone(self, fails: Failing) -> None:
+        """Log that a handler fails in this worker and works in others, with the traceback."""
+        self._lines.admits((fails.handler[0], fails.handler[1].value))
+        log.error(
+            "handler is paused in this worker",
+            exc_info=loggable(fails.error),
+            extra={
+                "action": "handler_fails_here_alone",
+                **self._of(fails),
+                "advice": "other workers of the group apply such events: compare this worker's "
+                "release, settings and host with theirs, and restart it",
+                **WITH_TRACEBACK,
+            },
+        )
+
+    def _of(self, fails: Failing) -> dict[str, object]:
+        return {
+            "group": self._group,
+            "event_type": fails.handler[0],
+            "kind": fails.handler[1].value,
+            "reason": fails.reason,
+            "raise_site": fails.raise_site,
+        }
 
     def paused(self, pause: Pause) -> None:
         """Log that handlers are paused, once a minute."""

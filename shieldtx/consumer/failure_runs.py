@@ -46,7 +46,8 @@ class FailureRuns:
         self._clock = clock
         self._ended: dict[HandlerKey, tuple[int, float]] = {}
         """By handler: how many pauses have ended in a row, and when the last one did."""
-        self._runs: dict[HandlerKey, tuple[Defect, set[_Event]]] = {}
+        self._runs: dict[HandlerKey, tuple[Defect, set[_Event], float]] = {}
+        """By handler: the defect, the events that failed by it, and when the first one did."""
         self._lock = threading.Lock()
 
     def failed(self, handler: HandlerKey, defect: Defect, event: _Event) -> bool:
@@ -54,12 +55,17 @@ class FailureRuns:
         if not self._length:
             return False
         with self._lock:
-            known, events = self._runs.get(handler, (defect, set()))
+            known, events, began = self._runs.get(handler, (defect, set(), self._clock()))
             if known != defect:
-                events = set()
+                events, began = set(), self._clock()
             events.add(event)
-            self._runs[handler] = defect, events
+            self._runs[handler] = defect, events, began
             return len(events) >= self._required(handler)
+
+    def began(self, handler: HandlerKey) -> float:
+        """Return when the first failure of the present run was; now, if there is no run."""
+        run = self._runs.get(handler)
+        return run[2] if run is not None else self._clock()
 
     def end(self, handler: HandlerKey) -> None:
         """End the run of a handler: it has succeeded, or is paused or resumed."""

@@ -68,6 +68,10 @@ class PauseStore(Protocol):
         """Count the unfinished events of a handler."""
         ...
 
+    def has_succeeded(self, group: str, handler: HandlerKey, *, within: timedelta) -> bool:
+        """Whether any worker has applied an event of a handler within this time."""
+        ...
+
     def claim_probe(
         self, group: str, handler: HandlerKey, *, timeout: timedelta
     ) -> ProbeClaim | None:

@@ -51,6 +51,14 @@ class SqlPauseStore:
             count: int = connection.scalars(statement).one()
             return count
 
+    def has_succeeded(self, group: str, handler: HandlerKey, *, within: timedelta) -> bool:
+        """Whether any worker has applied an event of a handler within this time."""
+        statement = sql.has_succeeded(
+            self._tables, self._dialect, group=group, handler=handler, within=within
+        )
+        with self._autocommit.begin() as connection:
+            return bool(connection.scalars(statement).one())
+
     def claim_probe(
         self, group: str, handler: HandlerKey, *, timeout: timedelta
     ) -> ProbeClaim | None:

@@ -195,7 +195,7 @@ def test_failing_database_logs_one_line_each_time(shop: Shop, eventually: Eventu
     relay = shop.orders.start("relay", SHIELDTX_RELAY_POLL_INTERVAL="0.2")
     shop.orders.execute("ALTER TABLE shield_shard RENAME TO shield_shard_away")
 
-    eventually(lambda: "job=poll " in relay.log.read_text(), "it tells of the failure")
+    eventually(lambda: "job=poll " in relay.log.read_text(), "it logs the failure")
     shop.orders.execute("ALTER TABLE shield_shard_away RENAME TO shield_shard")
     shop.place([1])
 

@@ -58,7 +58,7 @@ def test_python_blocks_of_page_run(page: Path, namespace: dict[str, object]) -> 
     before = worker_threads()
     reasons = evaluate(document)
     assert worker_threads() <= before, "close the workers: a reader copies the blocks"
-    assert all(len(reason.split()) > 2 for reason in reasons), "say why a block is not run"
+    assert all(len(reason.split()) > 2 for reason in reasons), "write why a block is not run"
     assert page.read_text().count("<!-- skip:") == len(reasons)
 
 

@@ -16,6 +16,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     delete,
+    exists,
     func,
     select,
     update,
@@ -23,6 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert, ReturningUpdate
 
 from shieldtx.domain.events import storable
+from shieldtx.domain.states import InboxStatus
 from shieldtx.ports.pauses import ALL, BREAKER, HandlerKey
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.built_once import built_once
@@ -75,6 +77,21 @@ def waiting(t: Tables, d: Dialect, *, group: str, handler: HandlerKey) -> Select
         i.event_type == handler[0],
         i.tx_kind == handler[1].value,
     )
+
+
+def has_succeeded(
+    t: Tables, d: Dialect, *, group: str, handler: HandlerKey, within: timedelta
+) -> Select[Any]:
+    """Select whether an event of a handler was applied within this time."""
+    i = t.inbox.c
+    applied = exists().where(
+        i.consumer_group == group,
+        i.event_type == handler[0],
+        i.tx_kind == handler[1].value,
+        i.status == InboxStatus.PROCESSED,
+        i.settled_at > d.later(-within),
+    )
+    return select(applied)
 
 
 def claim_probe(

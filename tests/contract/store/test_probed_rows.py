@@ -33,7 +33,7 @@ def test_next_probe_takes_another_row_than_one_that_died(stores: Stores) -> None
     assert {event.id for event in probed} == {event.id for event in events}
 
 
-def test_attempt_that_is_no_probe_keeps_the_due_time(stores: Stores) -> None:
+def test_attempt_other_than_a_probe_keeps_the_due_time(stores: Stores) -> None:
     events = [envelope(f"k{number}") for number in range(2)]
     receive(stores, *events)
     first = longest_due(stores)

@@ -251,7 +251,7 @@ def test_events_are_found_by_their_business_key(stores: Stores, traces: SqlTrace
     receive(stores, received)
     # A rollback is found with its event, whose business key it has.
     post(stores, rollback_of(placed, source="orders", reason="sold out"))
-    # The row of a group in the same database is no other event.
+    # The row of a group in the same database is not another event.
     receive(stores, placed, 8)
 
     assert traces.events_of("4711") == sorted([placed.id, paid.id, received.id])

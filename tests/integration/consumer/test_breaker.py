@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -144,6 +145,45 @@ def test_two_workers_share_a_pause_and_its_end(make_service: Make) -> None:
 
 
 @pytest.mark.plain_handlers
+def test_defect_of_one_worker_alone_stops_no_other(
+    make_service: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop, stock = made(make_service, consumer_concurrency=1, consumer_batch_size=2)
+    write = effect("reserved")
+    other_threads: set[int] = set()
+
+    def pass_of_the_healthy_one() -> None:
+        other_threads.add(threading.get_ident())
+        healthy.run_once()
+
+    def meanwhile() -> None:
+        thread = threading.Thread(target=pass_of_the_healthy_one)
+        thread.start()
+        thread.join()
+
+    @stock.app.consumer("stock").handles("orders.placed", retry=QUICK)
+    def reserve(session: Session, event: Event) -> None:
+        if threading.get_ident() not in other_threads:
+            meanwhile()
+            raise TypeError(f"no library for {event.payload}")
+        write(session, event)
+
+    sick, healthy = (stock.app.build_consumer("stock") for _ in range(2))
+    shared: list[Any] = []
+
+    def is_done() -> bool:
+        shared.extend(pauses(stock))
+        meanwhile()
+        return len(stock.effects()) == EVENTS
+
+    pass_while(stock, sick, until=is_done)
+    expect_every_effect_once_in_order(shop, stock)
+    assert stock.outbox() == {}
+    assert shared == []
+    alone = [r for r in caplog.records if fields_of(r).get("action") == "handler_fails_here_alone"]
+    assert alone
+
+
 def test_with_one_attempt_the_event_that_trips_is_not_cancelled(make_service: Make) -> None:
     _, stock = made(make_service)
     Release(stock, retry=RetryPolicy(max_attempts=1))

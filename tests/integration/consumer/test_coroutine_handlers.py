@@ -207,13 +207,13 @@ def test_system_exit_of_a_handlers_task_ends_the_pass(shop: Shop) -> None:
     shop.handle(reserve, alone=True)
     with pytest.raises(SystemExit):
         shop.deliver("a", "b", "c")
-    # No event has lost an attempt for good: the interrupted ones wait for their leases.
+    # No event has lost an attempt finally: the interrupted ones wait for their leases.
     assert set(shop.stock.inbox()) <= {"PROCESSED", "PROCESSING", "INIT"}
     with pytest.raises(SystemExit):
         shop.stock.app.connections.event_loop.run([lambda: None])
 
 
-def test_a_deadlock_is_no_failure_of_an_event(shop: Shop) -> None:
+def test_a_deadlock_does_not_count_as_a_failure_of_an_event(shop: Shop) -> None:
     tries: list[str | None] = []
 
     async def reserve(session: AsyncSession, event: Event) -> None:

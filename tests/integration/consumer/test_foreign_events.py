@@ -274,7 +274,7 @@ def test_given_up_record_writes_nothing_into_the_foreign_topic(stock: Service, w
     ],
     ids=lambda value: getattr(value, "then", value),
 )
-def test_foreign_event_is_parked_unless_the_policy_says_rollback(
+def test_foreign_event_is_parked_unless_the_policy_is_rollback(
     stock: Service, policy: RetryPolicy, status: str
 ) -> None:
     def fail(session: Session, event: Event) -> None:

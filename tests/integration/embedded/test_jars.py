@@ -261,7 +261,7 @@ def test_cache_that_cannot_be_written_is_an_error(tmp_path: Path, repository: Re
 
 
 @pytest.mark.parametrize("address", ["maven.example", "/srv/maven", "https://", "ftp://a.example"])
-def test_mirror_that_is_no_web_address_is_refused(address: str) -> None:
+def test_mirror_without_a_web_address_is_refused(address: str) -> None:
     with pytest.raises(DownloadFailed, match=f"^SHIELDTX_MAVEN_REPOSITORY has '{address}'"):
         mirror_of({"SHIELDTX_MAVEN_REPOSITORY": address})
 

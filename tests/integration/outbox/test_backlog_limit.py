@@ -163,7 +163,7 @@ def test_waiting_retries_count_for_the_backlog(full: Shop) -> None:
 def test_counting_stops_at_the_limit_and_reads_bounded_rows(full: Shop) -> None:
     with full.session() as session, session.begin():
         full.outbox.add_all(session, [Event(type="order.placed") for _ in range(50)])
-    assert waiting(full, upto=2) == 0, "hidden behind more than ten times as many of others"
+    assert waiting(full, upto=2) == 0, "hidden by more than ten times as many of others"
     assert waiting(full, upto=6) == LIMIT
     assert waiting(full, "order.placed", upto=6) == 6
 

@@ -1,4 +1,4 @@
-"""Commits that the server refuses: the error says what to change, and neither row is kept."""
+"""Commits that the server refuses: the error names what to change, and neither row is kept."""
 
 from __future__ import annotations
 

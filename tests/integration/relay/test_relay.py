@@ -176,11 +176,11 @@ def test_a_zombie_writes_nothing_back_after_a_takeover(
 def test_outage_releases_rows_without_using_an_attempt(service: Service, wire: Wire) -> None:
     write(service, "a", "b")
     relay = service.relay()
-    wire.fate = lambda record: answer(DeliveryOutcome.UNSENT, "broker is away")
+    wire.fate = lambda record: answer(DeliveryOutcome.UNSENT, "broker is unreachable")
     done = relay.run_once()
-    assert (done.released, done.outage, done.more) == (2, "broker is away", False)
+    assert (done.released, done.outage, done.more) == (2, "broker is unreachable", False)
     rows = service.rows("SELECT status, attempts, unconfirmed, last_error FROM shield_outbox")
-    assert rows == [("INIT", 0, False, "broker is away")] * 2
+    assert rows == [("INIT", 0, False, "broker is unreachable")] * 2
 
 
 def test_relay_pauses_after_an_outage_and_then_tries_one_event(
@@ -295,7 +295,7 @@ def test_local_rollback_is_withheld_after_an_unconfirmed_send(
     wire.fate = _poison(DeliveryOutcome.UNCONFIRMED)
     relay.run_once()
     wire.fate = _poison(DeliveryOutcome.REJECTED)
-    eventually(lambda: relay.run_once().failed == 1, "failed for good")
+    eventually(lambda: relay.run_once().failed == 1, "failed permanently")
     assert service.effects() == []
     [(reason,)] = service.rows("SELECT last_error FROM shield_outbox")
     assert "withheld" in reason

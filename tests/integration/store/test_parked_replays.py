@@ -217,7 +217,7 @@ def test_record_of_an_unauthorised_source_stays_parked(service: Service) -> None
     assert (note["reason"], note["new_reason"]) == ("the cause is repaired", result.problem)
 
 
-def test_record_that_is_no_event_stays_parked(service: Service) -> None:
+def test_unreadable_record_stays_parked(service: Service) -> None:
     service.park(ReceivedRecord("orders.placed.commit", 0, 1, b"k", b"\xff", ()))
 
     [result] = service.replay()

@@ -442,6 +442,112 @@ def test_worker_whose_probe_failed_leaves_the_next_one_to_others(make, clock: Cl
     assert other.claim() == [2]
 
 
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Callable[[], None]:
+    """Return a function by which another worker applies an event, at the time of the call."""
+    times: list[float] = []
+
+    def has_succeeded(
+        store: MemoryPauseStore, group: str, handler: HandlerKey, *, within: timedelta
+    ) -> bool:
+        assert (group, handler) == ("stock", HANDLER)
+        return any(at > clock.now - within.total_seconds() for at in times)
+
+    monkeypatch.setattr(MemoryPauseStore, "has_succeeded", has_succeeded)
+    return lambda: times.append(clock.now)
+
+
+def test_defect_of_one_worker_pauses_that_worker_alone(
+    make, clock: Clock, elsewhere, caplog
+) -> None:
+    sick, healthy = make(), make()
+    sick.fail()
+    clock.now += 1
+    elsewhere()
+    assert [sick.fail() for _ in range(3)] == [False, True, True]
+    clock.now += READ_EVERY
+    assert sick.breaker.is_paused(HANDLER)
+    assert not healthy.breaker.has_pauses
+    [fields] = logged(caplog.records, "handler_fails_here_alone")
+    assert (fields["event_type"], fields["raise_site"]) == ("orders.placed", SITE)
+    assert not logged(caplog.records, "handler_tripped")
+
+
+def test_success_elsewhere_before_the_run_is_of_no_account(make, clock: Clock, elsewhere) -> None:
+    worker, other = make(), make()
+    elsewhere()
+    clock.now += 1
+    assert [worker.fail() for _ in range(3)] == [False, False, True]
+    clock.now += READ_EVERY
+    assert other.breaker.is_paused(HANDLER)
+
+
+def test_worker_on_trial_pauses_itself_longer_each_time(make, clock: Clock, elsewhere) -> None:
+    worker = make(length=2)
+    worker.fail()
+    clock.now += 1
+    elsewhere()
+    assert worker.fail()
+    for seconds in (5, 10, 20):
+        clock.now += seconds - 0.1
+        assert worker.breaker.is_paused(HANDLER)
+        elsewhere()
+        clock.now += 0.1
+        assert not worker.breaker.is_paused(HANDLER)
+        assert worker.fail()
+
+
+def test_success_on_trial_ends_the_trial(make, clock: Clock, elsewhere, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    worker = make(length=2)
+    worker.fail()
+    clock.now += 1
+    elsewhere()
+    worker.fail()
+    clock.now += 5
+    worker.breaker.succeeded([attempt_of()])
+    assert len(logged(caplog.records, "handler_resumed")) == 1
+    assert not worker.fail()
+
+
+def test_trial_that_fails_when_no_worker_succeeds_pauses_all(make, clock: Clock, elsewhere) -> None:
+    worker, other = make(length=2), make()
+    worker.fail()
+    clock.now += 1
+    elsewhere()
+    worker.fail()
+    clock.now += 5
+    assert worker.fail()
+    clock.now += READ_EVERY
+    assert other.breaker.is_paused(HANDLER)
+    clock.now += 5
+    assert worker.claim() == [1]
+
+
+def test_worker_that_has_paused_itself_makes_no_probes(make, clock: Clock, elsewhere) -> None:
+    sick, other = make(length=2), make(length=1)
+    sick.fail()
+    clock.now += 1
+    elsewhere()
+    sick.fail()
+    clock.now += 1
+    other.fail()
+    clock.now += 3.9
+    assert sick.claim() == []
+    clock.now += 1.1
+    assert other.claim() == [1]
+
+
+@pytest.mark.parametrize("name", ["has_succeeded", "trip"])
+def test_failed_question_or_trip_keeps_the_run(make, clock: Clock, name: str) -> None:
+    worker = Worker(clock, Unreliable(make().store, name), length=2)
+    worker.fail()
+    with pytest.raises(ConnectionError, match=name):
+        worker.fail()
+    assert worker.fail()
+    assert worker.breaker.is_paused(HANDLER)
+
+
 def test_worker_alone_makes_the_next_probe_itself(make, clock: Clock) -> None:
     worker = make(length=1)
     worker.fail()

@@ -127,6 +127,18 @@ class MemoryPauseStore:
             for row in self._database.inbox.values()
         )
 
+    def has_succeeded(self, group: str, handler: HandlerKey, *, within: timedelta) -> bool:
+        """Whether any worker has applied an event of a handler within this time."""
+        since = self._database.now - within.total_seconds()
+        return any(
+            row.group == group
+            and row.status is InboxStatus.PROCESSED
+            and row.settled_at is not None
+            and row.settled_at > since
+            and (row.envelope.type, row.envelope.kind) == handler
+            for row in self._database.inbox.values()
+        )
+
     def claim_probe(
         self, group: str, handler: HandlerKey, *, timeout: timedelta
     ) -> ProbeClaim | None:

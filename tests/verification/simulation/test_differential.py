@@ -346,6 +346,9 @@ class Calls:
                     )
                 )
         self.pair.same(lambda side: side.pauses.waiting(group, handler))
+        self.pair.same(
+            lambda side: side.pauses.has_succeeded(group, handler, within=timedelta(minutes=1))
+        )
 
     def probe(self) -> None:
         group, handler = self.group(), self.handler()

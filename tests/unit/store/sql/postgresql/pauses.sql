@@ -28,6 +28,13 @@ FROM shield_inbox
 WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.settled_at IS NULL AND shield_inbox.event_type =
     'orders.placed' AND shield_inbox.tx_kind = 'COMMIT';
 
+-- has_succeeded
+SELECT EXISTS (SELECT *
+  FROM shield_inbox
+  WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.event_type = 'orders.placed' AND
+      shield_inbox.tx_kind = 'COMMIT' AND shield_inbox.status = :status_1::VARCHAR AND shield_inbox.settled_at
+      > statement_timestamp() + :param_1) AS anon_1;
+
 -- claim_probe
 UPDATE shield_pause
 SET probe_at=(statement_timestamp() + :param_1), probes=(shield_pause.probes + 1),

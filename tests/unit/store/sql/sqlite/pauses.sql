@@ -28,6 +28,13 @@ FROM shield_inbox
 WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.settled_at IS NULL AND shield_inbox.event_type =
     'orders.placed' AND shield_inbox.tx_kind = 'COMMIT';
 
+-- has_succeeded
+SELECT EXISTS (SELECT *
+  FROM shield_inbox
+  WHERE shield_inbox.consumer_group = 'sample' AND shield_inbox.event_type = 'orders.placed' AND
+      shield_inbox.tx_kind = 'COMMIT' AND shield_inbox.status = :status_1 AND shield_inbox.settled_at >
+      strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', CAST(:param_1 AS FLOAT)))) AS anon_1;
+
 -- claim_probe
 UPDATE shield_pause
 SET probe_at=strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', CAST(:param_1 AS FLOAT))),
