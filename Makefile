@@ -33,7 +33,7 @@ help: ## list the targets
 demo: .venv/.ready ## run the demo: two services, real baskets, two kills, an incident found and repaired (N=5000)
 	@$(BIN)/python -m examples.retail --baskets $(N)
 
-test: .venv/.ready kafka ## run the tests on real PostgreSQL and real Kafka (STAGE=all: as in CI)
+test: .venv/.ready kafka ## run the tests on real PostgreSQL and real Kafka (STAGE=all: every test)
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		--stage=$(STAGE) --durations=10 $(ARGS)
 

@@ -19,6 +19,8 @@ from shieldtx.reconcile.verdicts import Verdict
 from tests.spark.nights import a_day_passes, mode, set_back
 from tests.spark.planting import TOPIC
 
+pytestmark = pytest.mark.thorough
+
 DAY = 24 * 60
 A_WEEK = timedelta(days=7)
 

@@ -16,6 +16,8 @@ from shieldtx.reconcile.verdicts import Verdict
 from tests.spark.nights import a_day_passes
 from tests.spark.planting import TOPIC
 
+pytestmark = pytest.mark.thorough
+
 DAY = 24 * 60
 A_WEEK = timedelta(days=7)
 CLEAN, MISMATCHES, NOT_JUDGED = RunOutcome.CLEAN, RunOutcome.MISMATCHES, RunOutcome.NOT_JUDGED

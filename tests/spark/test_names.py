@@ -17,6 +17,8 @@ from shieldtx.reconcile.verdicts import Verdict
 from tests.spark.nights import a_day_passes, mode
 from tests.spark.planting import TOPIC
 
+pytestmark = pytest.mark.thorough
+
 DAY = 24 * 60
 CLEAN, NOT_JUDGED = RunOutcome.CLEAN, RunOutcome.NOT_JUDGED
 RESERVE = ExpectedGroup(name="reserve", topics=(TOPIC,))

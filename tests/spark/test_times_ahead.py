@@ -13,6 +13,8 @@ from shieldtx.reconcile.verdicts import Verdict
 from tests.spark.nights import a_day_passes
 from tests.spark.planting import TOPIC
 
+pytestmark = pytest.mark.thorough
+
 DAY = 24 * 60
 AHEAD = -30 * DAY
 """The age of a row by a clock that is 30 days ahead."""

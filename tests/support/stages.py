@@ -1,7 +1,7 @@
 """Assigns tests to stages, and marks those that need a server.
 
-`make test` runs the stage `suite`; `make test STAGE=demo` another one; CI runs all of them at once
-(`STAGE=all`), so that no test falls between the stages.
+`make test` runs the stage `suite`; `make test STAGE=demo` another one; `STAGE=all` runs every test.
+CI runs all stages but `thorough` at once (`STAGE=ci`), and then that one, if its time suffices.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from collections.abc import Sequence
 
 import pytest
 
-SUITE, ALL = "suite", "all"
+SUITE, CI, ALL = "suite", "ci", "all"
+THOROUGH = "thorough"
 APART = {
     "demo": "runs the demo or a long example: minutes, and processor time for all cores",
     "cluster": "starts a Spark cluster",
     "browser": "reads pages in a Chromium",
     "selftest": "tests a tool of the tests",
+    THOROUGH: "puts defects back into the proofs, or varies a comparison further: many minutes",
 }
 """The stages in addition to the suite; each is a mark, set by hand or by `_stage_of`."""
 
@@ -27,13 +29,15 @@ ON_SERVERS = ("postgresql", "kafka-python", "confluent-kafka")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("shieldtx")
-    group.addoption("--stage", choices=[SUITE, *APART, ALL], default=ALL, help="which tests run")
+    group.addoption(
+        "--stage", choices=[SUITE, *APART, CI, ALL], default=ALL, help="which tests run"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "server: needs PostgreSQL, Kafka or Spark (set by itself)")
     for stage, why in APART.items():
-        where = "not in `make test`; in CI with all other stages"
+        where = "not in `make test`; in CI"
         config.addinivalue_line("markers", f"{stage}: {why} ({where})")
 
 
@@ -47,10 +51,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(stage)
     stages = {item: stage_of(item) for item in items}
     wanted = config.getoption("--stage")
-    if wanted != ALL:
-        others = [item for item in items if stages[item] != wanted]
-        items[:] = [item for item in items if stages[item] == wanted]
+    others = [item for item in items if not is_wanted(stages[item], wanted)]
+    items[:] = [item for item in items if is_wanted(stages[item], wanted)]
+    if others:
         config.hook.pytest_deselected(items=others)
+
+
+def is_wanted(stage: str, wanted: str) -> bool:
+    """Return whether tests of a stage run when `wanted` is requested."""
+    return wanted in {ALL, stage} or (wanted == CI and stage != THOROUGH)
 
 
 def stage_of(item: pytest.Item) -> str:
