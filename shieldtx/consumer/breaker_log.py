@@ -42,7 +42,7 @@ class BreakerLog:
             exc_info=loggable(fails.error),
             extra={
                 "action": "handler_tripped",
-                **self._of(fails),
+                **_failing_fields(self._group, fails),
                 "waiting": waiting,
                 "advice": "repair the handler and restart the consumers: a probe then ends the "
                 f"pause. At once: shieldtx consumers resume {self._group} {fails.handler[0]}",
@@ -58,21 +58,12 @@ class BreakerLog:
             exc_info=loggable(fails.error),
             extra={
                 "action": "handler_fails_here_alone",
-                **self._of(fails),
+                **_failing_fields(self._group, fails),
                 "advice": "other workers of the group apply such events: compare this worker's "
                 "release, settings and host with theirs, and restart it",
                 **WITH_TRACEBACK,
             },
         )
-
-    def _of(self, fails: Failing) -> dict[str, object]:
-        return {
-            "group": self._group,
-            "event_type": fails.handler[0],
-            "kind": fails.handler[1].value,
-            "reason": fails.reason,
-            "raise_site": fails.raise_site,
-        }
 
     def paused(self, pause: Pause) -> None:
         """Log that handlers are paused, once a minute."""
@@ -99,4 +90,15 @@ def _fields(group: str, pause: Pause) -> dict[str, object]:
         "since": pause.since.isoformat(timespec="seconds"),
         "by": pause.by,
         "reason": pause.reason,
+    }
+
+
+def _failing_fields(group: str, fails: Failing) -> dict[str, object]:
+    """Return the log fields that name a handler and its failure."""
+    return {
+        "group": group,
+        "event_type": fails.handler[0],
+        "kind": fails.handler[1].value,
+        "reason": fails.reason,
+        "raise_site": fails.raise_site,
     }
