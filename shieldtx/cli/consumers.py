@@ -105,7 +105,8 @@ def list_(context: typer.Context, *, as_json: AsJson = False) -> None:
     """List the paused handlers of all groups, with the reason and the user of each pause.
 
     Pauses by the user `breaker` end by themselves, when a probe succeeds: one attempt at one event,
-    at growing intervals. Other pauses end with `shieldtx consumers resume`.
+    at growing intervals. Other pauses end with `shieldtx consumers resume`, and so do those of
+    handlers that no release has any more.
 
     Example: `shieldtx consumers list --json`
 
@@ -126,7 +127,7 @@ def list_(context: typer.Context, *, as_json: AsJson = False) -> None:
 def paused_handlers(app: ShieldTx) -> list[dict[str, Any]]:
     """Return the pauses of all groups; the keys are stable."""
     return [
-        _data(group, pause)
+        _data(group, pause) | {"is_declared": _is_declared(app, group, pause)}
         for group, pauses in app.stores.pause_admin().pauses().items()
         for pause in pauses
     ]
@@ -137,6 +138,9 @@ def text_of(paused: dict[str, Any]) -> str:
     types = "all types" if paused["event_type"] == ALL else paused["event_type"]
     kind = "" if paused["kind"] == ALL else f"{paused['kind']} of "
     end = "until a probe succeeds" if paused["has_probes"] else "until an operator resumes it"
+    if paused["has_probes"] and paused["is_declared"] is False:
+        resume = f"shieldtx consumers resume {paused['group']} {paused['event_type']}"
+        end = f"without probes, because this application has no such handler: {resume}"
     return (
         f"group {paused['group']} is paused for {kind}{types} since {paused['since']} by "
         f"{paused['by']}, {end}: {paused['reason']}"
@@ -153,6 +157,13 @@ def _data(group: str, pause: Pause) -> dict[str, Any]:
         "reason": pause.reason,
         "has_probes": pause.has_probes,
     }
+
+
+def _is_declared(app: ShieldTx, group: str, pause: Pause) -> bool | None:
+    """Whether the application has a handler that a pause covers; None: it lacks the group."""
+    if (declared := app.groups.get(group)) is None:
+        return None
+    return any(pause.covers(handler) for handler in declared.handled())
 
 
 def _require_handlers(app: ShieldTx, group: str, event_type: str | None) -> None:

@@ -51,7 +51,9 @@ INBOX: Final = Side(
     row="i",
     read=incremental.read_of_inbox,
     of_operators=incremental.OF_OPERATORS_IN_INBOX,
-    is_settled="i.settled_at IS NOT NULL AND (i.tx_kind = 'ROLLBACK' OR i.awaits_operator)",
+    # Each of the two has an index: without the error, events (COMMIT) would need a full scan.
+    is_settled="i.settled_at IS NOT NULL"
+    " AND (i.tx_kind = 'ROLLBACK' OR (i.last_error IS NOT NULL AND i.awaits_operator))",
     open_=" OR ".join(incremental.OPEN_IN_INBOX),
     moved_at=DOWNSTREAM_MOVED_AT,
     workers="consumers",

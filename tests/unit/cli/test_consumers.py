@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
+from shieldtx.domain.states import TxKind
+from shieldtx.store.pauses import SqlPauseStore
 from tests.support.shop_commands import Run, runner_on
 from tests.support.write_side_shop import Shop, sqlite_shop
 
 NO_PAUSE = "no handler is paused\n"
+RESUME = "shieldtx consumers resume stock orders.moved"
 
 
 @pytest.fixture
@@ -41,6 +45,7 @@ def test_pause_is_listed_recorded_and_ends_with_resume(run: Run, shop: Shop) -> 
         "by": "ann",
         "reason": "odd",
         "has_probes": False,
+        "is_declared": True,
     }
     line = run("consumers", "list", app=False).output
     assert line.startswith("group stock is paused for orders.placed since ")
@@ -61,6 +66,27 @@ def test_pause_is_listed_recorded_and_ends_with_resume(run: Run, shop: Shop) -> 
         found = connection.execute(text("SELECT action, subject FROM shield_audit ORDER BY id"))
         entries = [tuple(row) for row in found]
     assert entries == [("pause", "stock/orders.placed"), ("resume", "stock/orders.placed")]
+
+
+@pytest.mark.parametrize(
+    ("event_type", "app", "end"),
+    [
+        ("orders.placed", True, "until a probe succeeds"),
+        (
+            "orders.moved",
+            True,
+            f"without probes, because this application has no such handler: {RESUME}",
+        ),
+        ("orders.moved", False, "until a probe succeeds"),
+    ],
+)
+def test_pause_of_an_undeclared_handler_is_listed_as_such(
+    run: Run, shop: Shop, event_type: str, app: bool, end: str
+) -> None:
+    SqlPauseStore(shop.engine, shop.tables).trip(
+        "stock", (event_type, TxKind.COMMIT), reason="KeyError", first_probe=timedelta(seconds=5)
+    )
+    assert run("consumers", "list", app=app).output.endswith(f" by breaker, {end}: KeyError\n")
 
 
 def test_second_pause_of_a_type_has_the_newest_reason(run: Run) -> None:
