@@ -17,7 +17,9 @@ def show_useful_types(command: Any) -> None:
 def _params(get_params: Any, context: Any) -> list[Any]:
     params: list[Any] = get_params(context)
     for param in params:
-        shown = param.display_type_rich(ctx=context)
+        # Typer before 0.29 has no such method, and shows the types as they are.
+        display = getattr(param, "display_type_rich", None)
+        shown = None if display is None else display(ctx=context)
         if shown is not None:
             param.display_type_rich = partial(_type, _useful(shown))
     return params

@@ -18,7 +18,7 @@ import pytest
 
 from examples.retail.stage import PROJECT
 
-PATIENCE_S = 480.0
+PATIENCE_S = 1200.0
 """For a demo of a few hundred baskets with Spark, on a busy machine."""
 
 

@@ -36,7 +36,9 @@ def option_of(param: Any) -> list[str]:
 
 def values_of(option: Any) -> list[str]:
     """Return the allowed values of an option, or none if it takes any."""
-    return [str(value) for value in option.type_descriptor.choices or ()]
+    # Typer before 0.27 has the type of its options under Click's name.
+    described = option.type_descriptor if hasattr(option, "type_descriptor") else option.type
+    return [str(value) for value in getattr(described, "choices", None) or ()]
 
 
 CHOICES = list(choices())
