@@ -13,6 +13,11 @@ _MOST_BYTES: Final = 4
 
 _SHOWN_CHARACTERS: Final = 80
 
+_NEED_A_VALUE: Final = frozenset(
+    {"ce_specversion", "ce_id", "ce_type", "ce_source", "ce_txkind", "ce_operation"}
+)
+"""Attributes that no event lacks, or whose default would be a guess."""
+
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
@@ -26,13 +31,14 @@ def read_headers(
 ) -> int:
     """Add headers to those before them, whose size is `size` bytes; return the total size.
 
-    `own` gets those of CloudEvents and the content type, `users` all others. In a record that
-    `is_foreign`, `users` leaves out headers without a value, and has values that are not text in
-    Base64. Raises UndecodableRecord.
+    `own` gets those of CloudEvents and the content type, `users` all others. An optional attribute
+    without a value counts as missing: change data capture writes a column with NULL so. In a record
+    that `is_foreign`, `users` leaves out headers without a value, and has values that are not text
+    in Base64. Raises UndecodableRecord.
     """
     for name, value in headers:
         if value is None:
-            if is_foreign and not is_reserved(name):
+            if _may_be_empty(name, is_foreign=is_foreign):
                 continue
             raise UndecodableRecord(f"header {shown(name)}: has no value")
         size += len(name) + len(value)
@@ -47,6 +53,12 @@ def read_headers(
         else:
             own[name] = text_of(name, value)
     return size
+
+
+def _may_be_empty(name: str, *, is_foreign: bool) -> bool:
+    if not is_reserved(name):
+        return is_foreign
+    return name.startswith("ce_") and name not in _NEED_A_VALUE
 
 
 def check_name(name: str) -> None:

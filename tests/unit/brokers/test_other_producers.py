@@ -282,12 +282,25 @@ def test_header_of_another_producer_is_any_bytes(mode: str) -> None:
         }
 
 
-@pytest.mark.parametrize("value", [b"\xff\xfe", None])
-@pytest.mark.parametrize("name", ["ce_tenant", "ce_subject", "content-type", "content-encoding"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, b"\xff\xfe") for name in ("ce_tenant", "ce_subject")),
+        *((name, b"\xff\xfe") for name in ("content-type", "content-encoding")),
+        *((name, None) for name in ("ce_id", "ce_type", "content-type", "content-encoding")),
+    ],
+)
 def test_attribute_of_another_producer_is_a_text(name: str, value: bytes | None) -> None:
     headers = tuple(h for h in binary() if h[0] != name)
     with pytest.raises(UndecodableRecord, match=name):
         read(received(b"{}", *headers)._replace(headers=(*headers, (name, value))))
+
+
+@pytest.mark.parametrize("name", ["ce_tenant", "ce_subject", "ce_time", "ce_dataschema"])
+def test_attribute_without_a_value_is_missing(name: str) -> None:
+    headers = binary(bizkey="17")
+    empty = received(b"{}", *headers)._replace(headers=((name, None), *headers))
+    assert read(empty) == read(received(b"{}", *headers))
 
 
 def test_time_defaults_to_the_timestamp_of_the_record() -> None:

@@ -107,6 +107,8 @@ def test_commit_needs_no_signature() -> None:
 
 def test_rollback_without_a_signature_is_refused() -> None:
     assert refusal(sent(ROLLBACK), KEY) == "ce_signature: the header is missing from a rollback"
+    empty = sent(ROLLBACK)._replace(headers=(*sent(ROLLBACK).headers, ("ce_signature", None)))
+    assert refusal(empty, KEY) == "ce_signature: the header is missing from a rollback"
 
 
 @pytest.mark.parametrize("forged", [b"", b"0" * 64, "é".encode(), b"0" * 9000])
