@@ -16,7 +16,7 @@ MINUTES ?= 20
 SEED ?=
 # `make lock UPGRADE=--upgrade` takes the newest versions; without it, only changes of pyproject.toml.
 UPGRADE ?=
-# Tests to run: suite, demo, cluster, browser, selftest, or all, as in CI.
+# Tests to run: suite, demo, cluster, connect, browser, selftest, or all, as in CI.
 STAGE ?= suite
 # Number of test processes (auto: see tests/support/work_units.py).
 WORKERS ?= auto
@@ -100,7 +100,7 @@ clean: ## remove .venv and all build results (the cache of Kafka's jars stays)
 # Before the tests, whose time limits do not include a download. $SHIELDTX_CACHE keeps the jars, and the class archive
 # with which each of the dozens of brokers starts in half the time.
 kafka: .venv/.ready
-	@$(BIN)/python scripts/fetch-jars
+	@$(BIN)/python scripts/fetch-jars $(if $(filter all ci connect,$(STAGE)),--connect)
 
 build/uv/bin/uv:
 	@python3 -m venv build/uv

@@ -35,11 +35,13 @@ class Bundle:
     """The coordinates whose jars are pinned."""
     transitive: bool
     """Whether the jars that they depend on are pinned too."""
+    folder: Path = Path(__file__).parent
+    """Where the list of its jars is."""
 
     @property
     def pins(self) -> Path:
         """The file that lists the jars."""
-        return Path(__file__).with_name(f"{self.name}.pins")
+        return self.folder / f"{self.name}.pins"
 
     def jars(self) -> list[PinnedJar]:
         """Return the pinned jars."""
@@ -72,13 +74,18 @@ def fetch_kafka(cache: Path | None = None, progress: Progress | None = None) -> 
     them. Raises RequirementMissing without the package jgo, DownloadFailed when the jars cannot be
     fetched.
     """
-    return _fetch(KAFKA, cache or default_cache(), progress or _silent)
+    return fetch(KAFKA, cache, progress)
 
 
 def fetch_jdbc_driver(cache: Path | None = None, progress: Progress | None = None) -> Path:
     """Return the jar of PostgreSQL's JDBC driver; cache and errors as in `fetch_kafka`."""
-    folder = _fetch(JDBC_DRIVER, cache or default_cache(), progress or _silent)
+    folder = fetch(JDBC_DRIVER, cache, progress)
     return folder / f"postgresql-{JDBC_VERSION}.jar"
+
+
+def fetch(bundle: Bundle, cache: Path | None = None, progress: Progress | None = None) -> Path:
+    """Return the folder with a bundle's jars; cache, progress and errors as in `fetch_kafka`."""
+    return _verified(bundle, cache or default_cache(), progress or _silent)
 
 
 def default_cache() -> Path:
@@ -87,7 +94,7 @@ def default_cache() -> Path:
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "shieldtx"
 
 
-def _fetch(bundle: Bundle, cache: Path, progress: Progress) -> Path:
+def _verified(bundle: Bundle, cache: Path, progress: Progress) -> Path:
     """Return the bundle's folder, verified; one rename moves it into the cache."""
     cache = cache.resolve()
     folder = cache / bundle.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,12 @@ def name_of(page: Path) -> str:
 def without_code(text: str) -> str:
     """Return a page without its blocks of code."""
     return _FENCE.sub("", text)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """Return the blocks of a language, also those inside a list."""
+    found = _FENCE.findall(page.read_text())
+    return [textwrap.dedent(body) for _, info, body in found if info == language]
 
 
 def commands(page: Path) -> Iterator[str]:

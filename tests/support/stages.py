@@ -15,6 +15,7 @@ THOROUGH = "thorough"
 APART = {
     "demo": "runs the demo or a long example: minutes, and processor time for all cores",
     "cluster": "starts a Spark cluster",
+    "connect": "starts Kafka Connect, whose jars are downloaded",
     "browser": "reads pages in a Chromium",
     "selftest": "tests a tool of the tests",
     THOROUGH: "puts defects back into the proofs, or varies a comparison further: many minutes",
@@ -75,6 +76,8 @@ def _stage_of(item: pytest.Item) -> str | None:
         return "browser"
     if "selftest" in item.path.parts:
         return "selftest"
+    if "kafka_connect" in _fixtures(item):
+        return "connect"
     return "cluster" if "cluster" in _fixtures(item) else None
 
 
