@@ -104,6 +104,7 @@ class Bank:
     def credit(self, session: Transaction, event: Event) -> None:
         transfer = self._transfer(event.payload)
         if self._world.has_defect():
+            self._world.may_die_as_a_probe()
             raise Defect(f"credit {transfer.number}")
         self._try("credit", transfer, transfer.failures)
         _enter(session, "credit", transfer)

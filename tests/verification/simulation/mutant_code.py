@@ -32,7 +32,7 @@ from tests.verification.simulation.database import Database, InboxRow, OutboxRow
 from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfMessageStore
 from tests.verification.simulation.inbox import MemoryInboxStore
 from tests.verification.simulation.inbox_receiver import open_rows
-from tests.verification.simulation.outbox import MemoryOutboxStore
+from tests.verification.simulation.outbox import MemoryLeaseStore, MemoryOutboxStore
 from tests.verification.simulation.processes import ErrorInside, InterruptedInbox
 from tests.verification.simulation.retention import MemoryRetentionStore
 
@@ -472,6 +472,18 @@ def fails_every_source(sound: Callable[..., None]) -> Callable[..., None]:
         sound(self, store=store, knows=lambda _: True, **parts)
 
     return init
+
+
+def releases_no_rows(sound: Callable[..., None]) -> Callable[..., None]:
+    """Leave the rows that a dead relay has claimed to the end of their leases."""
+
+    def release_dead(self: MemoryLeaseStore, relay: str) -> None:
+        leases = [(row, row.lease_until) for row in self._database.outbox.values()]
+        sound(self, relay)
+        for row, lease_until in leases:
+            row.lease_until = lease_until
+
+    return release_dead
 
 
 def counts_what_it_cannot_handle(_: Any) -> Callable[..., list[Envelope]]:

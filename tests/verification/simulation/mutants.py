@@ -24,7 +24,7 @@ from tests.verification.simulation import mutant_code, retention
 from tests.verification.simulation.database import Database
 from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfMessageStore
 from tests.verification.simulation.inbox import MemoryInboxStore, MemorySavepoint
-from tests.verification.simulation.outbox import MemoryOutboxStore
+from tests.verification.simulation.outbox import MemoryLeaseStore, MemoryOutboxStore
 from tests.verification.simulation.processes import InterruptedInbox
 from tests.verification.simulation.retention import MemoryRetentionStore
 
@@ -156,6 +156,13 @@ MUTANTS = {
             mutant_code.takes_every_source,
         ),
         ("fails-every-source", "I5", Relay, "__init__", mutant_code.fails_every_source),
+        (
+            "dead-shards-without-rows",
+            "I4",
+            MemoryLeaseStore,
+            "_release_dead",
+            mutant_code.releases_no_rows,
+        ),
         # The consumer and its table.
         (
             "held-batch-is-forgotten",

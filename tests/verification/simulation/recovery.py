@@ -25,6 +25,9 @@ MOST_ROUNDS = 30
 MOST_ROUNDS_WITH_BREAKER = 120
 """Each failure may pause a handler again, until its first probe."""
 
+ROUND, LONG_ROUND = 3.0, 60.0
+"""Seconds between two rounds, and after MOST_ROUNDS: the wait for a probe may be 5 minutes."""
+
 
 def heal(world: World) -> None:
     """End all faults; their earlier losses, kills and delays remain."""
@@ -83,7 +86,7 @@ def _drain(world: World, *, stopped: str) -> bool:
         world.stop(relay)
     world.pass_time(RELAY_LEASE.total_seconds() + 1)
     has_breaker = world.config.breaker is not None
-    for _ in range(MOST_ROUNDS_WITH_BREAKER if has_breaker else MOST_ROUNDS):
+    for n in range(MOST_ROUNDS_WITH_BREAKER if has_breaker else MOST_ROUNDS):
         _work_off(world, world.checking)
         half_messages.decide(world)
         busy = _relays_with_work(world, but=stopped)
@@ -92,7 +95,7 @@ def _drain(world: World, *, stopped: str) -> bool:
         _work_off(world, [*busy, *world.consumers])
         if _is_drained(world, but=stopped):
             return True
-        world.pass_time(3.0)
+        world.pass_time(ROUND if n < MOST_ROUNDS else LONG_ROUND)
     return False
 
 

@@ -94,6 +94,13 @@ class World:
         """Return whether the release with the defect is running."""
         return not self.is_calm and self.clock.now - START < self.config.defect_seconds
 
+    def may_die_as_a_probe(self) -> None:
+        """Let the process in which a paused handler runs die, in some worlds."""
+        share = self.config.deadly_probes
+        if share and self.b.pauses.rows and self.schedule.chance(share):
+            self.say("{} is killed in the handler", self.running[-1])
+            raise Killed
+
     def say(self, what: str, *about: object) -> None:
         """Write a line of the trace."""
         if self.trace is not None:

@@ -88,6 +88,8 @@ class WorldConfig:
     """Number of failures that pause a handler; None: the consumers have no breaker."""
     defect_seconds: float = 0.0
     """How long a handler of the downstream bank has a defect, from the beginning."""
+    deadly_probes: float = 0.0
+    """The share of probes of that handler that end with their process."""
     parks: bool = False
     """Whether the credit parks an event after an unexpected error in its last attempt."""
     removed: int = 0
@@ -183,7 +185,10 @@ def with_breaker(config: WorldConfig, draw: random.Random) -> WorldConfig:
     if draw.random() >= BREAKERS:
         return config
     return replace(
-        config, breaker=draw.randint(0, 3), defect_seconds=draw.choice((0.0, 10.0, 30.0, 90.0))
+        config,
+        breaker=draw.randint(0, 3),
+        defect_seconds=draw.choice((0.0, 10.0, 30.0, 90.0)),
+        deadly_probes=draw.choice((0.0, 0.0, 0.8)),
     )
 
 
