@@ -10,9 +10,11 @@ from tests.verification.faults import (
 )
 from tests.verification.faults.banks import PRIVATE
 from tests.verification.faults.scenarios import (
+    breaker,
     connections,
     held_keys,
     rollback,
+    takeovers,
     topics,
 )
 
@@ -38,6 +40,12 @@ LEASE_KEPT, EACH_PARKED, OUT_OF_LINE = "lease kept", "each parked", "out of line
 HUNG_UP, FOR_A_PERSON = "hung up", "for an operator"
 """Invariants of workers, of their resources, and of what waits for an operator."""
 
+SHARDS_KEPT, ATTEMPT_KEPT = "shards kept", "attempt kept"
+"""The invariants that nothing is taken from a worker of the same host that lives."""
+
+NOT_BURNT = "not burnt"
+"""The invariant that an attempt of a paused handler does not count."""
+
 STRUCK_OUT = "struck out"
 """The invariant that a repair delivers no event that was taken back."""
 
@@ -62,6 +70,9 @@ EXPECTED = {
     OUT_OF_LINE: held_keys.OUT_OF_LINE,
     HUNG_UP: "after SIGHUP",
     FOR_A_PERSON: rollback.FOR_A_PERSON,
+    SHARDS_KEPT: takeovers.SHARDS_KEPT,
+    ATTEMPT_KEPT: takeovers.ATTEMPT_KEPT,
+    NOT_BURNT: breaker.NOT_BURNT,
     STRUCK_OUT: reconciliation_mutant_runs.STRUCK_OUT,
     UNDONE: reconciliation_mutant_runs.UNDONE,
 }

@@ -22,6 +22,7 @@ from tests.verification.faults.banks import Banks
 from tests.verification.faults.failpoints import Failpoint
 from tests.verification.faults.matrix import Fault, Row, Setting, the_runs_servers
 from tests.verification.faults.mutant_invariants import (
+    ATTEMPT_KEPT,
     CLAIMED_BYTES,
     DRAIN,
     EACH_PARKED,
@@ -32,21 +33,25 @@ from tests.verification.faults.mutant_invariants import (
     LEASE_KEPT,
     NO_CONFLICTS,
     NO_ROWS_IN_REASONS,
+    NOT_BURNT,
     NOT_PREPARED,
     OUT_OF_LINE,
     OWN_SESSIONS,
     POLLED_BYTES,
     REFUNDED,
+    SHARDS_KEPT,
     STRUCK_OUT,
     UNDONE,
 )
 from tests.verification.faults.mutants import MUTANTS, Mutant
 from tests.verification.faults.scenarios import (
+    breaker,
     connections,
     foreign_producers,
     forgery,
     held_keys,
     rollback,
+    takeovers,
     topics,
 )
 from tests.verification.faults.sweep import in_a_consumer, in_a_relay, in_the_clients
@@ -296,4 +301,10 @@ MUTANT_RUNS: dict[str, MutantRun] = {
     "M59": MutantRun(invariant=DRAIN, run=worker_mutant_runs.kafka_away, setting=own_kafka),
     "M60": MutantRun(invariant=HUNG_UP, run=connections.signalled),
     "M61": MutantRun(invariant=FOR_A_PERSON, run=rollback.after_the_purge),
+    "M64": MutantRun(invariant=SHARDS_KEPT, run=takeovers.suspended_relay),
+    "M65": MutantRun(invariant=ATTEMPT_KEPT, run=takeovers.killed_consumer),
+    # The rows wait for the end of their leases, and later ones of their keys do not.
+    "M66": MutantRun(invariant="inversions", run=partial(takeovers.killed_relays, lease_s=12)),
+    "M67": MutantRun(invariant=NOT_BURNT, run=breaker.paused_until_repaired),
+    "M68": MutantRun(invariant=NOT_BURNT, run=breaker.paused_until_repaired),
 }

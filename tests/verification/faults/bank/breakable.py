@@ -22,6 +22,7 @@ from shieldtx.store import inbox_receiver
 from shieldtx.store.dead_letters import SqlDeadLetters
 from tests.support.handler_styles import HandlerStyle
 from tests.verification.faults import failpoints as points
+from tests.verification.faults.bank import defects
 from tests.verification.faults.mutants import MUTANTS
 
 _BACK_OFF = float(os.environ.get("BANK_BACK_OFF", "0.05"))
@@ -149,3 +150,4 @@ class BreakableShield(ShieldTx):
         """Reach the middle of a handler, with its writes not committed."""
         time.sleep(HANDLER_TAKES)
         self.breaker.reach("handler", "before")
+        defects.strike()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tests.verification.faults.mutants.banks import IN_BANKS
+from tests.verification.faults.mutants.breaker import OF_THE_BREAKER
 from tests.verification.faults.mutants.checks import OF_CHECKS
 from tests.verification.faults.mutants.clients import OF_CLIENTS
 from tests.verification.faults.mutants.connections import OF_CONNECTIONS
@@ -16,6 +17,7 @@ from tests.verification.faults.mutants.half_messages import OF_HALF_MESSAGES
 from tests.verification.faults.mutants.mutant import Mutant
 from tests.verification.faults.mutants.reconciliation import IN_RECONCILIATION
 from tests.verification.faults.mutants.sizes import OF_SIZES
+from tests.verification.faults.mutants.takeovers import OF_TAKEOVERS
 from tests.verification.faults.mutants.workers import OF_WORKERS
 
 MUTANTS: Mapping[str, Mutant] = (
@@ -28,6 +30,8 @@ MUTANTS: Mapping[str, Mutant] = (
     | OF_SIZES
     | OF_CHECKS
     | OF_WORKERS
+    | OF_TAKEOVERS
+    | OF_THE_BREAKER
 )
 
 __all__ = ["MUTANTS", "Mutant"]

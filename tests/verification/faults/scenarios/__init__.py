@@ -2,6 +2,7 @@
 
 from tests.verification.faults.matrix import Fault
 from tests.verification.faults.scenarios import (
+    breaker,
     broker,
     concurrency,
     connections,
@@ -23,6 +24,7 @@ from tests.verification.faults.scenarios import (
     releases,
     rollback,
     switch_over,
+    takeovers,
     topics,
     write,
 )
@@ -32,6 +34,7 @@ FAULTS: tuple[Fault, ...] = (
     *database.FAULTS,
     *connections.FAULTS,
     *relay.FAULTS,
+    *takeovers.FAULTS,
     *releases.FAULTS,
     *operation.FAULTS,
     *switch_over.FAULTS,
@@ -43,6 +46,7 @@ FAULTS: tuple[Fault, ...] = (
     *long_outages.FAULTS,
     *consumer.FAULTS,
     *concurrency.FAULTS,
+    *breaker.FAULTS,
     *poison.FAULTS,
     *rollback.FAULTS,
     *forgery.FAULTS,

@@ -45,7 +45,7 @@ def killed_at_each_step(banks: Banks) -> None:
     banks.open(but="upstream relay")
     banks.write(100)
     for step, when in STEPS_OF_A_PASS:
-        relay = _broken(banks, Failpoint(step=step, when=when, action="exit"), **HASTY)
+        relay = launch_broken(banks, Failpoint(step=step, when=when, action="exit"), **HASTY)
         ended = relay.join(10) and relay.exit_status == -SIGKILL
         banks.expect(ended, f"the relay is killed {when} {step}")
     banks.upstream.relay()
@@ -63,7 +63,7 @@ def zombies(banks: Banks) -> None:
     # In the second pass, when the relay is connected; the relay that still has to send has time to.
     places = (("claim", "after", {}), ("publish", "before", PATIENT), ("publish", "after", {}))
     stopped = [
-        _broken(
+        launch_broken(
             banks,
             Failpoint(step=step, when=when, action="freeze", nth=2),
             SHIELDTX_RELAY_BATCH_SIZE="10",
@@ -223,7 +223,7 @@ def _freeze_alone(banks: Banks) -> None:
     """Stop a relay past its lease, with records sent and no other relay to take them over."""
     up = banks.upstream
     banks.write(20)
-    relay = _broken(banks, Failpoint(step="publish", when="after", action="freeze"))
+    relay = launch_broken(banks, Failpoint(step="publish", when="after", action="freeze"))
     banks.until(lambda: not owners(up), "the lease runs out")
     up.wake.touch()
     banks.until(lambda: not up.unsettled(), "the relay settles what it has sent")
@@ -247,7 +247,7 @@ def has_shards(side: Side, relay: Worker) -> bool:
     return any(f"-{relay.pid}-" in owner for owner in owners(side))
 
 
-def _broken(banks: Banks, point: Failpoint, **environment: str) -> Worker:
+def launch_broken(banks: Banks, point: Failpoint, **environment: str) -> Worker:
     """Start a relay upstream with a failpoint, and wait until it has struck."""
     up = banks.upstream
     up.mark.unlink(missing_ok=True)
