@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -77,6 +77,7 @@ class Calls:
             self.due: 2,
             self.start_attempt: 9,
             self.effect: 6,
+            self.take_back_a_parked_event: 2,
             self.effects: 4,
             self.release: 2,
             self.postpone: 2,
@@ -117,7 +118,9 @@ class Calls:
 
     def refuse(self) -> None:
         """Make a rollback of some event, sometimes of another rollback."""
-        event = self.draw.choice(self.events)
+        self.rollback_of(self.draw.choice(self.events))
+
+    def rollback_of(self, event: Envelope) -> Envelope:
         rollback = event.evolve(
             id=self.pair.new_id(),
             source=self.draw.choice("BC"),
@@ -126,6 +129,7 @@ class Calls:
             causation_source=event.source,
         )
         self.events.append(rollback)
+        return rollback
 
     # --- the relay's side -------------------------------------------------------------------------
 
@@ -208,6 +212,11 @@ class Calls:
             store = first.envelope.evolve(id=self.pair.new_id())
             arrivals.append(self.arrival(store))
             parked.append(Parked(record=_record(99), reason="bad"))
+        self.receive_all(group, arrivals, parked)
+
+    def receive_all(
+        self, group: str, arrivals: Sequence[IncomingEvent], parked: Sequence[Parked]
+    ) -> None:
         mine, theirs = self.pair.both(lambda side: side.inbox.receive(group, arrivals, parked))
         assert [e.id for e in mine.fresh] == [e.id for e in theirs.fresh]
         started = [[(a.envelope.id, a.number) for a in r.started] for r in (mine, theirs)]
@@ -251,7 +260,24 @@ class Calls:
             self.attempts.append((mine, theirs))
 
     def effect(self) -> None:
-        attempt = self.attempt()
+        self.effect_of(self.attempt())
+
+    def take_back_a_parked_event(self) -> None:
+        """Receive the rollback of an event that a group has parked, and handle it."""
+        parked = [
+            row
+            for row in self.pair.memory.database.inbox.values()
+            if row.status is InboxStatus.DEAD and row.envelope.kind is TxKind.COMMIT
+        ]
+        if not parked:
+            return
+        row, before = self.draw.choice(parked), len(self.attempts)
+        rollback = self.rollback_of(row.envelope)
+        self.receive_all(row.group, [self.arrival(rollback)], [])
+        for mine, theirs in self.attempts[before:]:
+            self.effect_of(lambda side, m=mine, t=theirs: m if side is self.pair.memory else t)
+
+    def effect_of(self, attempt: Callable[[Any], Any] | None) -> None:
         written_here, breaks = self.draw.random() < 0.7, self.draw.random() < 0.2
         caused = self.events[0].evolve(
             causation_id=self.draw.choice(self.events).id, causation_source="A"
