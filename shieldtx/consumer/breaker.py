@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from typing import Final
-from uuid import UUID
 
 from shieldtx.consumer.breaker_log import BreakerLog, Failing
 from shieldtx.consumer.failure_runs import FailureRuns, defect_of
 from shieldtx.consumer.failures import concerns_no_event
 from shieldtx.consumer.own_pauses import OwnPauses
+from shieldtx.consumer.probe_answers import ProbeAnswer, ProbeAnswers
 from shieldtx.domain.events import Envelope
 from shieldtx.ports.inbox import Attempt, Handled, IncomingEvent
-from shieldtx.ports.pauses import HandlerKey, Pause, PauseStore, ProbeClaim
+from shieldtx.ports.pauses import (
+    HandlerKey,
+    Pause,
+    PauseStore,
+    ProbeClaim,
+    handler_of,
+    is_covered,
+)
 
 LENGTH: Final = 5
 """The number of different events whose failures pause a handler."""
@@ -34,16 +40,6 @@ READ_EVERY: Final = 1.0
 """Seconds between two reads of the pauses, when no failure needs one sooner."""
 
 
-@dataclass(kw_only=True, slots=True)
-class ProbeAnswer:
-    """What a probe has shown; neither, where the handler was not called."""
-
-    handler_works: bool = False
-    """The handler has succeeded, or has refused the event."""
-    failure: str | None = None
-    """Why the attempt failed; None for an error of the database that concerns no event."""
-
-
 class Breaker:
     """The paused handlers of one group, as one worker knows them. Safe for any number of threads.
 
@@ -53,10 +49,8 @@ class Breaker:
     of its attempts is started, and a failure of an attempt that was started before does not count.
 
     Each worker counts the failures that it has met: of N workers, each may count `length` - 1
-    failures before the first of them pauses the handler for all.
-
-    Where other workers have succeeded since the run began, this worker or its events are the cause:
-    it pauses the handler for itself alone (`OwnPauses`), and the others go on.
+    failures before the first of them pauses the handler for all. Where other workers have succeeded
+    since the run began, a worker pauses the handler for itself alone (`OwnPauses`).
     """
 
     def __init__(
@@ -82,9 +76,10 @@ class Breaker:
         self._pauses: Sequence[Pause] = ()
         self._next_read = clock()
         self._reads = 0
+        self._trips = 0
         self._known = 0
         """The number of the read whose result is known: an earlier one may end later."""
-        self._probed: dict[tuple[UUID, str], ProbeAnswer] = {}
+        self._probed = ProbeAnswers()
         self._stands_back: dict[HandlerKey, float | None] = {}
         """Handlers whose probe has failed here, and until when another worker may claim the next
         one first: known once that one is due."""
@@ -98,14 +93,14 @@ class Breaker:
 
     def is_paused(self, handler: HandlerKey) -> bool:
         """Whether no attempt at events of this type and kind may be started."""
-        return _covered(self._current(), handler)
+        return is_covered(self._current(), handler)
 
     def running(self, handled: Handled) -> Handled:
         """Return the types and kinds that are not paused."""
         pauses = self._current()
         if not pauses:
             return handled
-        return {handler for handler in handled if not _covered(pauses, handler)}
+        return {handler for handler in handled if not is_covered(pauses, handler)}
 
     def without_starts(self, arrivals: Sequence[IncomingEvent]) -> Sequence[IncomingEvent]:
         """Return arrivals of which those with a paused handler are stored without an attempt."""
@@ -113,7 +108,7 @@ class Breaker:
         if not pauses:
             return arrivals
         return [
-            each._replace(lease=None) if _covered(pauses, _handler_of(each.envelope)) else each
+            each._replace(lease=None) if is_covered(pauses, handler_of(each.envelope)) else each
             for each in arrivals
         ]
 
@@ -159,19 +154,15 @@ class Breaker:
     def succeeded(self, attempts: Iterable[Attempt]) -> None:
         """Record that the handlers of these attempts have done their work."""
         for attempt in attempts:
-            handler = _handler_of(attempt.envelope)
+            handler = handler_of(attempt.envelope)
             self._runs.end(handler)
             for ended in self._own.end([handler]):
                 self._log.resumed(ended)
-            self._note_answer(attempt)
+            self._probed.works(attempt.envelope)
 
     def refused(self, attempt: Attempt) -> None:
         """Record a deliberate refusal: the handler works, and its run of failures stays."""
-        self._note_answer(attempt)
-
-    def _note_answer(self, attempt: Attempt) -> None:
-        if self._probed and (answer := self._probed.get(_event_of(attempt.envelope))):
-            answer.handler_works = True
+        self._probed.works(attempt.envelope)
 
     def takes_back(
         self, attempt: Attempt, error: Exception, *, raise_site: str, reason: str
@@ -183,18 +174,23 @@ class Breaker:
         """
         if self._store is None:
             return False
-        handler, event = _handler_of(attempt.envelope), _event_of(attempt.envelope)
+        handler, event = (
+            handler_of(attempt.envelope),
+            (attempt.envelope.id, attempt.envelope.source),
+        )
         is_of_event = not concerns_no_event(error)
-        if is_of_event and (answer := self._probed.get(event)) is not None:
-            answer.failure = reason
-        if _covered(self._current(fresh=True), handler):
+        if is_of_event:
+            self._probed.fails(attempt.envelope, reason)
+        trips = self._trips
+        if is_covered(self._current(fresh=True), handler):
             return True
         if not is_of_event:
             return False
         on_trial_since = self._own.on_trial_since(handler)
         is_complete = self._runs.failed(handler, defect_of(error, raise_site), event)
         if not is_complete and on_trial_since is None:
-            return False
+            # Another lane may have paused the handler since the read, and ended the run.
+            return self._trips != trips
         began = self._runs.began(handler) if on_trial_since is None else on_trial_since
         fails = Failing(handler=handler, error=error, reason=reason, raise_site=raise_site)
         self._pause(self._store, fails, within=timedelta(seconds=self._clock() - began))
@@ -205,16 +201,20 @@ class Breaker:
         handler = fails.handler
         if store.has_succeeded(self._group, handler, within=within):
             self._own.pause(handler, reason=fails.reason)
-            self._runs.end(handler)
+            self._end_run(handler)
             self._log.fails_here_alone(fails)
             return
         if store.trip(self._group, handler, reason=fails.reason, first_probe=self._first_probe):
             self._log.tripped(fails, waiting=self._waiting(handler))
-        self._runs.end(handler)
+        self._end_run(handler)
         self._own.end([handler])
         # The pause is committed: no later error may make the failure count.
         with suppress(Exception):
             self._current(fresh=True)
+
+    def _end_run(self, handler: HandlerKey) -> None:
+        self._trips += 1
+        self._runs.end(handler)
 
     def _waiting(self, handler: HandlerKey) -> int | None:
         """Count the events of a handler; None if the database does not answer: the alarm comes."""
@@ -257,14 +257,9 @@ class Breaker:
             until = self._stands_back[handler] = now + wait
         return now < until
 
-    @contextmanager
-    def probing(self, envelope: Envelope) -> Iterator[ProbeAnswer]:
-        """Yield the answer of a probe, which the attempt at this event gives during the block."""
-        answer = self._probed[_event_of(envelope)] = ProbeAnswer()
-        try:
-            yield answer
-        finally:
-            del self._probed[_event_of(envelope)]
+    def probing(self, envelope: Envelope) -> AbstractContextManager[ProbeAnswer]:
+        """Return the answer of a probe, which the attempt at this event gives during the block."""
+        return self._probed.opened(envelope)
 
     def close(self, claim: ProbeClaim) -> None:
         """End the pause of a handler whose probe has succeeded."""
@@ -286,15 +281,3 @@ class Breaker:
         longest = max(LONGEST_WAIT, self._first_probe)
         wait: timedelta = self._first_probe * 2 ** min(probes, _MOST_DOUBLINGS)
         return min(wait, longest)
-
-
-def _covered(pauses: Sequence[Pause], handler: HandlerKey) -> bool:
-    return any(pause.covers(handler) for pause in pauses)
-
-
-def _handler_of(envelope: Envelope) -> HandlerKey:
-    return envelope.type, envelope.kind
-
-
-def _event_of(envelope: Envelope) -> tuple[UUID, str]:
-    return envelope.id, envelope.source

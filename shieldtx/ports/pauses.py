@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
+from shieldtx.domain.events import Envelope
 from shieldtx.domain.states import TxKind
 
 HandlerKey: TypeAlias = tuple[str, TxKind]
@@ -41,6 +42,16 @@ class Pause:
     def covers(self, handler: HandlerKey) -> bool:
         """Whether the handler of this type and kind is paused."""
         return self.event_type in {handler[0], ALL} and self.kind in {handler[1].value, ALL}
+
+
+def is_covered(pauses: Sequence[Pause], handler: HandlerKey) -> bool:
+    """Whether one of these pauses covers a handler."""
+    return any(pause.covers(handler) for pause in pauses)
+
+
+def handler_of(envelope: Envelope) -> HandlerKey:
+    """Return the type and the kind of an event."""
+    return envelope.type, envelope.kind
 
 
 class ProbeClaim(NamedTuple):

@@ -376,6 +376,22 @@ def test_lane_finds_its_pause_whatever_another_lane_has_read(make, clock: Clock)
     assert worker.fail()
 
 
+def test_failure_during_the_trip_of_another_lane_does_not_count(make) -> None:
+    worker = make()
+    read = worker.store.pauses
+    lanes = [worker.fail, worker.fail, worker.fail]
+
+    def slow(group: str) -> Any:
+        """Read no pause, and let the other lanes fail before the result is known."""
+        found = read(group)
+        worker.store.pauses = read
+        assert [fail() for fail in lanes] == [False, False, True]
+        return found
+
+    worker.store.pauses = slow
+    assert worker.fail()
+
+
 def test_error_of_the_database_in_a_probe_is_no_answer(make) -> None:
     worker, probed = make(length=1), attempt_of()
     worker.fail()

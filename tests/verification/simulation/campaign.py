@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tests.verification.simulation.checker import Violation
-from tests.verification.simulation.mutants import MOST_SCHEDULES, Mutant, applied
+from tests.verification.simulation.mutants import MOST_SCHEDULES, SEEDS_PER_RUN, Mutant, applied
 from tests.verification.simulation.scheduler import play
 
-SEEDS_PER_RUN = 1_000_000
 _CHUNK = 100
 
 
@@ -55,7 +54,18 @@ def run(
     """
     first = seed * SEEDS_PER_RUN
     seeds = range(first, first + schedules)
-    chunks = [seeds[at : at + _CHUNK] for at in range(0, schedules, _CHUNK)]
+    return _run(seeds, processes, mutant=mutant, until=until, progress=progress)
+
+
+def _run(
+    seeds: range,
+    processes: int,
+    *,
+    mutant: str | None,
+    until: str | None,
+    progress: Callable[[int], None],
+) -> SimulationResult:
+    chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
     played = 0
     findings: list[Finding] = []
     with _played(chunks, processes, mutant) as results:
@@ -79,7 +89,13 @@ def search(mutant: Mutant) -> tuple[bool, int]:
 
     Returns whether one did, and after how many.
     """
-    result = run(MOST_SCHEDULES, mutant.seed, mutant=mutant.name, until=mutant.invariant)
+    result = _run(
+        range(mutant.first, mutant.first + MOST_SCHEDULES),
+        2,
+        mutant=mutant.name,
+        until=mutant.invariant,
+        progress=lambda done: None,
+    )
     return bool(result.invariants.get(mutant.invariant)), result.schedules
 
 
