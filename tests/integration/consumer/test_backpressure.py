@@ -54,6 +54,7 @@ def service(migrated_url: str, broker: Broker, topic: str) -> Iterator[Service]:
         shards=4,
         consumer_batch_size=BATCH,
         consumer_pending_limit=LIMIT,
+        consumer_breaker=0,  # the events of a whole partition fail, and those of the other do not
     )
     service.app.declare(topic)
     make_topics(service, partitions=2)
