@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from shieldtx.domain.events import Envelope, is_foreign, physical_topic
-from shieldtx.domain.external_ids import EXTERNAL_CAUSATION_ID, EXTERNAL_ID
+from shieldtx.domain.external_ids import EXTERNAL_CAUSATION_ID, EXTERNAL_ID, event_id_of
 from shieldtx.domain.states import Operation, TxKind
 from shieldtx.errors import EventRefused
 from shieldtx.ports.broker import Record
@@ -48,8 +48,8 @@ def encode(envelope: Envelope, prefix: str) -> Record:
     """Return the record that carries `envelope`.
 
     The stored ids of other producers replace the UUIDs that shieldtx has for them. Raises
-    EventRefused for a time without a zone, for a user's header with a reserved name, and for a
-    foreign topic, into which shieldtx never writes.
+    EventRefused for a time without a zone, for a user's header with a reserved name, for a stored
+    id that is not that of the row, and for a foreign topic, into which shieldtx never writes.
     """
     # Every event of every relay passes here: fields are read once, and values that many events
     # share are computed once.
@@ -57,7 +57,7 @@ def encode(envelope: Envelope, prefix: str) -> Record:
     users, causation_id, causation_source, traceparent, dataschema = envelope[10:]
     headers = [
         *_constant_headers(type_, source, kind, operation),
-        ("ce_id", _id(users, EXTERNAL_ID, event_id)),
+        ("ce_id", _id(users, EXTERNAL_ID, source, event_id)),
         ("ce_time", in_utc(time).isoformat().encode()),
     ]
     key_bytes = None if key is None else key.encode()
@@ -69,7 +69,7 @@ def encode(envelope: Envelope, prefix: str) -> Record:
     if biz_key is not None:
         headers.append(("ce_bizkey", biz_key.encode()))
     if causation_id is not None:
-        cause = _id(users, EXTERNAL_CAUSATION_ID, causation_id)
+        cause = _id(users, EXTERNAL_CAUSATION_ID, causation_source, causation_id)
         headers.append(("ce_causationid", cause))
     if causation_source is not None:
         headers.append(("ce_causationsource", causation_source.encode()))
@@ -99,9 +99,13 @@ def _constant_headers(
     )
 
 
-def _id(users: Mapping[str, str], name: str, event_id: UUID) -> bytes:
-    """Return an id as its producer wrote it."""
-    return (users.get(name) or str(event_id)).encode()
+def _id(users: Mapping[str, str], name: str, source: str | None, event_id: UUID) -> bytes:
+    """Return an id as its producer wrote it; raises EventRefused if a header has another one."""
+    if (text := users.get(name)) is None:
+        return str(event_id).encode()
+    if source is None or event_id_of(source, text) != event_id:
+        raise EventRefused(f"headers[{name!r}]", "has another id than the row")
+    return text.encode()
 
 
 def _require_external(header: str) -> None:

@@ -78,7 +78,7 @@ TABLE = (
     Disagreement(
         process="consumer",
         settings={"database_schema": "other"},
-        refused='"other.shield_inbox" does not exist',
+        refused='"other.shield_pause" does not exist',
         is_undone=False,
     ),
     Disagreement(process="writer", settings={"source": "billing"}, outbox="INIT", is_undone=False),

@@ -79,6 +79,9 @@ def _to_be_kept(row: dict[str, Any]) -> dict[str, Any]:
     if "holds_key" in row:
         # A blocked row returns to the queue, until a relay blocks it again.
         row["holds_key"] = row["holds_key"] and row["waiting"]
+    if "awaits_operator" in row and row["tx_kind"] == TxKind.ROLLBACK:
+        # The index has all rollbacks that ended in an error, whatever this column contains.
+        del row["awaits_operator"]
     return row
 
 
