@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
 import pytest
 from pydantic import SecretStr
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused
-from shieldtx.brokers import cloudevents, decoding, signing
+from shieldtx.brokers import cloudevents, signing
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.states import TxKind
 from shieldtx.ports.broker import DeliveryOutcome, Record
@@ -99,7 +100,7 @@ def forged(event: Event, *, source: str = "stock") -> Envelope:
         source=source,
         topic=event.type,
         payload='{"reason":"because I can"}',
-        time=decoding._time("2026-03-01T10:30:00Z"),
+        time=datetime(2026, 3, 1, 10, 30, tzinfo=UTC),
         kind=TxKind.ROLLBACK,
         key=event.key,
         causation_id=event.id,

@@ -250,7 +250,7 @@ def test_tasks_get_the_ids_of_the_events_of_their_own_sessions(postgres_shop):
     shop = postgres_shop
     collected = {}
 
-    @publish_decorator(shop.outbox, Publication(event_type="order.placed", key="id"))
+    @publish_decorator(lambda: shop.outbox, Publication(event_type="order.placed", key="id"))
     async def place(session: AsyncSession, number: int) -> dict[str, int]:
         await session.execute(insert(Order).values(id=number))
         return {"id": number}
