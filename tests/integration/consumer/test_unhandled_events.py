@@ -44,7 +44,8 @@ def _consumer(service: Service, *event_types: str, handler: FirstTry) -> Consume
 def test_a_removed_handlers_events_starve_no_retry(
     make_service: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = make_service("orders", consumer_batch_size=BATCH)
+    # All first attempts fail: the breaker would pause the handlers.
+    service = make_service("orders", consumer_batch_size=BATCH, consumer_breaker=0)
     service.app.declare("old")
     service.app.declare("new")
     handler = FirstTry()
