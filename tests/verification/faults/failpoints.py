@@ -230,7 +230,12 @@ class BreakableInboxStore(Breakable):
             yield session
 
     def give_up(
-        self, attempt: Attempt, *, reason: str, in_transaction: Callable[[Session], Any] | None
+        self,
+        attempt: Attempt,
+        *,
+        reason: str,
+        in_transaction: Callable[[Session], Any] | None,
+        parked: bool = False,
     ) -> bool:
         def broken(session: Session) -> None:
             with self._breaker.around("rollback"):
@@ -238,8 +243,16 @@ class BreakableInboxStore(Breakable):
 
         with self._breaker.around("give-up"):
             return self._real.give_up(
-                attempt, reason=reason, in_transaction=None if in_transaction is None else broken
+                attempt,
+                reason=reason,
+                in_transaction=None if in_transaction is None else broken,
+                parked=parked,
             )
+
+    def refuse(self, session: Session, attempt: Attempt, *, reason: str) -> None:
+        """Settle a refused event of a batch; its ROLLBACK event is in the same transaction."""
+        with self._breaker.around("give-up"), self._breaker.around("rollback"):
+            self._real.refuse(session, attempt, reason=reason)
 
 
 POLLS = {"claim", "poll", "claim-checks"}

@@ -104,7 +104,7 @@ class BreakableShield(ShieldTx):
     ) -> Consumer:
         consumer = super().build_consumer(group, stopping=stopping)
         store = points.BreakableInboxStore(consumer._store, self.breaker, points.INBOX_STEPS)
-        consumer._store = consumer._due._store = store
+        consumer._store = consumer._due._store = consumer._probes._store = store
         for lane in consumer._lanes:
             self._break_lane(lane)
         fetcher = consumer._fetcher._fetcher
@@ -122,6 +122,7 @@ class BreakableShield(ShieldTx):
         processor.store = store
         for part in (
             lane.executor,
+            lane.executor._transaction,
             processor.caller,
             processor.recorder,
             processor._compensation,

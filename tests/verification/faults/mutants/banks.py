@@ -286,8 +286,8 @@ def _an_interrupted_pass_is_forgotten(breaker: Breaker) -> None:
 
 
 def _whoever_asks_is_believed(breaker: Breaker) -> None:
-    def mutant(record: Any, prefix: str, keys: Sequence[Any] = ()) -> Any:
-        return decoding.decode(record, prefix)
+    def mutant(record: Any, prefix: str, keys: Sequence[Any] = (), **reader: Any) -> Any:
+        return decoding.decode(record, prefix, **reader)
 
     signing.decode = mutant
 
