@@ -8,6 +8,7 @@ from operator import attrgetter
 from tests.verification.faults.bank import STATED
 from tests.verification.faults.banks import Banks
 from tests.verification.faults.matrix import Fault
+from tests.verification.faults.replicas import administer
 from tests.verification.faults.survivors import PATIENCE_S, expect_all_to_end_in_order
 from tests.verification.faults.topics import read_whole
 from tests.verification.faults.world import make_topics, own_kafka
@@ -43,12 +44,15 @@ def refused_beside_healthy(banks: Banks, *, patience_s: float = PATIENCE_S) -> N
     """
     up = banks.upstream
     banks.open(but="upstream relay")
+    # A relay does not start without its topics.
+    make_topics(banks.kafka, [_topic(banks)])
     up.relay(
         BANK_STATEMENTS="1",
         BANK_SEND_ATTEMPTS="1000",
         BANK_BACK_OFF="5",
         SHIELDTX_RELAY_BATCH_SIZE="200",
     )
+    administer(banks.kafka.bootstrap, lambda admin: admin.delete_topics([_topic(banks)]))
     load = banks.begin_writing(300, pause=0.1)
     up.tamper(_STATEMENTS)
     rows = up.one(_ALL)
