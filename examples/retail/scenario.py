@@ -102,8 +102,8 @@ class HalfWay:
         self._fleet.shieldtx("orders relay 1", "orders", "relay")
         self._fleet.shieldtx("stock consumer", "stock", "consume", "stock")
         self._display.say(
-            "both start again: shards wait for the end of the dead relay's lease, and records for "
-            "that of the dead consumer's session in Kafka, up to 15 s"
+            "both start again, and take over at once what the dead ones held: they run on the same "
+            "host. Elsewhere a relay waits for the lease, and a consumer for the session in Kafka"
         )
 
 
