@@ -53,6 +53,8 @@ RARE: Mapping[str, int] = {
     "withdraws-under-its-name": 1_000_745,
     "works-without-token": 1_001_018,
     "batch-settles-without-token": 1_003_441,
+    "abandoned-claim-is-forgotten": 17_000_000,
+    "interrupted-batch-is-forgotten": 6_000_347,
 }
 """First schedules for defects that need a rare coincidence.
 
