@@ -20,7 +20,7 @@ from shieldtx.ports.pauses import (
     Pause,
     PauseStore,
     ProbeClaim,
-    handler_of,
+    handler_key_of,
     is_covered,
 )
 
@@ -108,7 +108,7 @@ class Breaker:
         if not pauses:
             return arrivals
         return [
-            each._replace(lease=None) if is_covered(pauses, handler_of(each.envelope)) else each
+            each._replace(lease=None) if is_covered(pauses, handler_key_of(each.envelope)) else each
             for each in arrivals
         ]
 
@@ -154,7 +154,7 @@ class Breaker:
     def succeeded(self, attempts: Iterable[Attempt]) -> None:
         """Record that the handlers of these attempts have done their work."""
         for attempt in attempts:
-            handler = handler_of(attempt.envelope)
+            handler = handler_key_of(attempt.envelope)
             self._runs.end(handler)
             for ended in self._own.end([handler]):
                 self._log.resumed(ended)
@@ -175,7 +175,7 @@ class Breaker:
         if self._store is None:
             return False
         handler, event = (
-            handler_of(attempt.envelope),
+            handler_key_of(attempt.envelope),
             (attempt.envelope.id, attempt.envelope.source),
         )
         is_of_event = not concerns_no_event(error)

@@ -49,7 +49,7 @@ def is_covered(pauses: Sequence[Pause], handler: HandlerKey) -> bool:
     return any(pause.covers(handler) for pause in pauses)
 
 
-def handler_of(envelope: Envelope) -> HandlerKey:
+def handler_key_of(envelope: Envelope) -> HandlerKey:
     """Return the type and the kind of an event."""
     return envelope.type, envelope.kind
 
