@@ -29,13 +29,10 @@ def worker(
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[ChildProcess]:
     """Run `shieldtx relay` or `shieldtx consume <group>` until the end of the block."""
-    process = _started(place, arguments, log, environment)
-    try:
+    with killed(place, *arguments, log=log, environment=environment) as process:
         yield process
         process.send_signal(signal.SIGTERM)
         process.finish(within=STOP_S)
-    finally:
-        process.kill()
 
 
 @contextmanager
