@@ -18,11 +18,11 @@ from shieldtx.logs import PlainFormatter
 from tests.support.migrated_databases import MigratedDatabases
 
 pytest_plugins = [
+    "tests.support.stages",
     "tests.support.no_skips_in_ci",
     "tests.support.xdist_encoding",
     "tests.support.memory",
     "tests.support.shared_servers",
-    "tests.support.stages",
     "tests.support.work_units",
 ]
 

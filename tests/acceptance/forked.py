@@ -18,7 +18,7 @@ _FORKS.set_forkserver_preload(
     [__name__, "kafka", "shieldtx.brokers.kafka.broker", "shieldtx.cli.program"]
 )
 
-TIMEOUT_S = 150
+TIMEOUT_S = 400
 """For a command that starts Spark on a busy machine."""
 
 

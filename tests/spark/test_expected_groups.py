@@ -18,6 +18,8 @@ from shieldtx.store.schema import Schema
 from tests.spark.nights import a_day_passes, mode, set_back
 from tests.spark.planting import TOPIC
 
+pytestmark = pytest.mark.thorough
+
 DAY = 24 * 60
 A_WEEK = timedelta(days=7)
 CHANGED = {"event_type": "orders.changed", "topic": "orders.changed"}

@@ -12,6 +12,8 @@ from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.reconcile.findings import OutputFolder, RunOutcome
 from shieldtx.reconcile.verdicts import Verdict
 
+pytestmark = pytest.mark.thorough
+
 DAY = 24 * 60
 A_WEEK = timedelta(days=7)
 BOTH_WAYS = pytest.mark.parametrize("push_down", [True, False])

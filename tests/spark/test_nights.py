@@ -20,6 +20,8 @@ from tests.spark.nights import a_day_passes, mode
 from tests.spark.planting import TOPIC, Service
 from tests.spark.publishing import Topic
 
+pytestmark = pytest.mark.thorough
+
 DAY = 24 * 60
 ROLLBACK = TxKind.ROLLBACK
 CLEAN, MISMATCHES = RunOutcome.CLEAN, RunOutcome.MISMATCHES

@@ -21,6 +21,8 @@ from tests.spark.nights import MARGIN, a_day_passes, mode
 from tests.spark.planting import TOPIC, Service
 from tests.spark.running import reconciled
 
+pytestmark = pytest.mark.thorough
+
 DAY = 24 * 60
 A_DAY = timedelta(days=1)
 A_WEEK = timedelta(days=7)

@@ -17,6 +17,8 @@ from shieldtx.store.database_history import SqlDatabaseHistory
 from tests.spark.nights import mode, set_back
 from tests.spark.planting import TOPIC
 
+pytestmark = pytest.mark.thorough
+
 DAY = 24 * 60
 A_WEEK = timedelta(days=7)
 RESERVE = ExpectedGroup(name="reserve", topics=(TOPIC,))

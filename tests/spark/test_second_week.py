@@ -22,6 +22,8 @@ from tests.spark.nights import MARGIN
 from tests.spark.planting import TOPIC, Service, inbox_row, outbox_row
 from tests.spark.running import reconciled
 
+pytestmark = pytest.mark.thorough
+
 DAY = 24 * 60
 WEEK = timedelta(days=7)
 BOTH_WAYS = pytest.mark.parametrize("push_down", [True, False])

@@ -20,6 +20,8 @@ from tests.spark.nights import a_day_passes, mode
 from tests.spark.planting import TOPIC
 from tests.spark.publishing import Topic
 
+pytestmark = pytest.mark.thorough
+
 DAY = 24 * 60
 AUDITED = "orders.audited"
 RESERVE = ExpectedGroup(name="reserve", topics=(TOPIC,))

@@ -1,11 +1,12 @@
 """Assigns tests to stages, and marks those that need a server.
 
 `make test` runs the stage `suite`; `make test STAGE=demo` another one; `STAGE=all` runs every test.
-CI runs all stages but `thorough` at once (`STAGE=ci`), and then that one, if its time suffices.
+CI runs all stages but `thorough` at once (`STAGE=ci`), and of that one what begins in time.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -18,7 +19,7 @@ APART = {
     "connect": "starts Kafka Connect, whose jars are downloaded",
     "browser": "reads pages in a Chromium",
     "selftest": "tests a tool of the tests",
-    THOROUGH: "puts defects back into the proofs, or varies a comparison further: many minutes",
+    THOROUGH: "puts defects back into the proofs, or varies a reconciliation further: many minutes",
 }
 """The stages in addition to the suite; each is a mark, set by hand or by `_stage_of`."""
 
@@ -27,11 +28,20 @@ SERVERS = {"postgres", "undisturbed_postgres", "kafka", "spark"}
 ON_SERVERS = ("postgresql", "kafka-python", "confluent-kafka")
 """Beginnings of the parameters with which a fixture of several cases requests a server."""
 
+TOO_LATE = "not begun in time: run `make test STAGE=thorough` before a release"
+"""The one reason for which a test may be skipped in CI."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("shieldtx")
     group.addoption(
         "--stage", choices=[SUITE, *APART, CI, ALL], default=ALL, help="which tests run"
+    )
+    group.addoption(
+        "--begin-until",
+        type=float,
+        metavar="EPOCH_S",
+        help="skip the tests that have not begun by then, in seconds since 1970",
     )
 
 
@@ -56,6 +66,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if is_wanted(stages[item], wanted)]
     if others:
         config.hook.pytest_deselected(items=others)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose time is over, before its fixtures start anything."""
+    until = item.config.getoption("--begin-until")
+    if until is not None and time.time() > until:
+        pytest.skip(TOO_LATE)
 
 
 def is_wanted(stage: str, wanted: str) -> bool:

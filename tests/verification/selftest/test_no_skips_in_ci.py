@@ -30,7 +30,7 @@ def test_fails_as_expected():
 """
 
 
-def run_suite(folder: Path, suite: str, ci: str) -> tuple[int, str]:
+def run_suite(folder: Path, suite: str, ci: str, *options: str) -> tuple[int, str]:
     (folder / "test_suite.py").write_text(suite)
     (folder / "pytest.ini").write_text("[pytest]\n")
     run = subprocess.run(
@@ -38,6 +38,7 @@ def run_suite(folder: Path, suite: str, ci: str) -> tuple[int, str]:
             sys.executable,
             "-m",
             "pytest",
+            *options,
             "-p",
             "tests.support.no_skips_in_ci",
             "-p",
@@ -77,3 +78,14 @@ def test_elsewhere_a_test_may_be_left_out(tmp_path: Path) -> None:
 
     assert status == pytest.ExitCode.OK
     assert "2 skipped, 1 xfailed" in said
+
+
+def test_a_test_that_comes_too_late_may_be_left_out(tmp_path: Path) -> None:
+    suite = "def test_begins_late():\n    raise AssertionError\n"
+
+    left_out = run_suite(tmp_path, suite, "true", "-p", "tests.support.stages", "--begin-until=1")
+    begun = run_suite(tmp_path, suite, "true", "-p", "tests.support.stages", "--begin-until=9e9")
+
+    assert left_out[0] == pytest.ExitCode.OK
+    assert "1 skipped" in left_out[1]
+    assert begun[0] == pytest.ExitCode.TESTS_FAILED
