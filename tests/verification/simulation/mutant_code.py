@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -145,10 +145,6 @@ def never_withdraws(_: Any) -> Callable[..., None]:
         self._has_ambiguous_claim = False
 
     return withdraw
-
-
-def forgets_what_an_error_leaves(_: Any) -> Callable[..., Any]:
-    return lambda self: nullcontext()
 
 
 def drops_its_batch_at_an_error(sound: Callable[..., Any]) -> Callable[..., Any]:

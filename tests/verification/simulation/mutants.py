@@ -53,7 +53,6 @@ RARE: Mapping[str, int] = {
     "withdraws-under-its-name": 1_000_745,
     "works-without-token": 1_001_018,
     "batch-settles-without-token": 1_003_441,
-    "abandoned-claim-is-forgotten": 17_000_000,
     "interrupted-batch-is-forgotten": 6_000_347,
 }
 """First schedules for defects that need a rare coincidence.
@@ -130,13 +129,6 @@ MUTANTS = {
         ("takeover-is-fresh", "I5", MemoryOutboxStore, "_take", mutant_code.forgets_the_one_before),
         ("sends-ahead-in-doubt", "I4", Relay, "_record", mutant_code.sends_ahead_whatever_happened),
         ("lost-claim-is-forgotten", "I4", InFlight, "withdraw", mutant_code.never_withdraws),
-        (
-            "abandoned-claim-is-forgotten",
-            "I4",
-            InFlight,
-            "ambiguous_if_abandoned",
-            mutant_code.forgets_what_an_error_leaves,
-        ),
         (
             "interrupted-batch-is-forgotten",
             "I5",
