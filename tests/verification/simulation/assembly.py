@@ -26,7 +26,7 @@ from tests.verification.simulation.broker import Group, Member, MemoryPublisher,
 from tests.verification.simulation.inbox import MemoryInboxStore
 from tests.verification.simulation.lanes import SimulatedLanes
 from tests.verification.simulation.outbox import MemoryLeaseStore, MemoryOutbox, MemoryOutboxStore
-from tests.verification.simulation.pauses import MemoryPauseStore
+from tests.verification.simulation.pauses import AnsweredPauses, MemoryPauseStore
 from tests.verification.simulation.processes import (
     Beside,
     Interrupted,
@@ -155,7 +155,9 @@ def consumer(
             pauses = MemoryPauseStore(database, by=process.name, is_calm=lambda: world.is_calm)
             breaker = Breaker(
                 group=group.name,
-                pauses=Interrupted(process, pauses),  # type: ignore[arg-type]
+                pauses=AnsweredPauses(
+                    Interrupted(process, pauses), database.pauses, process=process.name
+                ),  # type: ignore[arg-type]
                 length=config.breaker,
                 first_probe=timedelta(seconds=1),
                 clock=process.clock,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from shieldtx.domain.events import Envelope
@@ -79,7 +79,7 @@ class MemoryPauseStore:
     def pauses(self, group: str) -> Sequence[Pause]:
         """Return the pauses of a group."""
         db = self._database
-        found = [
+        return [
             Pause(
                 event_type=event_type,
                 kind=kind,
@@ -93,8 +93,6 @@ class MemoryPauseStore:
             for (of_group, event_type, kind), row in sorted(db.pauses.rows.items())
             if of_group == group
         ]
-        db.pauses.known[self._by] = [(group, pause) for pause in found]
-        return found
 
     def trip(self, group: str, handler: HandlerKey, *, reason: str, first_probe: timedelta) -> bool:
         """Pause a handler, and plan its first probe."""
@@ -187,6 +185,25 @@ class MemoryPauseStore:
     def _claimed(self, claim: ProbeClaim) -> PauseRow | None:
         row = self._database.pauses.rows.get(_key(claim.group, claim.handler))
         return row if row is not None and row.token == claim.token else None
+
+
+class AnsweredPauses:
+    """The port as a process sees it: notes the answers that it got, not those that were lost."""
+
+    def __init__(self, port: Any, pauses: Pauses, *, process: str) -> None:
+        self._port = port
+        self._pauses = pauses
+        self._process = process
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Return a call that nobody has to note."""
+        return getattr(self._port, name)  # type: ignore[no-any-return]
+
+    def pauses(self, group: str) -> Sequence[Pause]:
+        """Return the pauses of a group, which the process knows from now on."""
+        found = self._port.pauses(group)
+        self._pauses.known[self._process] = [(group, pause) for pause in found]
+        return found  # type: ignore[no-any-return]
 
 
 def _key(group: str, handler: HandlerKey) -> tuple[str, str, str]:
