@@ -58,9 +58,9 @@ class Watch:
         """Return how many shards of the orders' outbox each active relay owns."""
         return {row.owner: row.shards for row in self.orders.execute(_SHARDS)}
 
-    def sending(self) -> Mapping[str, int]:
-        """Return how many rows of the orders' outbox each relay has claimed and not settled."""
-        return {row.owner: row.events for row in self.orders.execute(_SENDING)}
+    def sending(self, pid: int) -> frozenset[int]:
+        """Return the baskets that a relay, named by its process id, has claimed and not settled."""
+        return frozenset(map(int, self.orders.scalars(_SENDING, {"owner": f"%-{pid}-%"})))
 
     def refused_basket(self) -> str | None:
         """Return the business key of the first refused order; None if stock has refused none."""
@@ -102,8 +102,8 @@ _SHARDS = text("""
 """)
 
 _SENDING = text("""
-    SELECT owner, count(*) AS events FROM shield_outbox JOIN shield_shard USING (shard)
-    WHERE status = 'PROCESSING' AND owner IS NOT NULL GROUP BY owner
+    SELECT biz_key FROM shield_outbox JOIN shield_shard USING (shard)
+    WHERE status = 'PROCESSING' AND owner LIKE :owner
 """)
 
 _REFUSED_BASKET = text("""

@@ -10,7 +10,7 @@ from examples.retail.display import Display
 from examples.retail.fleet import Fleet
 from examples.retail.progress import Progress, Watch, watching
 from examples.retail.stage import SERVICES, Stage
-from examples.retail.topics import lag
+from examples.retail.topics import following, lag
 
 COMMIT_TOPIC: Final = "orders.placed.commit"
 ROLLBACK_TOPIC: Final = "orders.placed.rollback"
@@ -18,8 +18,14 @@ ROLLBACK_TOPIC: Final = "orders.placed.rollback"
 LOOK_EVERY_S: Final = 0.25
 NOTHING_MOVES_S: Final = 60.0
 
-BATCH_IN_FLIGHT_S: Final = 5.0
-"""How long the kill waits for the moment in which the relay sends a batch."""
+RELAY: Final = "orders relay 1"
+CONSUMER: Final = "stock consumer"
+"""The processes that are killed."""
+
+SENT_UNMARKED_S: Final = 10.0
+"""How long the kill waits for a moment in which the relay has sent events and not marked them."""
+STEP_S: Final = 0.01
+"""How long the relay goes on between two looks."""
 
 Look: TypeAlias = Callable[[Progress, Watch], bool]
 """Acts on the progress, and returns whether all its actions are done."""
@@ -29,7 +35,7 @@ def play(stage: Stage, fleet: Fleet, display: Display, baskets: int) -> None:
     """Take all baskets through, and stop when nothing is left to do."""
     start_workers(fleet)
     fleet.module("checkout", "orders", "examples.retail.checkout", "--baskets", str(baskets))
-    _work_off(stage, fleet, display, baskets, look=HalfWay(fleet, display, baskets).look)
+    _work_off(stage, fleet, display, baskets, look=HalfWay(stage, fleet, display, baskets).look)
 
 
 def catch_up(stage: Stage, fleet: Fleet, display: Display, baskets: int) -> None:
@@ -53,9 +59,9 @@ def open_services(stage: Stage, fleet: Fleet, baskets: int) -> None:
 
 def start_workers(fleet: Fleet) -> None:
     """Start every relay and consumer."""
-    for relay in ("orders relay 1", "orders relay 2"):
+    for relay in (RELAY, "orders relay 2"):
         fleet.shieldtx(relay, "orders", "relay")
-    fleet.shieldtx("stock consumer", "stock", "consume", "stock")
+    fleet.shieldtx(CONSUMER, "stock", "consume", "stock")
     # Rollback events of stock pass through an outbox, too.
     fleet.shieldtx("stock relay", "stock", "relay")
     fleet.shieldtx("orders consumer", "orders", "consume", "orders")
@@ -64,10 +70,12 @@ def start_workers(fleet: Fleet) -> None:
 class HalfWay:
     """Kills a relay and a consumer half-way, starts them again, and watches the takeover.
 
-    The relay dies while it sends a batch, if it can be: its records then reach the topic twice.
+    The relay dies after it has sent a batch, and before it has marked it, if that can be seen: then
+    another relay sends the batch again.
     """
 
-    def __init__(self, fleet: Fleet, display: Display, baskets: int) -> None:
+    def __init__(self, stage: Stage, fleet: Fleet, display: Display, baskets: int) -> None:
+        self._stage = stage
         self._fleet = fleet
         self._display = display
         self._baskets = baskets
@@ -82,37 +90,51 @@ class HalfWay:
         shards = watch.shards()
         if self._killed_at is None:
             if progress.written >= self._baskets / 2 and progress.applied > 0 and len(shards) > 1:
-                _wait_until_sending(watch, self._fleet.pid("orders relay 1"))
-                self._kill(shards)
+                sent = self._suspend_after_sending(watch)
+                self._kill(shards, sent)
         elif self._dead_relay and self._dead_relay not in shards:
             seconds = time.monotonic() - self._killed_at
             self._dead_relay = ""
             self._display.say(f"its shards were taken over after {seconds:.1f} s")
         return self._killed_at is not None and not self._dead_relay
 
-    def _kill(self, shards: Mapping[str, int]) -> None:
-        relay, consumer = self._fleet.kill("orders relay 1"), self._fleet.kill("stock consumer")
+    def _suspend_after_sending(self, watch: Watch) -> int:
+        """Suspend the relay, and return how many events it has sent without marking them.
+
+        0 after a while, if there was no such moment.
+        """
+        pid = self._fleet.pid(RELAY)
+        deadline = time.monotonic() + SENT_UNMARKED_S
+        with following(self._stage.kafka.bootstrap, COMMIT_TOPIC) as on_topic:
+            while True:
+                self._fleet.suspend(RELAY)
+                claimed = watch.sending(pid)
+                sent = claimed & on_topic() if claimed else claimed
+                if sent or time.monotonic() > deadline:
+                    return len(sent)
+                self._fleet.resume(RELAY)
+                time.sleep(STEP_S)
+
+    def _kill(self, shards: Mapping[str, int], sent: int) -> None:
+        relay, consumer = self._fleet.kill(RELAY), self._fleet.kill(CONSUMER)
         self._killed_at = time.monotonic()
         # A relay's name contains its process id.
         self._dead_relay = next(owner for owner in shards if f"-{relay}-" in owner)
         self._display.say(
-            f"[bold red]SIGKILL[/] to orders relay 1 (pid {relay}), which holds "
-            f"{shards[self._dead_relay]} shards, and to the stock consumer (pid {consumer})"
+            f"[bold red]SIGKILL[/] to {RELAY} (pid {relay}), which holds "
+            f"{shards[self._dead_relay]} shards, and to the {CONSUMER} (pid {consumer})"
         )
-        self._fleet.shieldtx("orders relay 1", "orders", "relay")
-        self._fleet.shieldtx("stock consumer", "stock", "consume", "stock")
+        if sent:
+            self._display.say(
+                f"the relay had sent {sent} events and not marked them: they come to the topic "
+                "once more"
+            )
+        self._fleet.shieldtx(RELAY, "orders", "relay")
+        self._fleet.shieldtx(CONSUMER, "stock", "consume", "stock")
         self._display.say(
             "both start again, and take over at once what the dead ones held: they run on the same "
             "host. Elsewhere a relay waits for the lease, and a consumer for the session in Kafka"
         )
-
-
-def _wait_until_sending(watch: Watch, pid: int) -> None:
-    """Return as soon as the relay with this process id sends a batch, or after a while."""
-    deadline = time.monotonic() + BATCH_IN_FLIGHT_S
-    while time.monotonic() < deadline:
-        if any(f"-{pid}-" in owner for owner in watch.sending()):
-            return
 
 
 def _work_off(stage: Stage, fleet: Fleet, display: Display, baskets: int, *, look: Look) -> None:

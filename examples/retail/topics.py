@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -53,6 +53,37 @@ def read_whole(bootstrap: str, topic: str) -> list[TopicRecord]:
                 else:
                     raise KafkaException(error)
     return sorted(records, key=lambda record: (record.partition, record.offset))
+
+
+@contextmanager
+def following(bootstrap: str, topic: str) -> Iterator[Callable[[], frozenset[int]]]:
+    """Yield a function that returns the baskets of all records that a topic has by then.
+
+    It raises KafkaException, and TimeoutError when Kafka does not answer.
+    """
+    with _consumer(bootstrap, group="audit") as consumer:
+        read = dict.fromkeys(_partitions(consumer, topic), 0)
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in read])
+        baskets: set[int] = set()
+
+        def on_topic() -> frozenset[int]:
+            deadline = time.monotonic() + ANSWER_S
+            ends = {
+                p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=ANSWER_S)[1]
+                for p in read
+            }
+            while any(read[p] < ends[p] for p in read):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{topic} could not be read in {ANSWER_S:.0f} s")
+                # One by one: a full batch would wait for further records.
+                message = consumer.poll(ANSWER_S)
+                if message is not None and message.error() is None:
+                    record = _record(message)
+                    read[record.partition] = record.offset + 1
+                    baskets.add(record.basket_id)
+            return frozenset(baskets)
+
+        yield on_topic
 
 
 def lag(bootstrap: str, group: str, topic: str) -> int:

@@ -9,17 +9,17 @@ from functools import partial
 
 from sqlalchemy.orm import Session
 
+from shieldtx.consumer import failure_kinds
 from shieldtx.consumer.attempt_log import AttemptLog
 from shieldtx.consumer.breaker import Breaker
 from shieldtx.consumer.compensation import CameTooLate, Compensation, EventUnfinished
-from shieldtx.consumer.failure_kinds import EXPECTED, all_are, failure_reason, is_final, is_refusal
 from shieldtx.consumer.handler import Handler
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.consumer.refusal import Refusal
 from shieldtx.domain.error_groups import reason_with_leaves
 from shieldtx.domain.events import Envelope, storable
 from shieldtx.domain.raise_site import raise_site_of
-from shieldtx.domain.reasons import loggable, reason_of
+from shieldtx.domain.reasons import reason_of
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import LeaseLost, UnknownSchemaVersion
 from shieldtx.hooks.attempt_timer import AttemptTimer
@@ -91,14 +91,14 @@ class AttemptRecorder:
         """Return how the event of a failed attempt is given up at once; None: it is not."""
         is_commit = attempt.envelope.kind is TxKind.COMMIT
         is_readable = not isinstance(error, UnknownSchemaVersion)
-        if not (is_commit and is_readable and is_final(error, handler)):
+        if not (is_commit and is_readable and failure_kinds.is_final(error, handler)):
             return None
         return Refusal(
             attempt=attempt,
             error=error,
-            reason=failure_reason(error, handler),
+            reason=failure_kinds.failure_reason(error, handler),
             rollback=self._outbox.rollback_of(attempt.envelope, reason=reason_with_leaves(error)),
-            is_deliberate=is_refusal(error, handler),
+            is_deliberate=failure_kinds.is_refusal(error, handler),
         )
 
     def write_rollbacks(self, session: Session, refusals: Sequence[Refusal]) -> None:
@@ -110,9 +110,9 @@ class AttemptRecorder:
     def refused(self, refusal: Refusal) -> AttemptOutcome:
         """Record that an event and its ROLLBACK event are committed, among others of a batch."""
         attempt, error = refusal.attempt, refusal.error
-        traceback = None if all_are(EXPECTED, error) else loggable(error)
+        traceback = failure_kinds.traceback_of(error)
         if refusal.is_deliberate:
-            self._breaker.refused(attempt)
+            self._breaker.declared(attempt)
             self._log.refused(attempt, refusal.reason, traceback)
         else:
             self._log.given_up(attempt, refusal.reason, traceback)
@@ -170,16 +170,19 @@ class AttemptRecorder:
 
     def _is_of_paused_handler(self, attempt: Attempt, handler: Handler, error: Exception) -> bool:
         """Whether the failure does not count: the handler is paused, perhaps because of it."""
-        if is_refusal(error, handler):
-            self._breaker.refused(attempt)
-        if is_final(error, handler):
+        if failure_kinds.is_expected(error, handler):
+            self._breaker.declared(attempt)
+        if failure_kinds.is_expected(error, handler) or failure_kinds.is_final(error, handler):
             return False
-        site, reason = raise_site_of(error, handler.function), failure_reason(error, handler)
+        site, reason = (
+            raise_site_of(error, handler.function),
+            failure_kinds.failure_reason(error, handler),
+        )
         return self._breaker.takes_back(attempt, error, raise_site=site, reason=reason)
 
     def _take_back(self, attempt: Attempt, handler: Handler, error: Exception) -> AttemptOutcome:
         """Let an event wait until its handler is resumed, without a counted attempt."""
-        reason = failure_reason(error, handler)
+        reason = failure_kinds.failure_reason(error, handler)
         with self._logged_if_not_recorded(attempt, reason):
             kept = self._store.defer(attempt, delay=timedelta(0), reason=reason)
         if not kept:
@@ -190,9 +193,9 @@ class AttemptRecorder:
     def _retry_or_give_up(
         self, attempt: Attempt, handler: Handler, error: Exception
     ) -> AttemptOutcome:
-        reason = failure_reason(error, handler)
+        reason = failure_kinds.failure_reason(error, handler)
         delay = handler.retry.delay_after(attempt.number, error)
-        if delay is None or is_final(error, handler):
+        if delay is None or failure_kinds.is_final(error, handler):
             return self._give_up(attempt, handler, reason, error)
         self._log.handler_failed(attempt, error, reason)
         with self._logged_if_not_recorded(attempt, reason):
@@ -203,25 +206,19 @@ class AttemptRecorder:
         return AttemptOutcome.RETRIED
 
     def _give_up(
-        self,
-        attempt: Attempt,
-        handler: Handler,
-        reason: str,
-        error: Exception | None = None,
+        self, attempt: Attempt, handler: Handler, reason: str, error: Exception | None = None
     ) -> AttemptOutcome:
         """End the attempts: with the ROLLBACK event in the same transaction, or as DEAD."""
-        traceback = None
-        if error is not None and not all_are(EXPECTED, error):
-            traceback = loggable(error)
+        traceback = failure_kinds.traceback_of(error)
         if attempt.envelope.kind is TxKind.ROLLBACK:
             came_too_late = isinstance(error, CameTooLate)
             return self._bury(attempt, reason, traceback, came_too_late=came_too_late)
-        if handler.parks and (error is None or not is_final(error, handler)):
+        if handler.parks and (error is None or not failure_kinds.is_final(error, handler)):
             return self._park(attempt, reason, traceback)
         # Without the raising line: the files of this service do not concern the upstream one.
         sent = reason if error is None else reason_with_leaves(error)
         rollback = self._outbox.rollback_of(attempt.envelope, reason=sent)
-        deliberate = error is not None and is_refusal(error, handler)
+        deliberate = error is not None and failure_kinds.is_refusal(error, handler)
         return self._refuse(attempt, rollback, reason, traceback, is_deliberate=deliberate)
 
     def _refuse(

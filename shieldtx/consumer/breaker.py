@@ -160,8 +160,8 @@ class Breaker:
                 self._log.resumed(ended)
             self._probed.works(attempt.envelope)
 
-    def refused(self, attempt: Attempt) -> None:
-        """Record a deliberate refusal: the handler works, and its run of failures stays."""
+    def declared(self, attempt: Attempt) -> None:
+        """Record an error that the retry policy declares: the handler works, its run stays."""
         self._probed.works(attempt.envelope)
 
     def takes_back(

@@ -9,6 +9,7 @@ from shieldtx.consumer.handler_caller import UnfitPayload
 from shieldtx.domain.error_groups import leaves_of, reason_with_leaves
 from shieldtx.domain.events import LONGEST_REASON, storable
 from shieldtx.domain.raise_site import raise_site_of
+from shieldtx.domain.reasons import loggable
 from shieldtx.errors import NothingToCompensate, Refused
 
 PERMANENT: Final = (UnfitPayload, NothingToCompensate)
@@ -29,6 +30,11 @@ def failure_reason(error: Exception, handler: Handler) -> str:
     return storable(reason, LONGEST_REASON - len(named)) + named
 
 
+def traceback_of(error: Exception | None) -> BaseException | None:
+    """Return the error for a log with its traceback; None where the message is complete."""
+    return None if error is None or all_are(EXPECTED, error) else loggable(error)
+
+
 def is_final(error: Exception, handler: Handler) -> bool:
     """Whether no further attempt would help; for a group of errors, with none of them."""
     return isinstance(error, PERMANENT) or is_refusal(error, handler)
@@ -38,6 +44,11 @@ def is_refusal(error: Exception, handler: Handler) -> bool:
     """Whether the handler refuses the event, by an error that its retry policy declares."""
     kinds = handler.retry.refuse_on
     return isinstance(error, kinds) or all_are(kinds, error)
+
+
+def is_expected(error: Exception, handler: Handler) -> bool:
+    """Whether an error, or each one of a group, is declared: it shows no defect of the handler."""
+    return is_refusal(error, handler) or all_are(handler.retry.expected, error)
 
 
 def all_are(kinds: tuple[type[BaseException], ...], error: Exception) -> bool:

@@ -15,7 +15,7 @@ class ProbeAnswer:
     """What a probe has shown; neither, where the handler was not called."""
 
     handler_works: bool = False
-    """The handler has succeeded, or has refused the event."""
+    """The handler has succeeded, or has raised an error that its retry policy declares."""
     failure: str | None = None
     """Why the attempt failed; None for an error of the database that concerns no event."""
 

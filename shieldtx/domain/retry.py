@@ -25,10 +25,14 @@ class RetryPolicy:
     The wait grows by `factor` (2: it doubles) from `first` up to `longest`. A random share of up to
     `jitter` (0 to 1) is subtracted, so that rows that failed together do not return together.
     Errors of the types in `refuse_on` refuse the event at once, as `Refused` always does: its
-    rollback event is written. Any other error is unexpected. After the last attempt, `then` decides
+    rollback event is written. After the last attempt that any other error ends, `then` decides
     between the rollback event and "park": the event is DEAD until an operator decides. None: "park"
     for events of a foreign topic, whose producer reads no rollback events, and otherwise
     "rollback".
+
+    Errors of the types in `expected` are failures that the business knows and that may pass, such
+    as a product that is out of stock until the next delivery. They are tried again like others, and
+    never taken for a defect of the handler, which pauses it. Other errors are unexpected.
 
     A rollback whose compensation fails is always DEAD, whatever `then` says. `give_up_on` is the
     deprecated name of `refuse_on`.
@@ -40,6 +44,7 @@ class RetryPolicy:
     factor: float = 2.0
     jitter: float = 0.2
     refuse_on: tuple[type[BaseException], ...] = (Refused,)
+    expected: tuple[type[BaseException], ...] = ()
     then: Then | None = None
     ladder: tuple[timedelta, ...] = ()
     """Explicit waits instead of growing ones; the last one applies to all further attempts."""
@@ -53,6 +58,7 @@ class RetryPolicy:
         attempts: int = 16,
         jitter: float = 0.0,
         refuse_on: tuple[type[BaseException], ...] = (Refused,),
+        expected: tuple[type[BaseException], ...] = (),
         then: Then | None = None,
         give_up_on: tuple[type[BaseException], ...] | None = None,
     ) -> Self:
@@ -76,6 +82,7 @@ class RetryPolicy:
             longest=ladder[-1],
             jitter=jitter,
             refuse_on=refuse_on,
+            expected=expected,
             then=then,
             ladder=ladder,
         )
@@ -94,6 +101,7 @@ class RetryPolicy:
             "jitter must be between 0 and 1": not 0 <= self.jitter <= 1,
             "ladder must not hold a negative wait": any(w < timedelta(0) for w in self.ladder),
             "refuse_on must be a tuple of exception types": not _are_errors(self.refuse_on),
+            "expected must be a tuple of exception types": not _are_errors(self.expected),
             f"then must be {' or '.join(map(repr, _THEN))}": self.then not in {None, *_THEN},
         }
         for problem, holds in problems.items():

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -253,6 +254,52 @@ def test_a_probe_that_is_refused_ends_the_pause(make_service: Make) -> None:
     pass_while(stock, consumer, until=lambda: _probes(stock) >= 1)
     broken.clear()
     pass_while(stock, consumer, until=lambda: stock.inbox() == {"MAX_RECONSUMED": EVENTS})
+    assert pauses(stock) == []
+
+
+class OutOfStock(Exception):
+    """A failure that the business knows."""
+
+
+KNOWN = replace(QUICK, expected=(OutOfStock,))
+
+
+@pytest.mark.plain_handlers
+@pytest.mark.parametrize("alone", [True, False])
+def test_expected_errors_use_up_their_attempts_and_pause_nothing(
+    make_service: Make, alone: bool
+) -> None:
+    _, stock = made(make_service, events=3 * BREAKER)
+    numbers: list[int] = []
+
+    @stock.app.consumer("stock").handles("orders.placed", retry=KNOWN, alone=alone)
+    def reserve(session: Session, event: Event) -> None:
+        numbers.append(event.attempt)
+        raise OutOfStock("none left")
+
+    consumer = stock.app.build_consumer("stock")
+    while "MAX_RECONSUMED" not in stock.inbox() or len(stock.inbox()) > 1:
+        consumer.run_once()
+        assert pauses(stock) == []
+    assert stock.inbox() == {"MAX_RECONSUMED": 3 * BREAKER}
+    assert stock.rows("SELECT DISTINCT attempts FROM shield_inbox") == [(KNOWN.max_attempts,)]
+    assert set(numbers) == set(range(1, KNOWN.max_attempts + 1))
+    assert len(stock.rows("SELECT 1 FROM shield_outbox WHERE tx_kind = 'ROLLBACK'")) == 3 * BREAKER
+
+
+@pytest.mark.plain_handlers
+def test_a_probe_with_an_expected_error_ends_the_pause(make_service: Make) -> None:
+    _, stock = made(make_service, events=2 * BREAKER)
+    error: list[Exception] = [TypeError("a defect")]
+
+    @stock.app.consumer("stock").handles("orders.placed", retry=KNOWN)
+    def reserve(session: Session, event: Event) -> None:
+        raise error[0]
+
+    consumer = stock.app.build_consumer("stock")
+    pass_while(stock, consumer, until=lambda: bool(pauses(stock)))
+    error[0] = OutOfStock("none left")
+    pass_while(stock, consumer, until=lambda: stock.inbox() == {"MAX_RECONSUMED": 2 * BREAKER})
     assert pauses(stock) == []
 
 

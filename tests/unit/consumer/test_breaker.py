@@ -117,7 +117,7 @@ def test_a_refusal_ends_no_run(make) -> None:
     worker = make()
     worker.fail()
     worker.fail()
-    worker.breaker.refused(attempt_of())
+    worker.breaker.declared(attempt_of())
     assert worker.fail()
 
 
@@ -303,7 +303,7 @@ def test_answers_of_a_probe_are_those_of_its_event_alone(make) -> None:
         assert (answer.handler_works, answer.failure) == (False, None)
         worker.fail(probed)
         assert answer.failure == "TypeError('price')"
-        worker.breaker.refused(probed)
+        worker.breaker.declared(probed)
         assert answer.handler_works
 
 

@@ -114,6 +114,7 @@ def test_errors_to_refuse_on_end_the_attempts_at_once(refused, error, ends):
         ({"refuse_on": KeyError}, "refuse_on must be a tuple of exception types"),
         ({"refuse_on": ("KeyError",)}, "refuse_on must be a tuple of exception types"),
         ({"refuse_on": (int,)}, "refuse_on must be a tuple of exception types"),
+        ({"expected": KeyError}, "expected must be a tuple of exception types"),
         ({"then": "parks"}, "then must be 'rollback' or 'park'"),
         ({"refuse_on": (KeyError,), "give_up_on": (OSError,)}, "refuse_on and its deprecated name"),
     ],
@@ -156,12 +157,14 @@ def test_levels_without_further_attempts_give_up_at_once():
 
 
 def test_levels_have_jitter_and_errors_to_refuse_on():
-    policy = RetryPolicy.levels(jitter=0.5, refuse_on=(KeyError,), then="park")
+    policy = RetryPolicy.levels(jitter=0.5, refuse_on=(KeyError,), expected=(OSError,), then="park")
+    assert policy.expected == (OSError,)
     assert LEVELS[2] / 2 <= policy.delay_after(1) <= LEVELS[2]
     assert len({policy.delay_after(1) for _ in range(50)}) > 40
     assert policy.delay_after(1, KeyError()) is None
     assert policy.delay_after(1, Refused()) is None
     assert policy.delay_after(1, ValueError()) is not None
+    assert policy.delay_after(1, OSError()) is not None
 
 
 def test_default_policy_waits_seven_to_nine_minutes_in_all():
