@@ -16,6 +16,7 @@ from typing import Final
 
 from shieldtx.embedded.directories import exclusive
 from shieldtx.embedded.maven import MavenRepository, PinnedJar
+from shieldtx.embedded.other_versions import chosen_kafka
 from shieldtx.embedded.requirements import DownloadFailed
 from shieldtx.embedded.status_line import Progress
 
@@ -69,12 +70,13 @@ JDBC_DRIVER: Final = Bundle(
 def fetch_kafka(cache: Path | None = None, progress: Progress | None = None) -> Path:
     """Return the folder with Apache Kafka's jars, fetched (44 MB) if they are not cached.
 
+    $SHIELDTX_KAFKA_JARS names a folder with those of another version, which are used as they are.
     `cache` defaults to $SHIELDTX_CACHE or ~/.cache/shieldtx. The jars come from Maven Central, or
     from the mirror $SHIELDTX_MAVEN_REPOSITORY. `progress` gets each step; a `status_line` shows
     them. Raises RequirementMissing without the package jgo, DownloadFailed when the jars cannot be
     fetched.
     """
-    return fetch(KAFKA, cache, progress)
+    return chosen_kafka() or fetch(KAFKA, cache, progress)
 
 
 def fetch_jdbc_driver(cache: Path | None = None, progress: Progress | None = None) -> Path:

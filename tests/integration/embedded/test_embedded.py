@@ -21,8 +21,16 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 from sqlalchemy import create_engine, text
 
-from shieldtx.embedded import EmbeddedError, EmbeddedKafka, EmbeddedPostgres, ServerFailed
+from shieldtx.embedded import (
+    EmbeddedError,
+    EmbeddedKafka,
+    EmbeddedPostgres,
+    ServerFailed,
+    postgres_cluster,
+)
 from shieldtx.embedded.free_ports import HOST, accepts_connections, free_port
+from shieldtx.embedded.other_versions import POSTGRES_PROGRAMS
+from shieldtx.embedded.postgres_cluster import programs, unprivileged_account
 from shieldtx.embedded.requirements import require_package
 from tests.support import child_process
 from tests.support.project import ROOT
@@ -320,3 +328,20 @@ def test_servers_die_with_a_killed_parent_and_next_run_cleans_up(
         assert scalar(second, "SELECT 1") == 1
         assert not any(directory.exists() for directory in directories)
         assert second.directory.exists()
+
+
+def test_another_postgresql_is_started_in_place_of_the_wheels(
+    own_postgres: EmbeddedPostgres, open_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same programs, at a place that a variable names: the wheel is not looked for."""
+    account = unprivileged_account()
+    monkeypatch.setenv(POSTGRES_PROGRAMS, str(programs(own_postgres.directory, account)))
+    monkeypatch.setattr(postgres_cluster, "require_package", _none_is_installed)
+    with EmbeddedPostgres(open_directory, fsync=False) as server:
+        server.create_database("shop")
+        assert scalar(server, "SHOW timezone", "shop") == "UTC"
+        assert not (open_directory / "programs").exists()
+
+
+def _none_is_installed(name: str) -> Path:
+    raise AssertionError(f"{name} was looked for")
