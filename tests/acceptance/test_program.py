@@ -205,3 +205,14 @@ def test_failing_database_logs_one_line_each_time(shop: Shop, eventually: Eventu
     eventually(lambda: "action=job_recovered" in relay.log.read_text(), "the end is logged")
     (failed,) = re.findall(r"action=job_failed .*job=poll .*", relay.log.read_text())
     assert re.search(rf" service=\S+ pid={relay.pid}\b", failed)
+
+
+def test_module_is_the_program_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "shieldtx", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == f"shieldtx {shieldtx.__version__}\n"
