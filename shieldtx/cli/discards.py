@@ -7,7 +7,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from shieldtx.app.application import ShieldTx
 from shieldtx.cli import dead_letter_views
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.bulk import in_batches, preview
@@ -23,7 +22,6 @@ from shieldtx.cli.prompts import (
     require_reason,
 )
 from shieldtx.cli.selection import (
-    MOST_CHANGED,
     BizKey,
     ChangeLimit,
     ErrorPart,
@@ -36,7 +34,7 @@ from shieldtx.cli.selection import (
     require_one_choice,
     selection_of,
 )
-from shieldtx.cli.waiting import in_group, record_of, rows_of, selected_in
+from shieldtx.cli.waiting import rows_to_change
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.dead_letter_rows import DeadLetter
 from shieldtx.store.discards import DISCARD, Discard, Discardable, consequence_of
@@ -100,10 +98,7 @@ def discard(
     require_one_choice(refs, selection)
     app = invocation(context).service()
     app.schema.check()
-    if refs:
-        chosen = _named(app, refs, group)
-    else:
-        chosen = selected_in(app, selection, limit=limit, most=MOST_CHANGED, oldest=True)
+    chosen = rows_to_change(app, refs, selection, limit=limit, of_event=_of_event)
     if chosen:
         _confirm(chosen, yes=yes)
     operator, discards = who or current_operator(), app.stores.discards()
@@ -111,20 +106,7 @@ def discard(
     _print_changes(found, as_json=as_json)
 
 
-def _named(app: ShieldTx, refs: Sequence[str], group: str | None) -> list[Discardable]:
-    store, named = app.stores.dead_letters(), dict[str, Discardable]()
-    for ref in refs:
-        if "/" in ref:
-            row: Discardable = record_of(store, ref)
-            if group not in {None, row.group}:
-                raise ConfigurationError(f"{ref!r} is not of group {group}")
-        else:
-            row = _chosen(in_group(rows_of(store, ref), group))
-        named[str(row)] = row
-    return list(named.values())
-
-
-def _chosen(rows: Sequence[DeadLetter]) -> DeadLetter:
+def _of_event(rows: Sequence[DeadLetter]) -> DeadLetter:
     """Return the only row of an event that can be discarded, or else the only row that stays."""
     possible = [row for row in rows if row.status in DISCARD]
     if len(possible) > 1:

@@ -12,13 +12,12 @@ import typer
 from shieldtx.app.application import ShieldTx
 from shieldtx.cli import dead_letter_views
 from shieldtx.cli.app_loading import invocation
-from shieldtx.cli.bulk import Row, in_batches, preview
+from shieldtx.cli.bulk import in_batches, preview
 from shieldtx.cli.errors import FAILED
 from shieldtx.cli.filters import Group, Topic
 from shieldtx.cli.output import AsJson, print_json, print_line
 from shieldtx.cli.prompts import Who, Yes, confirm, current_operator
 from shieldtx.cli.selection import (
-    MOST_CHANGED,
     BizKey,
     ChangeLimit,
     ErrorPart,
@@ -30,7 +29,7 @@ from shieldtx.cli.selection import (
     require_one_choice,
     selection_of,
 )
-from shieldtx.cli.waiting import in_group, record_of, rows_of, selected_in
+from shieldtx.cli.waiting import rows_to_change
 from shieldtx.errors import ConfigurationError, IllegalTransition
 from shieldtx.store.dead_letter_rows import DeadLetter, ParkedRecord
 from shieldtx.store.dead_letters import LetterReplay, why_not_replayed
@@ -118,11 +117,7 @@ def replay(
     app = invocation(context).service()
     app.schema.check()
     operator = who or current_operator()
-    chosen = (
-        _named(app, refs, group)
-        if refs
-        else selected_in(app, selection, limit=limit, most=MOST_CHANGED, oldest=True)
-    )
+    chosen = rows_to_change(app, refs, selection, limit=limit, of_event=_of_event)
     letters = [row for row in chosen if isinstance(row, DeadLetter)]
     records = [row for row in chosen if isinstance(row, ParkedRecord)]
     _confirm(app, letters, records, is_named=bool(refs), yes=yes)
@@ -140,27 +135,13 @@ def replay(
     _print_results(of_letters, of_records, as_json=as_json, is_named=bool(refs))
 
 
-def _named(app: ShieldTx, refs: Sequence[str], group: str | None) -> list[Row]:
-    store, named = app.stores.dead_letters(), dict[str, Row]()
-    for ref in refs:
-        if "/" in ref:
-            row: Row = record_of(store, ref)
-            if group not in {None, row.group}:
-                raise ConfigurationError(f"{ref!r} is not of group {group}")
-        else:
-            row = _chosen(rows_of(store, ref), group)
-        named[str(row)] = row
-    return list(named.values())
-
-
-def _chosen(rows: Sequence[DeadLetter], group: str | None) -> DeadLetter:
+def _of_event(rows: Sequence[DeadLetter]) -> DeadLetter:
     """Return the only row of an event that can be replayed."""
-    wanted = in_group(rows, group)
-    possible = [row for row in wanted if row.can_be_replayed]
+    possible = [row for row in rows if row.can_be_replayed]
     if not possible:
-        states = ", ".join(f"{row} is {row.status}" for row in wanted)
+        states = ", ".join(f"{row} is {row.status}" for row in rows)
         # The last row: an inbox row explains more than the outbox row of the same database.
-        raise IllegalTransition(f"{states}: {why_not_replayed(wanted[-1].status)}")
+        raise IllegalTransition(f"{states}: {why_not_replayed(rows[-1].status)}")
     if len(possible) > 1:
         named = ", ".join(str(row) for row in possible)
         raise ConfigurationError(f"choose one with --group: {named}")

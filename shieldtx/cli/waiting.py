@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,7 @@ import typer
 from shieldtx.app.application import ShieldTx
 from shieldtx.cli import dead_letter_views
 from shieldtx.cli.filters import check_group, check_topic, topic_of
-from shieldtx.cli.selection import LETTERS, MOST_LISTED, Listed, Selection
+from shieldtx.cli.selection import LETTERS, MOST_CHANGED, MOST_LISTED, Listed, Selection
 from shieldtx.domain.events import physical_topic
 from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.errors import ConfigurationError
@@ -47,6 +47,34 @@ def selected_in(
     if not found:
         _check_names(app, group=selection.group, topic=selection.topic)
     return found
+
+
+def rows_to_change(
+    app: ShieldTx,
+    refs: Sequence[str] | None,
+    selection: Selection,
+    *,
+    limit: int,
+    of_event: Callable[[Sequence[DeadLetter]], DeadLetter],
+) -> list[DeadLetter | ParkedRecord]:
+    """Return the rows that references name, each once, or without any the oldest selected ones.
+
+    `of_event` returns the row that is meant, of those that an event has in the group. Raises
+    ConfigurationError for a reference without a row, or of another group.
+    """
+    if not refs:
+        return selected_in(app, selection, limit=limit, most=MOST_CHANGED, oldest=True)
+    store, group = app.stores.dead_letters(), selection.group
+    named: dict[str, DeadLetter | ParkedRecord] = {}
+    for ref in refs:
+        if "/" in ref:
+            row: DeadLetter | ParkedRecord = record_of(store, ref)
+            if group not in {None, row.group}:
+                raise ConfigurationError(f"{ref!r} is not of group {group}")
+        else:
+            row = of_event(in_group(rows_of(store, ref), group))
+        named[str(row)] = row
+    return list(named.values())
 
 
 def has_given_up(app: ShieldTx, selection: Selection) -> bool:
