@@ -149,6 +149,8 @@ class BatchExecutor:
                     "error": reason_of(error),
                 },
             )
+            # It measured nothing: on a machine that has become slower, the next one would fail too.
+            self._seconds_per_event = min(2 * self._seconds_per_event, LONGEST)
             self._process_alone(attempts, batch)
             return []
         self._seconds_per_event = max(self._clock() - began, _SHORTEST) / progress.done

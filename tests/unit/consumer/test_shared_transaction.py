@@ -1,7 +1,8 @@
-"""A shared transaction whose savepoints finish no event."""
+"""Shared transactions that fail as a whole: the events run alone, and the next one is smaller."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,11 +10,18 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused, ShieldTx
 from shieldtx.consumer import shared_transaction
-from shieldtx.ports.inbox import AttemptOutcome
+from shieldtx.consumer.batch_executor import FIRST
+from shieldtx.consumer.shared_transaction import SharedTransaction
+from shieldtx.ports.inbox import Attempt, AttemptOutcome
 from shieldtx.testing import memory_app
 from tests.support.log_records import logged
 
 EVENTS = 20
+
+
+def write(shield: ShieldTx, session: Session) -> None:
+    for number in range(EVENTS):
+        shield.outbox.add(session, Event(type="orders.placed", key=f"k{number}", payload=number))
 
 
 def test_events_run_alone_when_the_savepoints_finish_none(
@@ -30,9 +38,34 @@ def test_events_run_alone_when_the_savepoints_finish_none(
 
     with memory_app(shield) as app:
         with app.session() as session:
-            for number in range(EVENTS):
-                event = Event(type="orders.placed", key=f"k{number}", payload=number)
-                shield.outbox.add(session, event)
+            write(shield, session)
         outcomes = app.drain(check=False).outcomes
     assert outcomes[AttemptOutcome.REFUSED] == outcomes[AttemptOutcome.APPLIED] == EVENTS / 2
     assert logged(caplog.records, "batch_failed")
+
+
+def test_transaction_after_one_that_took_too_long_has_half_the_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+    apply = SharedTransaction.apply
+
+    def too_slow_for_many(
+        self: SharedTransaction, attempts: Sequence[Attempt], **given: Any
+    ) -> Any:
+        sizes.append(len(attempts))
+        if len(attempts) > FIRST / 2:
+            raise TimeoutError("they have taken too much of their leases")
+        return apply(self, attempts, **given)
+
+    monkeypatch.setattr(SharedTransaction, "apply", too_slow_for_many)
+    shield = ShieldTx()
+    shield.declare("orders.placed", payload=int)
+    shield.consumer("stock").handles("orders.placed")(lambda _session, _event: None)
+
+    with memory_app(shield) as app:
+        with app.session() as session:
+            write(shield, session)
+        outcomes = app.drain(check=False).outcomes
+    assert outcomes == {AttemptOutcome.APPLIED: EVENTS}
+    assert sizes[:2] == [FIRST, FIRST / 2]
