@@ -178,7 +178,8 @@ class AttemptRecorder:
             raise_site_of(error, handler.function),
             failure_kinds.failure_reason(error, handler),
         )
-        return self._breaker.takes_back(attempt, error, raise_site=site, reason=reason)
+        with self._logged_if_not_recorded(attempt, reason):
+            return self._breaker.takes_back(attempt, error, raise_site=site, reason=reason)
 
     def _take_back(self, attempt: Attempt, handler: Handler, error: Exception) -> AttemptOutcome:
         """Let an event wait until its handler is resumed, without a counted attempt."""

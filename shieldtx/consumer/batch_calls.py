@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from sqlalchemy.orm import Session
 
-from shieldtx.consumer.failures import concerns_no_event
+from shieldtx.consumer.failures import may_concern_no_event
 from shieldtx.consumer.handler import Handler
 from shieldtx.consumer.handler_caller import HandlerCaller, UnfitPayload, opened
 from shieldtx.consumer.handlers import ConsumerGroup
@@ -66,7 +66,7 @@ class BatchCalls:
             else:
                 self._caller.call(session, handler, attempts[0])
         except Exception as error:
-            if isinstance(error, FailedCall) or concerns_no_event(error):
+            if isinstance(error, FailedCall) or may_concern_no_event(error):
                 raise
             raise FailedCall(first, len(attempts), error) from error
         except BaseException as error:

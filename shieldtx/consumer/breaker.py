@@ -154,14 +154,13 @@ class Breaker:
     def succeeded(self, attempts: Iterable[Attempt]) -> None:
         """Record that the handlers of these attempts have done their work."""
         for attempt in attempts:
-            handler = handler_key_of(attempt.envelope)
-            self._runs.end(handler)
-            for ended in self._own.end([handler]):
-                self._log.resumed(ended)
-            self._probed.works(attempt.envelope)
+            self._runs.end(handler_key_of(attempt.envelope))
+            self.declared(attempt)
 
     def declared(self, attempt: Attempt) -> None:
         """Record an error that the retry policy declares: the handler works, its run stays."""
+        for ended in self._own.end([handler_key_of(attempt.envelope)]):
+            self._log.resumed(ended)
         self._probed.works(attempt.envelope)
 
     def takes_back(

@@ -96,7 +96,8 @@ class EventProcessor:
         )
         if attempt is None:
             return AttemptOutcome.BLOCKED
-        if attempt.exhausted:
+        # The last attempt may have died with a process that was not repaired yet.
+        if attempt.exhausted and not is_probe:
             return self.recorder.exhaust(attempt, handler)
         return self._make(attempt, handler)
 

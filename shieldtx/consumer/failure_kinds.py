@@ -48,7 +48,9 @@ def is_refusal(error: Exception, handler: Handler) -> bool:
 
 def is_expected(error: Exception, handler: Handler) -> bool:
     """Whether an error, or each one of a group, is declared: it shows no defect of the handler."""
-    return is_refusal(error, handler) or all_are(handler.retry.expected, error)
+    retry = handler.retry
+    kinds = (*retry.refuse_on, *retry.expected)
+    return isinstance(error, kinds) or all_are(kinds, error)
 
 
 def all_are(kinds: tuple[type[BaseException], ...], error: Exception) -> bool:

@@ -14,6 +14,8 @@ from shieldtx.errors import HandlerError
 _NOT_OF_AN_EVENT: Final = ("08", "40", "57P", "55P03")
 """SQLSTATE of lost connections, conflicts of transactions, the end of a server, locks."""
 
+_LOCKED_IN_SQLITE: Final = ("SQLITE_BUSY", "SQLITE_LOCKED")
+
 
 def let_fail(call: Callable[[], None]) -> None:
     """Call; if an error that is not an Exception is a failure of the attempt, raise it as one."""
@@ -26,17 +28,26 @@ def let_fail(call: Callable[[], None]) -> None:
         raise failure from error
 
 
-def concerns_no_event(error: Exception) -> bool:
-    """Whether an error of the database has another cause than the event that met it.
+def may_concern_no_event(error: Exception) -> bool:
+    """Whether an error of the database may have another cause than the event that met it.
 
     The drivers name such an error in different ways: psycopg's are OperationalError, and asyncpg's
     have only a SQLSTATE.
     """
+    return isinstance(error, OperationalError) or concerns_no_event(error)
+
+
+def concerns_no_event(error: Exception) -> bool:
+    """Whether a handler's work was ended by the database: lost connection, conflict, lock, stop.
+
+    Not so a database that cannot be reached or is full, or a statement that takes too long: these
+    last, and fail every event.
+    """
     if not isinstance(error, DBAPIError):
         return False
     state = getattr(error.orig, "sqlstate", None) or ""
-    is_broken = error.connection_invalidated or state.startswith(_NOT_OF_AN_EVENT)
-    return isinstance(error, OperationalError) or is_broken
+    is_locked = getattr(error.orig, "sqlite_errorname", "").startswith(_LOCKED_IN_SQLITE)
+    return error.connection_invalidated or is_locked or state.startswith(_NOT_OF_AN_EVENT)
 
 
 def failure_of(error: CancelledError | BaseExceptionGroup[BaseException]) -> BaseException:

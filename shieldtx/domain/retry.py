@@ -102,6 +102,9 @@ class RetryPolicy:
             "ladder must not hold a negative wait": any(w < timedelta(0) for w in self.ladder),
             "refuse_on must be a tuple of exception types": not _are_errors(self.refuse_on),
             "expected must be a tuple of exception types": not _are_errors(self.expected),
+            "a type in expected is a type of refuse_on too, which gives up at once": _overlap(
+                self.expected, self.refuse_on
+            ),
             f"then must be {' or '.join(map(repr, _THEN))}": self.then not in {None, *_THEN},
         }
         for problem, holds in problems.items():
@@ -146,6 +149,15 @@ def _renamed(
         stacklevel=level + 2,
     )
     return give_up_on
+
+
+def _overlap(
+    expected: tuple[type[BaseException], ...], refuse_on: tuple[type[BaseException], ...]
+) -> bool:
+    """Whether a type is declared twice; the later rules find what is no tuple of types."""
+    if not (_are_errors(expected) and _are_errors(refuse_on)):
+        return False
+    return any(issubclass(kind, (Refused, *refuse_on)) for kind in expected)
 
 
 def _are_errors(kinds: object) -> bool:

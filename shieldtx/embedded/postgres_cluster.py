@@ -28,6 +28,12 @@ def unprivileged_account() -> Account | None:
     return Account.named(_UNPRIVILEGED) if os.geteuid() == 0 else None
 
 
+def check_programs() -> None:
+    """Raise EmbeddedError if there is no PostgreSQL to start, in the words of what is missing."""
+    if chosen_postgres(unprivileged_account()) is None:
+        require_package(_WHEEL)
+
+
 def programs(directory: Path, account: Account | None) -> Path:
     """Return the folder with `postgres` and `initdb`: $SHIELDTX_POSTGRES_PROGRAMS, or the wheel's.
 

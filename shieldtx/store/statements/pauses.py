@@ -19,12 +19,13 @@ from sqlalchemy import (
     exists,
     func,
     select,
+    true,
     update,
 )
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert, ReturningUpdate
 
 from shieldtx.domain.events import storable
-from shieldtx.domain.states import InboxStatus
+from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.ports.pauses import ALL, BREAKER, HandlerKey
 from shieldtx.store.dialects import Dialect
 from shieldtx.store.statements.built_once import built_once
@@ -82,9 +83,14 @@ def waiting(t: Tables, d: Dialect, *, group: str, handler: HandlerKey) -> Select
 def has_succeeded(
     t: Tables, d: Dialect, *, group: str, handler: HandlerKey, within: timedelta
 ) -> Select[Any]:
-    """Select whether an event of a handler was applied within this time."""
+    """Select whether an event of a handler was applied within this time.
+
+    A rollback is PROCESSED also where nothing was to be compensated, without a call of the handler.
+    """
     i = t.inbox.c
+    is_called = true() if handler[1] is TxKind.COMMIT else i.compensated_id.is_not(None)
     applied = exists().where(
+        is_called,
         i.consumer_group == group,
         i.event_type == handler[0],
         i.tx_kind == handler[1].value,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from shieldtx.domain.events import Envelope
+from shieldtx.store.pauses import SqlPauseStore
 from tests.contract.conftest import Stores
-from tests.contract.store.test_inbox import GROUP, HANDLED, receive
+from tests.contract.store.test_inbox import GROUP, HANDLED, begin, receive, rollback_of, write
 from tests.contract.store.test_outbox import envelope
 
 DEAD = timedelta(0)
@@ -52,3 +55,19 @@ def test_newest_row_without_an_attempt_is_found_but_not_blocked(stores: Stores) 
         probe(stores, event)
     assert found == [event.id for event in reversed(events)]
     assert stores.inbox.newest_unattempted(GROUP, handled=HANDLED) is None
+
+
+@pytest.mark.parametrize("is_moot", [True, False])
+def test_rollback_with_nothing_to_compensate_is_no_success(stores: Stores, is_moot: bool) -> None:
+    """The handler of a moot rollback was not called: it may be broken all the same."""
+    event = envelope("k")
+    write(stores, event)
+    rollback = rollback_of(event)
+    receive(stores, rollback)
+    attempt = begin(stores, rollback)
+    with stores.inbox.effect(attempt) as session:
+        if not is_moot:
+            stores.inbox.mark_compensated(session, attempt)
+    pauses = SqlPauseStore(stores.engine, stores.tables)
+    handler = rollback.type, rollback.kind
+    assert pauses.has_succeeded(GROUP, handler, within=timedelta(hours=1)) is not is_moot

@@ -304,6 +304,35 @@ def test_a_probe_with_an_expected_error_ends_the_pause(make_service: Make) -> No
 
 
 @pytest.mark.plain_handlers
+def test_a_probe_calls_the_handler_after_a_last_attempt_that_died(make_service: Make) -> None:
+    """The process died in the last attempt, because the repaired release replaced it."""
+    _, stock = made(make_service, events=BREAKER)
+    release = Release(stock)
+    consumer = stock.app.build_consumer("stock")
+    pass_while(stock, consumer, until=lambda: bool(pauses(stock)))
+    stock.execute(
+        f"UPDATE shield_inbox SET attempts = {QUICK.max_attempts}, status = 'PROCESSING',"
+        " lease_until = due_at WHERE settled_at IS NULL"
+    )
+    release.is_broken = False
+    pass_while(stock, consumer, until=lambda: not pauses(stock))
+    assert release.applied or stock.effects()
+
+
+@pytest.mark.plain_handlers
+def test_errors_together_are_expected_if_each_is_declared(make_service: Make) -> None:
+    _, stock = made(make_service, events=2 * BREAKER)
+
+    @stock.app.consumer("stock").handles("orders.placed", retry=KNOWN)
+    def reserve(session: Session, event: Event) -> None:
+        raise ExceptionGroup("both", [OutOfStock("none left"), Refused("no credit")])
+
+    consumer = stock.app.build_consumer("stock")
+    pass_while(stock, consumer, until=lambda: stock.inbox() == {"MAX_RECONSUMED": 2 * BREAKER})
+    assert pauses(stock) == []
+
+
+@pytest.mark.plain_handlers
 def test_probe_with_another_error_stays_paused_with_its_reason(make_service: Make) -> None:
     _, stock = made(make_service)
     errors: list[Exception] = [TypeError("first")]

@@ -12,6 +12,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from shieldtx.consumer.attempt_recorder import AttemptRecorder
+from shieldtx.consumer.breaker import Breaker
 from shieldtx.consumer.event_processor import EventProcessor
 from shieldtx.consumer.handler import Handler
 from shieldtx.consumer.handlers import ConsumerGroup
@@ -63,11 +64,12 @@ def _log_from_info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "shieldtx")
 
 
-def recorder_of(inbox: Inbox) -> AttemptRecorder:
+def recorder_of(inbox: Inbox, breaker: Breaker | None = None) -> AttemptRecorder:
     return EventProcessor(
         group=ConsumerGroup("stock", EventTypeRegistry()),
         store=inbox,  # type: ignore[arg-type]
         outbox=Outbox(),  # type: ignore[arg-type]
+        breaker=breaker,
     ).recorder
 
 
@@ -196,3 +198,18 @@ def test_interruption_names_the_events_of_its_attempts(caplog) -> None:
     for action in ("attempts_interrupted", "interruption_not_recorded"):
         (fields,) = logged(caplog.records, action)
         assert (fields["event_ids"], fields["event_types"]) == (ids, ["orders.placed"])
+
+
+class NoPauses:
+    """A table of paused handlers whose database is away."""
+
+    def pauses(self, _: str) -> Any:
+        raise ConnectionError("the database is away")
+
+
+def test_error_is_logged_if_the_pauses_cannot_be_read(caplog) -> None:
+    breaker = Breaker(group="stock", pauses=NoPauses())  # type: ignore[arg-type]
+    with pytest.raises(ConnectionError, match="away"):
+        recorder_of(Inbox(), breaker).fail(attempt_of(), handler_of(attempts=1), ERROR)
+    [fields] = logged(caplog.records, "attempt_not_recorded")
+    assert fields["reason"].startswith("LookupError: no such shelf")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from psycopg import errors
 from sqlalchemy.exc import OperationalError
 
 from shieldtx.consumer.blocked_attempts import divided
@@ -133,10 +135,47 @@ def test_another_class_or_line_begins_a_new_run(make, other) -> None:
     assert worker.fail(**other)
 
 
-def test_conflicts_in_the_database_are_no_defect(make) -> None:
+def database_error(orig: Exception, *, is_lost: bool = False) -> OperationalError:
+    return OperationalError("UPDATE", {}, orig, connection_invalidated=is_lost)
+
+
+def locked_in_sqlite() -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorname = "SQLITE_BUSY"
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        database_error(errors.DeadlockDetected()),
+        database_error(errors.SerializationFailure()),
+        database_error(errors.LockNotAvailable()),
+        database_error(errors.AdminShutdown()),
+        database_error(errors.OperationalError("server closed the connection"), is_lost=True),
+        database_error(locked_in_sqlite()),
+    ],
+    ids=lambda error: type(error.orig).__name__,
+)
+def test_conflicts_and_lost_connections_are_no_defect(make, error: Exception) -> None:
     worker = make()
-    deadlock = OperationalError("UPDATE", {}, Exception("deadlock detected"))
-    assert not any(worker.fail(error=deadlock) for _ in range(20))
+    assert not any(worker.fail(error=error) for _ in range(20))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        database_error(errors.OperationalError("connection refused")),
+        database_error(errors.QueryCanceled("statement timeout")),
+        database_error(errors.DiskFull()),
+        database_error(sqlite3.OperationalError("no such table: price")),
+    ],
+    ids=lambda error: type(error.orig).__name__,
+)
+def test_lasting_errors_of_a_database_pause_the_handler(make, error: Exception) -> None:
+    """Another database is away, or the new release's statement takes too long."""
+    worker = make()
+    assert [worker.fail(error=error) for _ in range(3)] == [False, False, True]
 
 
 def test_length_zero_and_no_table_pause_nothing(make) -> None:
@@ -395,7 +434,7 @@ def test_failure_during_the_trip_of_another_lane_does_not_count(make) -> None:
 def test_error_of_the_database_in_a_probe_is_no_answer(make) -> None:
     worker, probed = make(length=1), attempt_of()
     worker.fail()
-    lost = OperationalError("UPDATE", {}, Exception("server closed the connection"))
+    lost = database_error(Exception("server closed the connection"), is_lost=True)
     with worker.breaker.probing(probed.envelope) as answer:
         assert worker.fail(probed, lost)
     assert (answer.handler_works, answer.failure) == (False, None)
@@ -511,6 +550,17 @@ def test_worker_on_trial_pauses_itself_longer_each_time(make, clock: Clock, else
         clock.now += 0.1
         assert not worker.breaker.is_paused(HANDLER)
         assert worker.fail()
+
+
+def test_declared_error_on_trial_ends_the_trial(make, clock: Clock, elsewhere) -> None:
+    worker = make(length=2)
+    worker.fail()
+    clock.now += 1
+    elsewhere()
+    assert worker.fail()
+    clock.now += 5
+    worker.breaker.declared(attempt_of())
+    assert not worker.fail()
 
 
 def test_success_on_trial_ends_the_trial(make, clock: Clock, elsewhere, caplog) -> None:

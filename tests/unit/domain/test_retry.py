@@ -115,6 +115,7 @@ def test_errors_to_refuse_on_end_the_attempts_at_once(refused, error, ends):
         ({"refuse_on": ("KeyError",)}, "refuse_on must be a tuple of exception types"),
         ({"refuse_on": (int,)}, "refuse_on must be a tuple of exception types"),
         ({"expected": KeyError}, "expected must be a tuple of exception types"),
+        ({"expected": (Refused,)}, "a type in expected is a type of refuse_on too"),
         ({"then": "parks"}, "then must be 'rollback' or 'park'"),
         ({"refuse_on": (KeyError,), "give_up_on": (OSError,)}, "refuse_on and its deprecated name"),
     ],

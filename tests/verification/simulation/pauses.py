@@ -131,6 +131,8 @@ class MemoryPauseStore:
         return any(
             row.group == group
             and row.status is InboxStatus.PROCESSED
+            # A rollback may have had nothing to compensate: its handler was not called.
+            and (handler[1] is TxKind.COMMIT or row.compensated_id is not None)
             and row.settled_at is not None
             and row.settled_at > since
             and (row.envelope.type, row.envelope.kind) == handler
