@@ -68,7 +68,7 @@ class SchemaMismatch(ConfigurationError):
 
 
 class TopicMissing(ConfigurationError):
-    """A topic that a consumer should read does not exist on the broker."""
+    """A topic that a worker reads or writes does not exist on the broker."""
 
 
 class EventRefused(ShieldTxError):

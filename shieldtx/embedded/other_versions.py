@@ -35,7 +35,7 @@ def chosen_postgres(account: Account | None) -> Path | None:
     if account is not None and not can_enter(folder, account):
         raise EmbeddedError(
             f"{POSTGRES_PROGRAMS}: {folder} is closed to the account {account.name}, as which "
-            f"PostgreSQL runs when root starts it: name a folder that everybody may read, {example}"
+            f"PostgreSQL runs when root starts it: name one that any account may read, {example}"
         )
     return folder
 

@@ -304,7 +304,7 @@ def test_a_probe_with_an_expected_error_ends_the_pause(make_service: Make) -> No
 
 
 @pytest.mark.plain_handlers
-def test_a_probe_calls_the_handler_after_a_last_attempt_that_died(make_service: Make) -> None:
+def test_probe_calls_the_handler_after_a_last_attempt_that_died(make_service: Make) -> None:
     """The process died in the last attempt, because the repaired release replaced it."""
     _, stock = made(make_service, events=BREAKER)
     release = Release(stock)

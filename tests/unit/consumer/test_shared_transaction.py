@@ -44,7 +44,7 @@ def test_events_run_alone_when_the_savepoints_finish_none(
     assert logged(caplog.records, "batch_failed")
 
 
-def test_transaction_after_one_that_took_too_long_has_half_the_events(
+def test_transaction_after_one_that_took_too_long_is_half(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes: list[int] = []
