@@ -15,6 +15,8 @@ from tests.verification.oracle.spark_nights import SparkNights, counted
 from tests.verification.oracle.spark_world import four_services
 from tests.verification.oracle.topic_mutants import OF_TOPICS, TOPICS_ON_SPARK
 
+pytestmark = pytest.mark.thorough
+
 MUTANTS = (*BY_RULES, *OF_TOPICS, *ON_SPARK, *TOPICS_ON_SPARK, *OF_REPAIRS)
 
 SEEDS = range(6)

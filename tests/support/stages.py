@@ -1,7 +1,8 @@
 """Assigns tests to stages, and marks those that need a server.
 
 `make test` runs the stage `suite`; `make test STAGE=demo` another one; `STAGE=all` runs every test.
-CI runs all stages but `thorough` at once (`STAGE=ci`), and of that one what begins in time.
+CI runs all stages but `thorough` and `cluster` at once (`STAGE=ci`), and of those two what begins
+in time (`STAGE=later`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 
 import pytest
 
-SUITE, CI, ALL = "suite", "ci", "all"
+SUITE, CI, LATER, ALL = "suite", "ci", "later", "all"
 THOROUGH = "thorough"
 APART = {
     "demo": "runs the demo or a long example: minutes, and processor time for all cores",
@@ -21,21 +22,25 @@ APART = {
     "selftest": "tests a tool of the tests",
     THOROUGH: "puts defects back into the proofs, or varies a reconciliation further: many minutes",
 }
+IN_LATER = {THOROUGH, "cluster"}
 """The stages in addition to the suite; each is a mark, set by hand or by `_stage_of`."""
+
+THOROUGH_FOLDERS = {"oracle", "compare"}
+"""Folders whose tests compare the reconciliation with another program, in many cases."""
 
 SERVERS = {"postgres", "undisturbed_postgres", "kafka", "spark"}
 """Fixtures that start a server (Spark's is a JVM); `_starts_a_server` finds further ones."""
 ON_SERVERS = ("postgresql", "kafka-python", "confluent-kafka")
 """Beginnings of the parameters with which a fixture of several cases requests a server."""
 
-TOO_LATE = "not begun in time: run `make test STAGE=thorough` before a release"
+TOO_LATE = "not begun in time: run `make test STAGE=later` before a release"
 """The one reason for which a test may be skipped in CI."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("shieldtx")
     group.addoption(
-        "--stage", choices=[SUITE, *APART, CI, ALL], default=ALL, help="which tests run"
+        "--stage", choices=[SUITE, *APART, CI, LATER, ALL], default=ALL, help="which tests run"
     )
     group.addoption(
         "--begin-until",
@@ -78,7 +83,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def is_wanted(stage: str, wanted: str) -> bool:
     """Return whether tests of a stage run when `wanted` is requested."""
-    return wanted in {ALL, stage} or (wanted == CI and stage != THOROUGH)
+    is_later = stage in IN_LATER
+    return wanted in {ALL, stage, LATER if is_later else CI}
 
 
 def stage_of(item: pytest.Item) -> str:
@@ -90,6 +96,8 @@ def stage_of(item: pytest.Item) -> str:
 
 def _stage_of(item: pytest.Item) -> str | None:
     """Return the stage that a test's folder or fixtures decide."""
+    if not THOROUGH_FOLDERS.isdisjoint(item.path.parts):
+        return THOROUGH
     if "browser" in item.path.parts:
         return "browser"
     if "selftest" in item.path.parts:

@@ -58,7 +58,6 @@ def test_a_history_comes_from_its_seed_alone():
     assert one.lives != other.lives
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("mutant", [*BY_RULES, *OF_TOPICS], ids=lambda mutant: mutant.name)
 def test_defective_rules_are_detected(mutant):
     with mutant.applied():

@@ -33,7 +33,6 @@ def test_repairs_fix_what_they_may_and_change_nothing_else(services):
 
 # Some mutants show in few histories, each of which is some seconds of work for a processor.
 @pytest.mark.timeout(600)
-@pytest.mark.thorough
 @pytest.mark.parametrize("mutant", OF_REPAIRS, ids=lambda mutant: mutant.name)
 def test_defective_repair_is_detected(mutant, services):
     with mutant.applied():

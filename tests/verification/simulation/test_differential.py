@@ -36,7 +36,7 @@ def test_memory_and_a_database_do_the_same(sql: SqlStores) -> None:
     _make_all(sql, SEQUENCES)
 
 
-@pytest.mark.selftest
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", IN_THE_STORES)
 @pytest.mark.parametrize("sql", ["sqlite"], indirect=True)
 def test_a_store_in_memory_with_a_defect_does_something_else(sql: SqlStores, name: str) -> None:

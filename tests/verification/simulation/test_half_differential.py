@@ -30,7 +30,7 @@ def test_memory_and_a_database_do_the_same_with_half_messages(sql: SqlStores) ->
     _make_all(sql)
 
 
-@pytest.mark.selftest
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OF_HALF_MESSAGES)
 @pytest.mark.parametrize("sql", ["sqlite"], indirect=True)
 def test_half_messages_in_memory_with_a_defect_do_something_else(sql: SqlStores, name: str) -> None:

@@ -72,7 +72,7 @@ class OnlyLooks(HalfMachine):
         return look
 
 
-@pytest.mark.selftest
+@pytest.mark.thorough
 def test_machine_detects_a_check_that_only_reads(world: World) -> None:
     _is_found_out(world, OnlyLooks)
 
@@ -84,7 +84,7 @@ class BelievesEveryCommit(HalfMachine):
         self.world.store.resolve([message], COMMIT)
 
 
-@pytest.mark.selftest
+@pytest.mark.thorough
 def test_machine_detects_a_commit_accepted_without_its_barrier(
     world: World,
 ) -> None:
@@ -105,7 +105,7 @@ class CommitsInTheEnd(HalfMachine):
                 admin.decide([found], COMMIT, who="nobody")
 
 
-@pytest.mark.selftest
+@pytest.mark.thorough
 def test_machine_detects_a_default_after_the_last_check(world: World) -> None:
     _is_found_out(world, CommitsInTheEnd)
 
@@ -118,6 +118,6 @@ class DecidesWithoutTheBarrier(HalfMachine):
         return self.world.admin_without_barrier
 
 
-@pytest.mark.selftest
+@pytest.mark.thorough
 def test_machine_detects_a_decision_that_leaves_the_barrier_open(world: World) -> None:
     _is_found_out(world, DecidesWithoutTheBarrier)

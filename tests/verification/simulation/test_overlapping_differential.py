@@ -43,14 +43,14 @@ def test_memory_waits_where_postgresql_does(server: tuple[SqlStores, Connection]
     assert _play_all(server, SCHEDULES) >= SCHEDULES / 2
 
 
-@pytest.mark.selftest
+@pytest.mark.thorough
 @pytest.mark.parametrize("of", IN_MEMORY)
 def test_locks_left_out_in_memory_are_found(server: tuple[SqlStores, Connection], of: str) -> None:
     with without_locks(of), pytest.raises(AssertionError):
         _play_all(server, MOST_SCHEDULES, first=SEEDS.get(of, 0))
 
 
-@pytest.mark.selftest
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", IN_SQL)
 def test_a_defect_of_a_statement_is_found(server: tuple[SqlStores, Connection], name: str) -> None:
     with rewritten(server[0].engine, name), pytest.raises(AssertionError):
