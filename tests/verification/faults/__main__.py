@@ -37,7 +37,7 @@ IN_MEMORY = ("model", "model-mutants", "simulation", "simulation-mutants")
 ON_SERVERS = ("matrix", "sweep", "mutants")
 PARTS = (*IN_MEMORY, *OF_HISTORIES, *ON_SERVERS)
 SCHEDULES = 100_000
-SCHEDULES_IN_CI = 20_000
+SCHEDULES_IN_CI = 5_000
 OF_THE_RECONCILIATION = "F34"
 """The fault of the matrix that histories belong to: selecting the fault runs them too."""
 
