@@ -6,13 +6,8 @@ import os
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    Field,
-    ModelWrapValidatorHandler,
-    SecretStr,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy import URL, make_url
 
