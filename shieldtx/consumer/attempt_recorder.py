@@ -172,7 +172,8 @@ class AttemptRecorder:
         """Whether the failure does not count: the handler is paused, perhaps because of it."""
         if failure_kinds.is_expected(error, handler):
             self._breaker.declared(attempt)
-        if failure_kinds.is_expected(error, handler) or failure_kinds.is_final(error, handler):
+            return False
+        if failure_kinds.is_final(error, handler):
             return False
         site, reason = (
             raise_site_of(error, handler.function),

@@ -198,7 +198,7 @@ class AnsweredPauses:
         self._process = process
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Return a call that nobody has to note."""
+        """Return a call whose answer is not noted."""
         return getattr(self._port, name)  # type: ignore[no-any-return]
 
     def pauses(self, group: str) -> Sequence[Pause]:
