@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from confluent_kafka import Producer
@@ -27,6 +28,15 @@ TOPIC = "orders.placed.commit"
 LONGEST_S = 2.0
 
 
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Collect no garbage: what thousands of tests have left takes longer than any record."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_corpus_record_is_taken_or_refused_with_its_reason(case: Case) -> None:
     record = ReceivedRecord(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.verification.mutation import report
+from tests.verification.mutation import kept_sample, report
 from tests.verification.mutation.changes import changes
 from tests.verification.mutation.mutants import mutants_of
 from tests.verification.mutation.reach import Reach
@@ -83,6 +83,10 @@ def test_there_are_enough_mutants_and_each_has_a_name_of_its_own() -> None:
 
 def test_every_reason_is_about_a_mutant_that_there_is() -> None:
     assert report.reasons().keys() <= {mutant.id for mutant in mutants_of(modules())}
+
+
+def test_every_mutant_of_the_kept_sample_is_one_that_there_is() -> None:
+    assert len(kept_sample.of(mutants_of(modules()))) == len(kept_sample.killers())
 
 
 def test_the_cheapest_tests_that_reach_the_lines_come_first() -> None:
