@@ -149,12 +149,9 @@ class Declarations:
         prefix = self._settings().topic_prefix
         named = {(t.topic, kind) for t in self.event_types for kind in TxKind}
         for group in self.groups.values():
-            # A group that gives up writes to the rollback topic of the events that it reads.
-            for topic, _ in group.subscriptions():
-                if is_foreign(topic):
-                    named |= {(type_, TxKind.ROLLBACK) for type_ in group.types_of(topic)}
-                else:
-                    named |= {(topic, kind) for kind in TxKind}
+            named |= _rollback_topics(group)
+            own = [topic for topic, _ in group.subscriptions() if not is_foreign(topic)]
+            named |= {(topic, kind) for topic in own for kind in TxKind}
         return sorted(physical_topic(prefix, topic, kind) for topic, kind in named)
 
     def foreign_topics(self) -> list[str]:
@@ -166,11 +163,7 @@ class Declarations:
         """Return the broker's names of the topics to which this service publishes, sorted."""
         named = {(t.topic, TxKind.COMMIT) for t in self.event_types}
         for group in self.groups.values():
-            named |= {
-                (topic, TxKind.ROLLBACK)
-                for topic, kind in group.subscriptions()
-                if kind is TxKind.COMMIT and not is_foreign(topic)
-            }
+            named |= _rollback_topics(group)
         prefix = self._settings().topic_prefix
         return sorted(physical_topic(prefix, topic, kind) for topic, kind in named)
 
@@ -252,3 +245,13 @@ class Declarations:
     ) -> None:
         event = envelope.opened(self.event_types.read(envelope))
         let_fail(partial(call, function, session, event))
+
+
+def _rollback_topics(group: ConsumerGroup) -> set[tuple[str, TxKind]]:
+    """Return the logical topics to which a group writes when it gives an event up."""
+    return {
+        # A foreign topic has no rollback topic: that of the event's type is used.
+        (event_type if is_foreign(handler.topic) else handler.topic, TxKind.ROLLBACK)
+        for (event_type, kind), handler in group.declared()
+        if kind is TxKind.COMMIT
+    }

@@ -34,8 +34,7 @@ from shieldtx.cli.selection import (
     require_one_choice,
     selection_of,
 )
-from shieldtx.cli.waiting import rows_to_change
-from shieldtx.errors import ConfigurationError
+from shieldtx.cli.waiting import only_one, rows_to_change
 from shieldtx.store.dead_letter_rows import DeadLetter
 from shieldtx.store.discards import DISCARD, Discard, Discardable, consequence_of
 
@@ -109,10 +108,7 @@ def discard(
 def _of_event(rows: Sequence[DeadLetter]) -> DeadLetter:
     """Return the only row of an event that can be discarded, or else the only row that stays."""
     possible = [row for row in rows if row.status in DISCARD]
-    if len(possible) > 1:
-        named = ", ".join(map(str, possible))
-        raise ConfigurationError(f"choose one with --group: {named}")
-    return possible[0] if possible else rows[0]
+    return only_one(possible) if possible else rows[0]
 
 
 def _confirm(rows: Sequence[Discardable], *, yes: bool) -> None:

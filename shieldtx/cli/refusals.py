@@ -28,7 +28,7 @@ from shieldtx.cli.selection import (
     require_one_choice,
     selection_of,
 )
-from shieldtx.cli.waiting import in_group, rows_of, selected_in
+from shieldtx.cli.waiting import in_group, only_one, rows_of, selected_in
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import ConfigurationError, IllegalTransition
 from shieldtx.store.dead_letter_rows import DeadLetter
@@ -112,16 +112,14 @@ def _event(app: ShieldTx, event_id: str, group: str | None) -> DeadLetter:
             f"{states}: only DEAD events of an inbox can be refused, see `shieldtx dead list "
             "--status DEAD --kind COMMIT`"
         )
-    if len(possible) > 1:
-        raise ConfigurationError(f"choose one with --group: {', '.join(map(str, possible))}")
-    return possible[0]
+    return only_one(possible)
 
 
 def _confirm(letters: Sequence[DeadLetter], *, yes: bool) -> None:
     preview(letters, verb="refuse")
     typer.echo(
-        "warning: a refusal is final: the services that wrote these events, and other groups that "
-        "have applied them, compensate",
+        "warning: a refusal is final: the services with a compensation for these events, and "
+        "other groups that have applied them, compensate",
         err=True,
     )
     if not yes and not confirm(f"Refuse {len(letters)} permanently?"):

@@ -29,8 +29,8 @@ from shieldtx.cli.selection import (
     require_one_choice,
     selection_of,
 )
-from shieldtx.cli.waiting import rows_to_change
-from shieldtx.errors import ConfigurationError, IllegalTransition
+from shieldtx.cli.waiting import only_one, rows_to_change
+from shieldtx.errors import IllegalTransition
 from shieldtx.store.dead_letter_rows import DeadLetter, ParkedRecord
 from shieldtx.store.dead_letters import LetterReplay, why_not_replayed
 from shieldtx.store.parked_replays import ParkedReplay, ReplayResult
@@ -142,10 +142,7 @@ def _of_event(rows: Sequence[DeadLetter]) -> DeadLetter:
         states = ", ".join(f"{row} is {row.status}" for row in rows)
         # The last row: an inbox row explains more than the outbox row of the same database.
         raise IllegalTransition(f"{states}: {why_not_replayed(rows[-1].status)}")
-    if len(possible) > 1:
-        named = ", ".join(str(row) for row in possible)
-        raise ConfigurationError(f"choose one with --group: {named}")
-    return possible[0]
+    return only_one(possible)
 
 
 def _confirm(

@@ -179,3 +179,18 @@ def in_group(rows: Sequence[DeadLetter], group: str | None) -> list[DeadLetter]:
     if not wanted:
         raise ConfigurationError(f"group {group} has not received event {rows[0].envelope.id}")
     return wanted
+
+
+def only_one(rows: Sequence[DeadLetter]) -> DeadLetter:
+    """Return the only one of an event's rows; raises ConfigurationError for several."""
+    if len(rows) == 1:
+        return rows[0]
+    named = ", ".join(map(str, rows))
+    # An option --group names no row of the outbox.
+    of_outbox = [
+        f"; for that of the outbox, write --status {row.status} --type {row.envelope.type} and "
+        "--key or --biz-key instead of the id"
+        for row in rows
+        if row.group is None
+    ]
+    raise ConfigurationError(f"choose one with --group: {named}{''.join(of_outbox)}")

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx import Event, ForeignEvent, ForeignTopic, ReceivedRecord, Refused, RetryPolicy
 from shieldtx.app.replays import ParkedCheck
-from shieldtx.app.start_checks import check_group
+from shieldtx.app.start_checks import check_group, check_relay
 from shieldtx.domain.external_ids import event_id_of
 from shieldtx.errors import ConfigurationError, TopicMissing
 from shieldtx.ports.broker import Record
@@ -315,6 +315,15 @@ def test_foreign_topics_are_not_created(stock: Service) -> None:
         check_group(stock.app, "stock", may_wait=False)
     create(stock, LEGACY)
     check_group(stock.app, "stock", may_wait=False)
+
+
+def test_relay_needs_the_topic_of_a_foreign_events_refusal(stock: Service) -> None:
+    handled(stock)
+    create(stock, LEGACY)
+    with pytest.raises(TopicMissing, match=r"writes topics .*: shop\.legacy\.order\.rollback"):
+        check_relay(stock.app, may_wait=False)
+    make_topics(stock)
+    check_relay(stock.app, may_wait=False)
 
 
 def test_foreign_topic_with_the_name_of_an_own_topic_is_refused(stock: Service) -> None:

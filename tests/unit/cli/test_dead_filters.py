@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -315,3 +316,17 @@ def test_half_and_delayed_lists_take_a_business_key(shop: Shop, run: Run):
     assert refs(run("half", "list", "--type", "orders.placed", "--json")) == [half]
     assert len(refs(run("half", "list", "--key", "customer-1", "--json"))) == 2
     assert refs(run("delayed", "list", "--biz-key", "3", "--json")) == [delayed]
+
+
+@pytest.mark.parametrize("command", [("replay",), ("discard", "--reason", "a test")])
+def test_outbox_row_beside_an_inbox_row_is_chosen_by_filters(
+    shop: Shop, run: Run, command: tuple[str, ...]
+):
+    event_id = put(shop, OutboxStatus.FAILED, key="k7")
+    put(shop, InboxStatus.DEAD, event_id=UUID(event_id), key="k7")
+    refused = run("dead", *command, event_id, "--yes")
+    assert refused.exit_code == 2
+    chosen = re.search(r"write (--status FAILED --type \S+) and --key", refused.stderr)
+    assert chosen, refused.stderr
+    done = run("dead", *command, *chosen[1].split(), "--key", "k7", "--yes", "--json")
+    assert refs(done) == [event_id]
