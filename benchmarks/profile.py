@@ -52,6 +52,8 @@ SUBJECTS: Final[Mapping[str, tuple[str, int, Parts, Mapping[str, Any]]]] = {
     "relay-confluent": ("relay", 300_000, RELAY_PARTS, {"client": "confluent-kafka"}),
     "consumer": ("consumer", 20_000, CONSUMER_PARTS, {"lists": False}),
     "consumer-list": ("consumer", 100_000, CONSUMER_PARTS, {"lists": True}),
+    "consumer-refusing": ("consumer", 10_000, CONSUMER_PARTS, {"lists": False, "refuses": 1}),
+    "consumer-refusing-some": ("consumer", 20_000, CONSUMER_PARTS, {"lists": False, "refuses": 20}),
 }
 
 

@@ -15,6 +15,7 @@ from shieldtx.consumer.refusal import Refusal
 from shieldtx.errors import HandlerError
 from shieldtx.outbox.causation import handling_is_undone
 from shieldtx.ports.inbox import Attempt, InboxStore
+from shieldtx.ports.savepoint import Savepoint
 
 MOST_SAVEPOINTS: Final = 60
 """The maximum number of savepoints in a transaction.
@@ -35,9 +36,13 @@ class Progress:
     refusals: list[Refusal] = field(default_factory=list)
     unwritten: list[Refusal] = field(default_factory=list)
     """Refusals whose ROLLBACK events are not in the outbox yet."""
+    unwritten_keys: set[str] = field(default_factory=set)
+    """The keys of their events."""
     stops: list[int] = field(default_factory=list)
     """The positions at which the next savepoints end after a failure, the nearest one last."""
     savepoints: int = 0
+    undone: Savepoint | None = None
+    """The savepoint to which the transaction was rolled back, if nothing was written since."""
     leaves_state: str | None = None
     """The type of the last event, if its handler has left a state for the next one."""
 
@@ -95,6 +100,7 @@ class SharedTransaction:
                     if is_protected:
                         self._apply_protected(session, progress, end, ends)
                     else:
+                        progress.undone = None
                         progress.done = self._apply_part(session, progress, end, ends)
                 self._write_rollbacks(session, progress)
                 if progress.done < len(attempts):
@@ -135,15 +141,15 @@ class SharedTransaction:
         return end
 
     def _apply_protected(self, session: Session, progress: Progress, end: int, ends: float) -> None:
-        progress.savepoints += 1
         began = self._clock()
-        savepoint = self._store.savepoint(session)
+        savepoint = self._savepoint(session, progress)
         took = self._clock() - began
         try:
             after = self._apply_part(session, progress, end, ends)
         except FailedCall as failed:
             if not savepoint.undo():
                 raise
+            progress.undone = savepoint
             handling_is_undone(session)
             self._go_on_after(session, progress, failed)
         else:
@@ -151,6 +157,16 @@ class SharedTransaction:
             savepoint.release()
             self._rates.savepoint_took(took + self._clock() - began)
             progress.done = after
+
+    def _savepoint(self, session: Session, progress: Progress) -> Savepoint:
+        """Set a savepoint; the last one again, if the transaction was just rolled back to it."""
+        savepoint = progress.undone
+        if savepoint is None:
+            progress.savepoints += 1
+            return self._store.savepoint(session)
+        progress.undone = None
+        savepoint.set_again()
+        return savepoint
 
     def _go_on_after(self, session: Session, progress: Progress, failed: FailedCall) -> None:
         """Decide how the transaction continues after a call that is undone with its savepoint."""
@@ -173,6 +189,8 @@ class SharedTransaction:
             self._store.refuse(session, attempt, reason=refusal.reason)
             progress.refusals.append(refusal)
             progress.unwritten.append(refusal)
+            if (key := attempt.envelope.key) is not None:
+                progress.unwritten_keys.add(key)
             progress.done += 1
 
     def _write_rollbacks(
@@ -185,12 +203,13 @@ class SharedTransaction:
         """
         if not progress.unwritten:
             return
-        if before is not None:
-            keys = {refusal.attempt.envelope.key for refusal in progress.unwritten} - {None}
-            if keys.isdisjoint(attempt.envelope.key for attempt in before):
-                return
+        later = None if before is None else (attempt.envelope.key for attempt in before)
+        if later is not None and progress.unwritten_keys.isdisjoint(later):
+            return
+        progress.undone = None
         self._recorder.write_rollbacks(session, progress.unwritten)
         progress.unwritten = []
+        progress.unwritten_keys.clear()
 
 
 def _require_progress(progress: Progress) -> None:

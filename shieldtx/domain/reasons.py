@@ -6,6 +6,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
@@ -132,6 +133,7 @@ def _is_adapted(error: BaseException) -> bool:
     return any(kind.__module__.startswith(_ADAPTED) for kind in type(error).__mro__)
 
 
+@lru_cache(maxsize=1_000)
 def _is_a_drivers(kind: type) -> bool:
     """Whether a class is from a package with PEP 249's module globals, or from asyncpg."""
     if kind.__module__.startswith(_ADAPTED) or _root_of(kind) in _POSTGRESQL:

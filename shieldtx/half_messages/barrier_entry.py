@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from shieldtx.domain.sql import ends_transaction
+from shieldtx.domain.statement_watches import BARRIER_ENTRIES
 from shieldtx.errors import TransactionRefused
 from shieldtx.half_messages.barrier_binding import (
     connection_to,
@@ -21,10 +22,6 @@ from shieldtx.half_messages.barrier_binding import (
     shares_its_transaction,
 )
 from shieldtx.ports.half_messages import Barrier
-
-_ENTRIES = "shieldtx.barrier_entries"
-"""The key of a transaction's entries: in the info of its session, and in the options of each
-connection whose commit concerns them."""
 
 _IN_A_SAVEPOINT = (
     "the barrier would be in a savepoint, and be gone when that alone is rolled back: "
@@ -111,7 +108,7 @@ class BarrierEntry:
         if isinstance(self.caller, Session):
             if not self.caller.in_transaction():
                 self.caller.begin()
-            self.caller.info.setdefault(_ENTRIES, []).append(self)
+            self.caller.info.setdefault(BARRIER_ENTRIES, []).append(self)
         try:
             if self._with_commit:
                 self._wait_for_commit()
@@ -185,7 +182,7 @@ class BarrierEntry:
         """
         entries = entries_on(connection)
         if not entries:
-            connection.execution_options(**{_ENTRIES: entries})
+            connection.execution_options(**{BARRIER_ENTRIES: entries})
         if self not in entries:
             entries.append(self)
 
@@ -275,19 +272,19 @@ class BarrierEntry:
 
 def entries_on(connection: Connection) -> list[BarrierEntry]:
     """Return the entries that a connection's commit concerns; a new list where there are none."""
-    entries: list[BarrierEntry] = connection.get_execution_options().get(_ENTRIES, [])
+    entries: list[BarrierEntry] = connection.get_execution_options().get(BARRIER_ENTRIES, [])
     return entries
 
 
 def entries_in(session: Session) -> list[BarrierEntry]:
     """Return the entries of a session that has called `guard`; usually there are none."""
-    entries: list[BarrierEntry] = session.info.get(_ENTRIES, [])
+    entries: list[BarrierEntry] = session.info.get(BARRIER_ENTRIES, [])
     return entries
 
 
 def forget_entries_in(session: Session) -> None:
     """Begin a session's next transaction without the entries of the last one."""
-    for entry in session.info.pop(_ENTRIES, ()):
+    for entry in session.info.pop(BARRIER_ENTRIES, ()):
         entry.on_session_end()
 
 

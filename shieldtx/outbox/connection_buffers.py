@@ -6,8 +6,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection
 
-BUFFERS = "shieldtx.buffers"
-"""The key of the buffers in the `info` of a session and the options of a connection."""
+from shieldtx.domain.statement_watches import BUFFERS
 
 
 class Buffer(Protocol):

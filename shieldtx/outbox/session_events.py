@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine, ExceptionContext
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.orm import Session, SessionTransaction, UOWTransaction
 
-from shieldtx.outbox.connection_buffers import BUFFERS
+from shieldtx.domain.statement_watches import BUFFERS
 from shieldtx.outbox.session_buffer import SessionBuffer
 
 

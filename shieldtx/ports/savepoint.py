@@ -8,6 +8,10 @@ from typing import Protocol
 class Savepoint(Protocol):
     """A savepoint in the transaction of `effects`, around one or several handlers."""
 
+    def set_again(self) -> None:
+        """Set the savepoint for further effects, after `undo`, if nothing was written since."""
+        ...
+
     def release(self) -> None:
         """Keep the effects since."""
         ...

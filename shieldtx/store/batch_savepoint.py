@@ -15,6 +15,10 @@ class BatchSavepoint:
         self._session = session
         self._open = OpenSavepoint(session)
 
+    def set_again(self) -> None:
+        """Set the savepoint for further effects, after `undo`, if nothing was written since."""
+        self._open = OpenSavepoint(self._session, kept=self._open.name)
+
     def release(self) -> None:
         """Keep the effects since."""
         self._open.release(self._session)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any, Final
 
-from sqlalchemy import Connection, NestedTransaction
+from sqlalchemy import Connection, Executable, NestedTransaction
 from sqlalchemy.orm import Session, SessionTransaction
-from sqlalchemy.sql.elements import RollbackToSavepointClause
+from sqlalchemy.sql.elements import (
+    ReleaseSavepointClause,
+    RollbackToSavepointClause,
+    SavepointClause,
+)
+
+from shieldtx.domain.statement_watches import is_observed
 
 _FIRST_NUMBER: Final = secrets.randbelow(10**12)
 """The number of the first savepoint of each transaction: user code must not hit the name."""
@@ -16,6 +23,13 @@ _FIRST_NUMBER: Final = secrets.randbelow(10**12)
 _NUMBER: Final = "_Connection__savepoint_seq"
 """The attribute in which SQLAlchemy counts the savepoints of a connection, for their names."""
 
+
+_BEGINS: Final[Mapping[type[Executable], str]] = {
+    SavepointClause: "SAVEPOINT",
+    RollbackToSavepointClause: "ROLLBACK TO SAVEPOINT",
+    ReleaseSavepointClause: "RELEASE SAVEPOINT",
+}
+"""How the statements about savepoints begin. SQLAlchemy's names of savepoints need no quotes."""
 
 _OPEN: Final = "shieldtx.savepoint"
 """The key of shieldtx's open savepoint in the info of its session."""
@@ -26,14 +40,20 @@ class OpenSavepoint:
 
     __slots__ = ("connection", "of_connection", "of_session")
 
-    def __init__(self, session: Session) -> None:
-        """Set the savepoint, after the session has written its objects."""
+    def __init__(self, session: Session, *, kept: str = "") -> None:
+        """Set the savepoint, after the session has written its objects.
+
+        `kept` is the name of one to which the transaction was just rolled back: that does not end
+        it, and a further one inside would use up a subtransaction.
+        """
         # Without the call, SQLAlchemy would wait for the first statement of the session; but user
         # code may have a connection of an earlier call.
         self.connection = connection = session.connection()
-        setattr(connection, _NUMBER, max(_FIRST_NUMBER, getattr(connection, _NUMBER, 0)))
-        self.of_session = session.begin_nested()
-        session.connection()
+        used = int(kept.rpartition("_")[2]) - 1 if kept else getattr(connection, _NUMBER, 0)
+        setattr(connection, _NUMBER, max(_FIRST_NUMBER, used))
+        with _uncompiled(connection, kept=kept):
+            self.of_session = session.begin_nested()
+            session.connection()
         self.of_connection = connection.get_nested_transaction()
         # A further session on the connection would see that it is in a savepoint, and leave its
         # work to a savepoint of its own, which its close() rolls back.
@@ -43,7 +63,8 @@ class OpenSavepoint:
     def release(self, session: Session) -> None:
         """Keep what was written since."""
         self._forget(session)
-        self.of_session.commit()
+        with _uncompiled(self.connection):
+            self.of_session.commit()
 
     def roll_back(self, session: Session) -> bool:
         """Undo what was written since, with the savepoints inside; return whether that worked."""
@@ -56,10 +77,11 @@ class OpenSavepoint:
         is_rolled_back = not self._is_on_connection
         if is_rolled_back and self.of_session.is_active:
             return False
-        self.of_session.rollback()
+        with _uncompiled(connection):
+            self.of_session.rollback()
         if is_rolled_back:
             # A flush that failed did it, and later statements may have gone past the session.
-            connection.execute(RollbackToSavepointClause(self._name))  # type: ignore[no-untyped-call]
+            connection.execute(RollbackToSavepointClause(self.name))  # type: ignore[no-untyped-call]
         return not session.in_nested_transaction() and not connection.in_nested_transaction()
 
     @property
@@ -75,7 +97,8 @@ class OpenSavepoint:
         return self.of_connection is not None and self.of_connection.is_active
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """The name of the savepoint in the database."""
         return str(getattr(self.of_connection, "_savepoint", ""))
 
     def _has_inner(self) -> bool:
@@ -91,6 +114,61 @@ class OpenSavepoint:
         while transaction is not None and transaction is not self.of_session:
             transaction = transaction.parent
         return transaction is not None
+
+
+@contextmanager
+def _uncompiled(connection: Connection, *, kept: str = "") -> Iterator[None]:
+    """Execute statements about savepoints as texts: SQLAlchemy would compile each of them anew.
+
+    A savepoint of the name `kept` exists already.
+    """
+
+    def execute(statement: Any, *arguments: Any, **options: Any) -> Any:
+        if isinstance(statement, SavepointClause) and statement.ident == kept:
+            return None
+        begin = _BEGINS.get(type(statement))
+        if begin is None:
+            return Connection.execute(connection, statement, *arguments, **options)
+        return _execute(connection, f"{begin} {statement.ident}")
+
+    connection.execute = execute  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del connection.execute
+
+
+def _execute(connection: Connection, statement: str) -> None:
+    """Execute a statement by the driver, which takes half of the time, if nothing observes it."""
+    driver: Any = connection.connection.driver_connection
+    with _prepared_statements_kept(driver):
+        if is_observed(connection.get_execution_options()):
+            connection.exec_driver_sql(statement)
+            return
+        with closing(connection.connection.cursor()) as cursor:
+            try:
+                cursor.execute(statement)
+            except connection.dialect.loaded_dbapi.Error as error:
+                # As SQLAlchemy does in two-phase commits: callers expect its own errors.
+                connection._handle_dbapi_exception(error, statement, None, None, None)  # noqa: SLF001
+
+
+@contextmanager
+def _prepared_statements_kept(driver: Any) -> Iterator[None]:
+    """Let psycopg keep its prepared statements, which it deallocates after each ROLLBACK.
+
+    They outlive a rollback in PostgreSQL, except those about what the transaction has created.
+    psycopg ignores a statement that is executed without a threshold.
+    """
+    threshold = getattr(driver, "prepare_threshold", None)
+    if threshold is None:
+        yield
+        return
+    driver.prepare_threshold = None
+    try:
+        yield
+    finally:
+        driver.prepare_threshold = threshold
 
 
 def release_savepoints(session: Session, connection: Connection) -> bool:

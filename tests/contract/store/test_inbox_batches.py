@@ -724,9 +724,9 @@ def test_name_of_a_savepoint_is_hard_to_hit_by_chance(stores: Stores) -> None:
     receipt = start(stores, envelope("a"))
     names: list[str] = []
     with stores.inbox.effects(receipt.started) as session:
-        listen(session.connection(), "before_cursor_execute", lambda *a: names.append(a[2]))
+        listen(session.connection(), "release_savepoint", lambda *a: names.append(a[1]))
         stores.inbox.savepoint(session).release()
-    assert names[0].startswith("SAVEPOINT sa_savepoint_")
+    assert names[0].startswith("sa_savepoint_")
     assert int(names[0].rpartition("_")[2]) > 1_000
 
 
@@ -754,3 +754,41 @@ def test_further_session_on_the_connection_keeps_its_work(stores: Stores) -> Non
         savepoint.release()
     assert effects_of(stores) == [1]
     assert rows(stores) == [DONE]
+
+
+@pytest.mark.usefixtures("effect_table")
+def test_savepoint_can_be_set_again_after_it_was_undone(stores: Stores) -> None:
+    receipt = start(stores, envelope("a"))
+    with stores.inbox.effects(receipt.started) as session:
+        savepoint = stores.inbox.savepoint(session)
+        for number in (1, 2):
+            write(session, number)
+            assert savepoint.undo()
+            savepoint.set_again()
+        write(session, 3)
+        savepoint.release()
+        savepoint = stores.inbox.savepoint(session)
+        write(session, 4)
+        assert savepoint.undo()
+    assert effects_of(stores) == [3]
+    assert rows(stores) == [DONE]
+
+
+@pytest.mark.usefixtures("effect_table")
+def test_prepared_statements_outlive_a_savepoint_that_is_undone(stores: Stores) -> None:
+    receipt = start(stores, envelope("a"))
+    with stores.inbox.effects(receipt.started) as session:
+        driver: Any = session.connection().connection.driver_connection
+        if not hasattr(driver, "prepare_threshold"):
+            return
+        savepoint = stores.inbox.savepoint(session)
+        for number in range(driver.prepare_threshold + 1):
+            write(session, number)
+        assert savepoint.undo()
+        savepoint.set_again()
+        write(session, 1)
+        prepared = session.scalars(text("SELECT statement FROM pg_prepared_statements"))
+        assert any("INTO effect " in statement for statement in prepared)
+        assert driver.prepare_threshold
+        savepoint.release()
+    assert effects_of(stores) == [1]

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, text
 from sqlalchemy import event as sqlalchemy_event
-from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -18,6 +18,7 @@ from shieldtx import Event, Refused, RetryPolicy
 from shieldtx.consumer import failure_rates
 from shieldtx.consumer.shared_transaction import MOST_SAVEPOINTS
 from shieldtx.ports.inbox import Attempt, AttemptOutcome
+from shieldtx.store import savepoints
 from tests.integration.consumer.test_batches import Base, Counted
 from tests.integration.consumer.test_consumer import SLOW, Make, World
 from tests.support.handler_styles import STYLES
@@ -107,18 +108,27 @@ def statements(world: World) -> Iterator[list[str]]:
     seen: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        seen.append(statement)
+        if "SAVEPOINT" not in statement:
+            seen.append(statement)
 
     service = world.downstream
     engines = [
         service.engine,
         *([service.async_engine.sync_engine] if service.async_engine else []),
     ]
+    execute = savepoints._execute
+
+    def note_savepoint(connection: Connection, statement: str) -> None:
+        seen.append(statement)
+        execute(connection, statement)
+
     for engine in engines:
         sqlalchemy_event.listen(engine, "before_cursor_execute", note)
+    savepoints._execute = note_savepoint
     try:
         yield seen
     finally:
+        savepoints._execute = execute
         for engine in engines:
             sqlalchemy_event.remove(engine, "before_cursor_execute", note)
 
@@ -421,6 +431,26 @@ def test_hundred_events_with_five_refusals_take_few_statements(world: World, num
 
 def test_number_of_savepoints_in_a_transaction_is_bounded(world: World, number: int) -> None:
     handler = Handler(world)
+    keys = [f"k{n}" for n in range(260)]
+    handler.trouble |= dict.fromkeys(keys[::2], refuse)
+    consumer = handler.primed()
+    executor_of(consumer)._seconds_per_event = 0.000_1
+    executor_of(consumer)._clock = lambda: 0.0
+    world.write(*keys)
+    with statements(world) as seen:
+        done = consumer.run_once()
+    assert done.outcomes == {AttemptOutcome.REFUSED: 130, AttemptOutcome.APPLIED: 130}
+    assert rollbacks(world) == keys[::2]
+    inside = [each for each in seen if each.startswith("SAVEPOINT") or "last_error=substr" in each]
+    longest = max(
+        map(len, "".join("s" if each.startswith("S") else " " for each in inside).split())
+    )
+    assert longest <= MOST_SAVEPOINTS
+    assert number == ALL_IN_ONE or longest == MOST_SAVEPOINTS
+
+
+def test_refused_events_one_after_the_other_share_a_savepoint(world: World) -> None:
+    handler = Handler(world)
     keys = [f"k{n}" for n in range(130)]
     handler.trouble |= dict.fromkeys(keys, refuse)
     consumer = handler.primed()
@@ -431,8 +461,49 @@ def test_number_of_savepoints_in_a_transaction_is_bounded(world: World, number: 
         done = consumer.run_once()
     assert done.outcomes == {AttemptOutcome.REFUSED: 130}
     assert rollbacks(world) == keys
-    inside = [each for each in seen if each.startswith("SAVEPOINT") or "last_error=substr" in each]
-    longest = max(
-        map(len, "".join("s" if each.startswith("S") else " " for each in inside).split())
-    )
-    assert longest == MOST_SAVEPOINTS
+    assert world.downstream.effects() == []
+    assert [each.startswith("SAVEPOINT") for each in seen].count(True) == 1
+
+
+def test_events_of_refusing_handlers_are_undone(world: World) -> None:
+    app = world.downstream.app
+    app.declare("stock.reserved")
+
+    @app.consumer("stock").handles("orders.placed", retry=SLOW)
+    def reserve(session: Session, event: Event) -> None:
+        effect("done")(session, event)
+        app.outbox.add(session, Event(type="stock.reserved", key=event.key))
+        if event.key in {"warm", *"abdeg"}:
+            raise Refused("no stock")
+
+    consumer = world.consumer()
+    world.write("warm")
+    consumer.run_once()
+    world.write(*"abcdefgh")
+    done = consumer.run_once()
+    assert done.outcomes == {AttemptOutcome.APPLIED: 3, AttemptOutcome.REFUSED: 5}
+    written = world.downstream.rows("SELECT key FROM shield_outbox WHERE tx_kind = 'COMMIT'")
+    assert sorted(key for (key,) in written) == list("cfh")
+    assert rollbacks(world) == list("abdeg")
+    assert world.downstream.effects() == list("cfh")
+    assert transactions_of_inbox(world) == 1
+
+
+def test_effect_of_another_type_between_two_refusals_is_kept(world: World) -> None:
+    """Its handler has never failed, and so gets no savepoint of its own."""
+    handler = Handler(world)
+    handler.group.handles("orders.paid", topic="orders.placed")(effect("paid"))
+    handler.trouble |= dict.fromkeys("ac", refuse)
+    consumer = handler.primed()
+    world.upstream.app.declare("orders.paid", topic="orders.placed")
+    types = {"a": "orders.placed", "b": "orders.paid", "c": "orders.placed"}
+    with world.upstream.transaction() as session:
+        world.upstream.app.outbox.add_all(
+            session, [Event(type=type_, key=key) for key, type_ in types.items()]
+        )
+    drain(world.relay)
+    done = consumer.run_once()
+    assert done.outcomes == {AttemptOutcome.APPLIED: 1, AttemptOutcome.REFUSED: 2}
+    assert world.downstream.effects("paid") == ["b"]
+    assert rollbacks(world) == ["a", "c"]
+    assert transactions_of_inbox(world) == 1

@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 from sqlalchemy.util import await_only
 
 from shieldtx import Settings, ShieldTx
+from shieldtx.domain.statement_watches import BUFFERS
 from shieldtx.errors import TransactionRefused
-from shieldtx.outbox.connection_buffers import BUFFERS
 from tests.support.lost_connections import cut
 from tests.support.migrated_databases import migrated_sqlite
 from tests.support.orders import Order, counts, placed, shop
