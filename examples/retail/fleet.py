@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from examples.retail.stage import Stage
@@ -15,6 +16,7 @@ from shieldtx.embedded.requirements import ServerFailed
 SHIELDTX = Path(sys.executable).with_name("shieldtx")
 """The command line, which pip installs next to the interpreter."""
 STOP_S = 20.0
+READY_S = 60.0
 TASK_S = 120.0
 COMMAND_S = 600.0
 
@@ -32,11 +34,13 @@ class Fleet:
         shutil.rmtree(self._logs, ignore_errors=True)
         self._logs.mkdir(parents=True)
         self._running: dict[str, ChildProcess] = {}
+        self._of_shieldtx: set[str] = set()
 
     def shieldtx(self, name: str, service: str, *arguments: str) -> ChildProcess:
         """Start the command line of shieldtx for a service."""
         app = f"examples.retail.{service}:shield"
         self._say(f"{service}$ shieldtx {' '.join(arguments)}")
+        self._of_shieldtx.add(name)
         environment = self._stage.environment(service)
         return self._start(name, environment, SHIELDTX, "--app", app, *arguments)
 
@@ -91,7 +95,13 @@ class Fleet:
                 )
 
     def stop(self) -> None:
-        """Stop all processes gracefully; raises ServerFailed if one fails."""
+        """Stop all processes gracefully; raises ServerFailed if one fails.
+
+        Until a worker is ready, SIGTERM may end it like any process, with another exit status.
+        """
+        for name in self._of_shieldtx & self._running.keys():
+            worker = self._running[name]
+            worker.await_ready(partial(_is_ready, worker), within=READY_S)
         for process in self._running.values():
             process.send_signal(signal.SIGTERM)
         for name in list(self._running):
@@ -119,3 +129,10 @@ class Fleet:
         )
         self._running[name] = process
         return process
+
+
+def _is_ready(worker: ChildProcess) -> bool:
+    """Whether a worker has announced itself: an earlier one has the same log."""
+    announced = f"(pid {worker.pid})"
+    lines = worker.log.read_text(errors="replace").splitlines()
+    return any(line.startswith("ready: ") and line.endswith(announced) for line in lines)
