@@ -133,12 +133,16 @@ def _is_adapted(error: BaseException) -> bool:
     return any(kind.__module__.startswith(_ADAPTED) for kind in type(error).__mro__)
 
 
-@lru_cache(maxsize=1_000)
 def _is_a_drivers(kind: type) -> bool:
     """Whether a class is from a package with PEP 249's module globals, or from asyncpg."""
-    if kind.__module__.startswith(_ADAPTED) or _root_of(kind) in _POSTGRESQL:
+    return _is_of_drivers_module(kind.__module__)
+
+
+@lru_cache(maxsize=1_000)
+def _is_of_drivers_module(module: str) -> bool:
+    if module.startswith(_ADAPTED) or module.partition(".")[0] in _POSTGRESQL:
         return True
-    packages = accumulate(kind.__module__.split("."), "{}.{}".format)
+    packages = accumulate(module.split("."), "{}.{}".format)
     return any(hasattr(sys.modules.get(package), "apilevel") for package in packages)
 
 

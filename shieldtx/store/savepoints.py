@@ -38,7 +38,7 @@ _OPEN: Final = "shieldtx.savepoint"
 class OpenSavepoint:
     """A savepoint of shieldtx in a session, around one or several calls of user code."""
 
-    __slots__ = ("connection", "of_connection", "of_session")
+    __slots__ = ("_prepared", "connection", "of_connection", "of_session")
 
     def __init__(self, session: Session, *, kept: str = "") -> None:
         """Set the savepoint, after the session has written its objects.
@@ -55,6 +55,7 @@ class OpenSavepoint:
             self.of_session = session.begin_nested()
             session.connection()
         self.of_connection = connection.get_nested_transaction()
+        self._prepared = _number_prepared(connection.connection.driver_connection)
         # A further session on the connection would see that it is in a savepoint, and leave its
         # work to a savepoint of its own, which its close() rolls back.
         connection.in_nested_transaction = self._has_inner  # type: ignore[method-assign]
@@ -77,7 +78,8 @@ class OpenSavepoint:
         is_rolled_back = not self._is_on_connection
         if is_rolled_back and self.of_session.is_active:
             return False
-        with _uncompiled(connection):
+        driver = connection.connection.driver_connection
+        with _uncompiled(connection), _statements_kept(driver, prepared=self._prepared):
             self.of_session.rollback()
         if is_rolled_back:
             # A flush that failed did it, and later statements may have gone past the session.
@@ -140,35 +142,40 @@ def _uncompiled(connection: Connection, *, kept: str = "") -> Iterator[None]:
 
 def _execute(connection: Connection, statement: str) -> None:
     """Execute a statement by the driver, which takes half of the time, if nothing observes it."""
-    driver: Any = connection.connection.driver_connection
-    with _prepared_statements_kept(driver):
-        if is_observed(connection.get_execution_options()):
-            connection.exec_driver_sql(statement)
-            return
-        with closing(connection.connection.cursor()) as cursor:
-            try:
-                cursor.execute(statement)
-            except connection.dialect.loaded_dbapi.Error as error:
-                # As SQLAlchemy does in two-phase commits: callers expect its own errors.
-                connection._handle_dbapi_exception(error, statement, None, None, None)  # noqa: SLF001
+    if is_observed(connection.get_execution_options()):
+        connection.exec_driver_sql(statement)
+        return
+    with closing(connection.connection.cursor()) as cursor:
+        try:
+            cursor.execute(statement)
+        except BaseException as error:  # noqa: BLE001  it is raised again
+            # As SQLAlchemy does in two-phase commits: callers expect its own errors.
+            connection._handle_dbapi_exception(error, statement, None, None, None)  # noqa: SLF001
 
 
 @contextmanager
-def _prepared_statements_kept(driver: Any) -> Iterator[None]:
+def _statements_kept(driver: Any, *, prepared: int | None) -> Iterator[None]:
     """Let psycopg keep its prepared statements, which it deallocates after each ROLLBACK.
 
-    They outlive a rollback in PostgreSQL, except those about what the transaction has created.
+    They outlive the rollback in PostgreSQL. But psycopg may take those of an aborted pipeline for
+    prepared, and those about tables that the transaction has changed do not fit any more. So
+    nothing is kept if any was prepared after the savepoint: `prepared` is the number from then.
     psycopg ignores a statement that is executed without a threshold.
     """
-    threshold = getattr(driver, "prepare_threshold", None)
-    if threshold is None:
+    if prepared is None or prepared != _number_prepared(driver):
         yield
         return
-    driver.prepare_threshold = None
+    threshold, driver.prepare_threshold = driver.prepare_threshold, None
     try:
         yield
     finally:
         driver.prepare_threshold = threshold
+
+
+def _number_prepared(driver: Any) -> int | None:
+    """Return how many statements psycopg has prepared in a session; None for other drivers."""
+    number: int | None = getattr(getattr(driver, "_prepared", None), "_prepared_idx", None)
+    return number
 
 
 def release_savepoints(session: Session, connection: Connection) -> bool:

@@ -507,3 +507,47 @@ def test_effect_of_another_type_between_two_refusals_is_kept(world: World) -> No
     assert world.downstream.effects("paid") == ["b"]
     assert rollbacks(world) == ["a", "c"]
     assert transactions_of_inbox(world) == 1
+
+
+LINE = "INSERT INTO lines VALUES (:number)"
+
+
+def test_failed_pipeline_of_a_refused_event_harms_no_other(world: World) -> None:
+    """psycopg takes the statements of a pipeline for prepared before the server has answered."""
+    world.downstream.execute("CREATE TABLE lines (number int CHECK (number <> 13))")
+
+    def one(session: Session) -> None:
+        session.execute(text(LINE), {"number": 70_000})
+
+    def several(session: Session) -> None:
+        # A small number has another type, and so a prepared statement of its own.
+        session.execute(text(LINE), [{"number": 13}, {"number": 70_000}])
+
+    handler = Handler(world, RetryPolicy(max_attempts=1, refuse_on=(IntegrityError,)))
+    handler.trouble |= {"a": one, "b": several, "c": one, "d": one}
+    consumer = handler.primed()
+    world.write(*"abcd")
+    done = consumer.run_once()
+    assert done.outcomes == {AttemptOutcome.APPLIED: 3, AttemptOutcome.REFUSED: 1}
+    assert rollbacks(world) == ["b"]
+
+
+def test_columns_of_a_refused_event_are_gone_for_the_next(world: World) -> None:
+    world.downstream.execute("CREATE TABLE lines (number int)")
+
+    def read(session: Session) -> None:
+        session.execute(text("SELECT * FROM lines")).all()
+
+    def alter(session: Session) -> None:
+        session.execute(text("ALTER TABLE lines ADD COLUMN name text"))
+        for _ in range(7):
+            read(session)
+        raise Refused("no")
+
+    handler = Handler(world, RetryPolicy(max_attempts=1))
+    handler.trouble |= {"a": alter, "b": read}
+    consumer = handler.primed()
+    world.write(*"abc")
+    done = consumer.run_once()
+    assert done.outcomes == {AttemptOutcome.APPLIED: 2, AttemptOutcome.REFUSED: 1}
+    assert rollbacks(world) == ["a"]
