@@ -28,6 +28,8 @@ from tests.verification.faults.topics import Place, Read, read_whole
 from tests.verification.faults.workers import Worker
 
 DRAIN_WITHIN_S = 90.0
+PATIENCE_S = 90.0
+"""Maximum wait for a condition, on a machine that other faults slow down."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 PRIVATE = "a payload is in the reasons"
 """The beginning of a problem; the rest names the side and the table."""
@@ -131,7 +133,9 @@ class Banks:
         """The journal of all clients."""
         return self.folder / "journal"
 
-    def until(self, condition: Callable[[], Any], description: str, within: float = 30.0) -> float:
+    def until(
+        self, condition: Callable[[], Any], description: str, within: float = PATIENCE_S
+    ) -> float:
         """Wait for a condition; return the seconds waited. Raises NotInTime."""
         began = time.monotonic()
         while not self._holds(condition):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.verification.faults.bank.half_message_clients import ClientRun, PausePoint, work
-from tests.verification.faults.banks import NOTHING, Banks
+from tests.verification.faults.banks import NOTHING, PATIENCE_S, Banks
 from tests.verification.faults.failpoints import Failpoint
 from tests.verification.faults.half_message_ledger import Ledger
 from tests.verification.faults.side import Side
@@ -102,7 +102,7 @@ class HalfMessageClients:
         """Make the next check of every half message due."""
         self.side.execute("UPDATE shield_outbox SET check_at = now() WHERE status = 'HALF'")
 
-    def until_state(self, status: str, *accounts: str, within: float = 30.0) -> None:
+    def until_state(self, status: str, *accounts: str, within: float = PATIENCE_S) -> None:
         """Wait until all half messages have reached a status."""
         for account in accounts:
             self.banks.until(
