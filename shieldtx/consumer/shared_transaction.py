@@ -12,7 +12,6 @@ from shieldtx.consumer.attempt_recorder import AttemptRecorder
 from shieldtx.consumer.batch_calls import BatchCalls, FailedCall
 from shieldtx.consumer.failure_rates import FailureRates
 from shieldtx.consumer.refusal import Refusal
-from shieldtx.errors import HandlerError
 from shieldtx.outbox.causation import handling_is_undone
 from shieldtx.ports.inbox import Attempt, InboxStore
 from shieldtx.ports.savepoint import Savepoint
@@ -83,16 +82,15 @@ class SharedTransaction:
     ) -> Progress:
         """Apply and commit; raises FailedCall when the transaction is rolled back for a call.
 
-        Raises TimeoutError when a call would begin after `ends`, and HandlerError when no event is
-        finished after MOST_SAVEPOINTS.
+        Raises TimeoutError when a call would begin after `ends`.
         """
         progress = Progress(attempts=attempts, limit=len(attempts))
         try:
             with self._store.effects(attempts) as session:
                 while progress.done < progress.limit:
                     end, is_protected = self._next_part(progress, seconds_per_event)
+                    # Some events are finished: the first one needs a single savepoint.
                     if is_protected and progress.savepoints == MOST_SAVEPOINTS:
-                        _require_progress(progress)
                         break
                     if progress.done and self._clock() >= ends:
                         break
@@ -210,12 +208,3 @@ class SharedTransaction:
         self._recorder.write_rollbacks(session, progress.unwritten)
         progress.unwritten = []
         progress.unwritten_keys.clear()
-
-
-def _require_progress(progress: Progress) -> None:
-    """Raise HandlerError for a transaction without a finished event: it would begin again."""
-    if not progress.done:
-        raise HandlerError(
-            f"{MOST_SAVEPOINTS} savepoints have finished none of {len(progress.attempts)} events; "
-            "each event is attempted alone"
-        )
