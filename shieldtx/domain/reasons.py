@@ -126,20 +126,16 @@ def _of_pydantic(error: ValidationError | PydanticSerializationError) -> str:
 
 def _is_of_driver(error: BaseException) -> bool:
     """Whether an error's class, or one of its base classes, is a database driver's."""
-    return any(map(_is_a_drivers, type(error).__mro__))
+    return any(_is_of_drivers(kind.__module__) for kind in type(error).__mro__)
 
 
 def _is_adapted(error: BaseException) -> bool:
     return any(kind.__module__.startswith(_ADAPTED) for kind in type(error).__mro__)
 
 
-def _is_a_drivers(kind: type) -> bool:
-    """Whether a class is from a package with PEP 249's module globals, or from asyncpg."""
-    return _is_of_drivers_module(kind.__module__)
-
-
 @lru_cache(maxsize=1_000)
-def _is_of_drivers_module(module: str) -> bool:
+def _is_of_drivers(module: str) -> bool:
+    """Whether a module is in a package with PEP 249's module globals, or in asyncpg."""
     if module.startswith(_ADAPTED) or module.partition(".")[0] in _POSTGRESQL:
         return True
     packages = accumulate(module.split("."), "{}.{}".format)

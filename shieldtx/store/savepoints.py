@@ -120,7 +120,7 @@ class OpenSavepoint:
 
 @contextmanager
 def _uncompiled(connection: Connection, *, kept: str = "") -> Iterator[None]:
-    """Execute statements about savepoints as texts: SQLAlchemy would compile each of them anew.
+    """Execute statements about savepoints as texts, which SQLAlchemy does not compile.
 
     A savepoint of the name `kept` exists already.
     """

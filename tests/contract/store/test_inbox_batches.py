@@ -774,13 +774,12 @@ def test_savepoint_can_be_set_again_after_it_was_undone(stores: Stores) -> None:
     assert rows(stores) == [DONE]
 
 
+@pytest.mark.parametrize("stores", [POSTGRESQL], indirect=True)
 @pytest.mark.usefixtures("effect_table")
 def test_prepared_statements_outlive_a_savepoint_that_is_undone(stores: Stores) -> None:
     receipt = start(stores, envelope("a"))
     with stores.inbox.effects(receipt.started) as session:
         driver: Any = session.connection().connection.driver_connection
-        if not hasattr(driver, "prepare_threshold"):
-            return
         for _ in range(driver.prepare_threshold + 1):
             write(session, 0)
         savepoint = stores.inbox.savepoint(session)

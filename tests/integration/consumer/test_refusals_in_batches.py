@@ -133,6 +133,18 @@ def statements(world: World) -> Iterator[list[str]]:
             sqlalchemy_event.remove(engine, "before_cursor_execute", note)
 
 
+def outcomes_and_statements(
+    world: World, handler: Handler, keys: Sequence[str]
+) -> tuple[Counter[AttemptOutcome], list[str]]:
+    """Handle an event of each key in one pass, as if no call took any time."""
+    consumer = handler.primed()
+    executor_of(consumer)._seconds_per_event = 0.000_1
+    executor_of(consumer)._clock = lambda: 0.0
+    world.write(*keys)
+    with statements(world) as seen:
+        return consumer.run_once().outcomes, seen
+
+
 def test_refused_events_end_in_their_neighbours_transaction(world: World) -> None:
     handler = Handler(world)
     handler.trouble |= dict.fromkeys("cf", refuse)
@@ -411,13 +423,8 @@ def test_hundred_events_with_five_refusals_take_few_statements(world: World, num
     handler = Handler(world)
     keys = [f"k{n}" for n in range(100)]
     handler.trouble |= dict.fromkeys(keys[10::20], refuse)
-    consumer = handler.primed()
-    executor_of(consumer)._seconds_per_event = 0.000_1
-    executor_of(consumer)._clock = lambda: 0.0
-    world.write(*keys)
-    with statements(world) as seen:
-        done = consumer.run_once()
-    assert done.outcomes == {AttemptOutcome.APPLIED: 95, AttemptOutcome.REFUSED: 5}
+    outcomes, seen = outcomes_and_statements(world, handler, keys)
+    assert outcomes == {AttemptOutcome.APPLIED: 95, AttemptOutcome.REFUSED: 5}
     verbs = Counter(each.split()[0] for each in seen)
     inserted = [each for each in seen if each.startswith("INSERT INTO") and "shield_outbox" in each]
     given_up = [each for each in seen if "last_error=substr" in each]
@@ -433,13 +440,8 @@ def test_number_of_savepoints_in_a_transaction_is_bounded(world: World, number: 
     handler = Handler(world)
     keys = [f"k{n}" for n in range(260)]
     handler.trouble |= dict.fromkeys(keys[::2], refuse)
-    consumer = handler.primed()
-    executor_of(consumer)._seconds_per_event = 0.000_1
-    executor_of(consumer)._clock = lambda: 0.0
-    world.write(*keys)
-    with statements(world) as seen:
-        done = consumer.run_once()
-    assert done.outcomes == {AttemptOutcome.REFUSED: 130, AttemptOutcome.APPLIED: 130}
+    outcomes, seen = outcomes_and_statements(world, handler, keys)
+    assert outcomes == {AttemptOutcome.REFUSED: 130, AttemptOutcome.APPLIED: 130}
     assert rollbacks(world) == keys[::2]
     inside = [each for each in seen if each.startswith("SAVEPOINT") or "last_error=substr" in each]
     longest = max(
@@ -453,13 +455,8 @@ def test_refused_events_one_after_the_other_share_a_savepoint(world: World) -> N
     handler = Handler(world)
     keys = [f"k{n}" for n in range(130)]
     handler.trouble |= dict.fromkeys(keys, refuse)
-    consumer = handler.primed()
-    executor_of(consumer)._seconds_per_event = 0.000_1
-    executor_of(consumer)._clock = lambda: 0.0
-    world.write(*keys)
-    with statements(world) as seen:
-        done = consumer.run_once()
-    assert done.outcomes == {AttemptOutcome.REFUSED: 130}
+    outcomes, seen = outcomes_and_statements(world, handler, keys)
+    assert outcomes == {AttemptOutcome.REFUSED: 130}
     assert rollbacks(world) == keys
     assert world.downstream.effects() == []
     assert [each.startswith("SAVEPOINT") for each in seen].count(True) == 1
