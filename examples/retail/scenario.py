@@ -110,6 +110,10 @@ class HalfWay:
                 self._fleet.suspend(RELAY)
                 claimed = watch.sending(pid)
                 sent = claimed & on_topic() if claimed else claimed
+                if sent:
+                    # The database may still execute the statement that marks them.
+                    watch.disconnect(RELAY)
+                    sent &= watch.sending(pid)
                 if sent or time.monotonic() > deadline:
                     return len(sent)
                 self._fleet.resume(RELAY)
