@@ -44,7 +44,7 @@ class Fleet:
         app = f"examples.retail.{service}:shield"
         self._say(f"{service}$ shieldtx {' '.join(arguments)}")
         self._of_shieldtx.add(name)
-        environment = self._stage.environment(service) | {"PGAPPNAME": name}
+        environment = {**self._stage.environment(service), "PGAPPNAME": name}
         return self._start(name, environment, SHIELDTX, "--app", app, *arguments)
 
     def module(self, name: str, service: str, module: str, *arguments: str) -> ChildProcess:
