@@ -146,6 +146,13 @@ def _code_of(function: object) -> object:
             function = inside
 
 
+def innermost_of(function: object) -> object:
+    """Return the function inside decorators, too, if they name it as `functools.wraps` does."""
+    while (inside := inspect.unwrap(_code_of(function))) is not function:  # type: ignore[arg-type]
+        function = inside
+    return function
+
+
 def name_of(function: object) -> str:
     """Return the name of a function, never its `repr`.
 
@@ -157,8 +164,7 @@ def name_of(function: object) -> str:
 
 def _described(function: object) -> str:
     """Return the name of a function, with the file and line of its code if it has any."""
-    code = _code_of(function)
-    lines = getattr(inspect.unwrap(code), "__code__", None)  # type: ignore[arg-type]
+    lines = getattr(innermost_of(function), "__code__", None)
     place = "" if lines is None else f" ({lines.co_filename}:{lines.co_firstlineno})"
     return f"{name_of(function)}{place}"
 

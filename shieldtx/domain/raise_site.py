@@ -8,6 +8,7 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Final
 
+from shieldtx.domain.callables import innermost_of
 from shieldtx.domain.error_groups import leaves_of
 
 _PACKAGE: Final = f"{Path(__file__).parents[1]}{os.sep}"
@@ -52,6 +53,7 @@ def _is_of_application(filename: str, own: str) -> bool:
 
 def _folder_of(function: object) -> str:
     """Return the folder of a function's outermost package, or the file of its module."""
+    function = innermost_of(function)
     code = getattr(function, "__code__", None)
     if code is None:
         return ""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 import sysconfig
+from collections.abc import Callable
+from functools import partial, update_wrapper
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
@@ -65,12 +68,54 @@ def test_the_single_error_of_a_group_is_named() -> None:
     assert re.fullmatch(HERE + "reserve", site_of(of_tasks))
 
 
-def test_an_installed_application_is_not_foreign() -> None:
-    package = Path(sysconfig.get_path("purelib")) / "an_app"
-    code = compile("def handle():\n    raise ValueError('no shelf')\n", package / "jobs.py", "exec")
-    names: dict[str, Any] = {"__name__": "an_app.jobs"}
-    exec(code, names)  # noqa: S102  code of this test, in a file that does not exist
-    assert site_of(names["handle"]) == "an_app/jobs.py:2 in handle"
+def installed(code: str, file: str) -> dict[str, Any]:
+    """Run the code of an installed package's module; return its names."""
+    compiled = compile(code, Path(sysconfig.get_path("purelib")) / file, "exec")
+    names: dict[str, Any] = {"__name__": file.removesuffix(".py").replace("/", ".")}
+    exec(compiled, names)  # noqa: S102  code of this test, in a file that does not exist
+    return names
+
+
+HANDLER = """
+def handle():
+    raise ValueError('no shelf')
+class Handler:
+    def __call__(self):
+        raise ValueError('no shelf')
+"""
+
+DECORATOR = """
+from functools import wraps
+def again(function):
+    @wraps(function)
+    def wrapper():
+        return function()
+    return wrapper
+"""
+
+
+def as_it_is(handle: Callable[[], object]) -> Callable[[], object]:
+    return handle
+
+
+def decorated(handle: Callable[[], object]) -> Callable[[], object]:
+    decorate: Callable[..., Callable[[], object]] = installed(DECORATOR, "retrying/again.py")["again"]
+    return decorate(handle)
+
+
+def decorated_partial(handle: Callable[[], object]) -> Callable[[], object]:
+    return decorated(update_wrapper(partial(handle), handle))
+
+
+@pytest.mark.parametrize("made", [as_it_is, decorated, partial, decorated_partial])
+def test_an_installed_application_is_not_foreign(made: Callable[..., Any]) -> None:
+    handle = made(installed(HANDLER, "an_app/jobs.py")["handle"])
+    assert site_of(handle) == "an_app/jobs.py:3 in handle"
+
+
+def test_an_installed_callable_object_is_not_foreign() -> None:
+    handler = installed(HANDLER, "an_app/jobs.py")["Handler"]()
+    assert site_of(handler) == "an_app/jobs.py:6 in __call__"
 
 
 def test_a_folder_with_a_similar_name_is_the_applications() -> None:
