@@ -105,11 +105,14 @@ class HalfWay:
         """
         pid = self._fleet.pid(RELAY)
         deadline = time.monotonic() + SENT_UNMARKED_S
-        with following(self._stage.kafka.bootstrap, COMMIT_TOPIC) as on_topic:
+        on_topic: set[int] = set()
+        with following(self._stage.kafka.bootstrap, COMMIT_TOPIC) as new_records:
             while True:
                 self._fleet.suspend(RELAY)
-                claimed = watch.sending(pid)
-                sent = claimed & on_topic() if claimed else claimed
+                sent = watch.sending(pid)
+                if sent:
+                    on_topic.update(record.basket_id for record in new_records())
+                    sent &= on_topic
                 if sent:
                     # The database may still execute the statement that marks them.
                     watch.disconnect(RELAY)
