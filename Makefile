@@ -74,7 +74,7 @@ bench-reconcile: .venv/.ready ## reconcile 10 million events, and compare with a
 faults: .venv/.ready kafka ## inject faults on real servers and check the counts: matrix, sweep, mutants, simulation, model
 	@$(BIN)/python -m tests.verification.faults $(ARGS)
 
-nemesis: .venv/.ready kafka ## inject all faults at random, concurrently (MINUTES=20 SEED=...)
+nemesis: .venv/.ready kafka ## inject ten kinds of faults at random, one after the other (MINUTES=20 SEED=...)
 	@$(BIN)/python -m tests.verification.faults.nemesis --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 mutation: .venv/.ready ## run the protocol's tests on small defects in its code: an hour (ARGS="--only store.fence")

@@ -154,7 +154,7 @@ def _arguments() -> argparse.Namespace:
         metavar="NAME",
         help="of the relay and the consumer, by its name in the second table; may be repeated",
     )
-    parser.add_argument("--quick", action="store_true", help="smaller counts: about three minutes")
+    parser.add_argument("--quick", action="store_true", help="smaller counts: about four minutes")
     parser.add_argument("--events", type=int, help="through each relay")
     parser.add_argument("--runs", type=int, help="alternating runs of each subject")
     arguments = parser.parse_args()

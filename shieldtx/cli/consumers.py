@@ -19,11 +19,14 @@ commands = typer.Typer(
 )
 
 Group = Annotated[str, typer.Argument(help="Consumer group.")]
-EventType = Annotated[
+Paused = Annotated[
     str | None,
     typer.Argument(
         help="Event type; without it, all types of the group, also those declared later."
     ),
+]
+Resumed = Annotated[
+    str | None, typer.Argument(help="Event type; without it, all pauses of the group end.")
 ]
 Reason = Annotated[str, typer.Option("--reason", help="Reason, recorded in the audit log.")]
 
@@ -32,7 +35,7 @@ Reason = Annotated[str, typer.Option("--reason", help="Reason, recorded in the a
 def pause(
     context: typer.Context,
     group: Group,
-    event_type: EventType = None,
+    event_type: Paused = None,
     *,
     reason: Reason = "paused by an operator",
     who: Who = None,
@@ -65,7 +68,7 @@ def pause(
 def resume(
     context: typer.Context,
     group: Group,
-    event_type: EventType = None,
+    event_type: Resumed = None,
     *,
     reason: Reason = "resumed by an operator",
     who: Who = None,

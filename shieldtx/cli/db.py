@@ -195,7 +195,7 @@ def current(context: typer.Context, *, as_json: AsJson = False) -> None:
 
     Example: `shieldtx db current`
 
-    Settings: SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA.
+    Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA.
     """
     revision = invocation(context).service().schema.current()
     if as_json:
@@ -213,7 +213,7 @@ def check(context: typer.Context, *, as_json: AsJson = False) -> None:
 
     Example: `shieldtx db check && shieldtx relay`
 
-    Settings: SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA, SHIELDTX_SHARDS.
+    Settings: SHIELDTX_SOURCE, SHIELDTX_DATABASE_URL, SHIELDTX_DATABASE_SCHEMA, SHIELDTX_SHARDS.
     """
     schema = invocation(context).service().schema
     schema.check()

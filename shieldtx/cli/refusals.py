@@ -22,15 +22,15 @@ from shieldtx.cli.selection import (
     ErrorPart,
     EventType,
     Key,
+    RefusableStatus,
     Since,
-    Status,
     Waiting,
     require_one_choice,
     selection_of,
 )
 from shieldtx.cli.waiting import in_group, only_one, rows_of, selected_in
 from shieldtx.domain.states import TxKind
-from shieldtx.errors import ConfigurationError, IllegalTransition
+from shieldtx.errors import IllegalTransition
 from shieldtx.store.dead_letter_rows import DeadLetter
 from shieldtx.store.refusals import Refusal
 
@@ -48,7 +48,7 @@ def refuse(
     ids: Ids = None,
     *,
     reason: RefusalReason,
-    status: Status = None,
+    status: RefusableStatus = None,
     group: Group = None,
     topic: Topic = None,
     event_type: EventType = None,
@@ -74,10 +74,8 @@ def refuse(
     SHIELDTX_TOPIC_PREFIX, SHIELDTX_SHARDS.
     """
     require_reason(reason)
-    if status not in {None, Waiting.DEAD}:
-        raise ConfigurationError(f"--status {status}: only DEAD events can be refused")
     selection = selection_of(
-        status=status,
+        status=Waiting.DEAD if status else None,
         group=group,
         topic=topic,
         event_type=event_type,

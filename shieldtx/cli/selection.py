@@ -22,6 +22,12 @@ class Waiting(StrEnum):
     PARKED = "PARKED"
 
 
+class Refusable(StrEnum):
+    """The state in which an event can be refused by an operator."""
+
+    DEAD = "DEAD"
+
+
 class Listed(StrEnum):
     """The states that a list shows."""
 
@@ -41,6 +47,10 @@ LETTERS: Final[dict[str, OutboxStatus | InboxStatus]] = {
 
 Status = Annotated[
     Waiting | None,
+    typer.Option("--status", help="Filter by state.", case_sensitive=False),
+]
+RefusableStatus = Annotated[
+    Refusable | None,
     typer.Option("--status", help="Filter by state.", case_sensitive=False),
 ]
 ListedStatus = Annotated[

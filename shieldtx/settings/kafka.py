@@ -95,9 +95,10 @@ class KafkaFields(BaseModel):
     )
     early_takeover: bool = Field(
         default=True,
-        description="take over at once from relays and consumers whose process on this host has "
-        "died, instead of waiting for their leases. Switch it off where machines are cloned from "
-        "one memory snapshot",
+        description="take over from processes on this host that have died, instead of waiting for "
+        "their leases: the shards of a relay within about 2 s; the partitions and first attempts "
+        "of a consumer when a worker of its group starts. Switch it off where machines are cloned "
+        "from one memory snapshot",
     )
 
     @model_validator(mode="after")

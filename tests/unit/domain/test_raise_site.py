@@ -99,7 +99,9 @@ def as_it_is(handle: Callable[[], object]) -> Callable[[], object]:
 
 
 def decorated(handle: Callable[[], object]) -> Callable[[], object]:
-    decorate: Callable[..., Callable[[], object]] = installed(DECORATOR, "retrying/again.py")["again"]
+    decorate: Callable[..., Callable[[], object]] = installed(DECORATOR, "retrying/again.py")[
+        "again"
+    ]
     return decorate(handle)
 
 
