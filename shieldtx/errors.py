@@ -84,6 +84,9 @@ class EventRefused(ShieldTxError):
 class PayloadRefused(EventRefused):
     """A payload that does not fit the declared type, or that JSON text cannot represent."""
 
+    raise_site = ""
+    """The line of the application's validator that has refused it, if one has."""
+
 
 class TooLarge(EventRefused):
     """A field above its limit in bytes."""

@@ -231,6 +231,20 @@ class Declarations:
         for event_type, version in read:
             upcasters.check_chain(event_type, version or upcasters.newest(event_type))
 
+    def of_unknown_types(self) -> list[tuple[str, str]]:
+        """Return the functions that are never called: what each one is, and its event type.
+
+        Nothing declares the type or handles its events, so that its name may be mistyped.
+        """
+        groups = self.groups.values()
+        handled = {key for group in groups for key in group.handled()}
+        known = {declared.name for declared in self.event_types}
+        known |= {name for name, kind in handled if kind is TxKind.COMMIT}
+        found = [("compensation", name) for name, kind in handled if kind is TxKind.ROLLBACK]
+        found += [("local rollback", name) for name in self.local_rollbacks]
+        found += [("upcaster", name) for name in self.event_types.upcasters.types()]
+        return sorted((what, name) for what, name in found if name not in known)
+
     def knows(self, envelope: Envelope) -> bool:
         """Whether this release knows if an event has a local rollback."""
         known = self.event_types.find(envelope.type) is not None

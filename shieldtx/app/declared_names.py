@@ -44,6 +44,10 @@ class DeclaredNames(ABC):
         """Return the broker's names of the topics to which this service publishes, sorted."""
         return self._declarations.topics_written()
 
+    def of_unknown_types(self) -> list[tuple[str, str]]:
+        """Return the functions for event types that nothing declares, each with its type."""
+        return self._declarations.of_unknown_types()
+
     def foreign_topics(self) -> list[str]:
         """Return the names of the foreign topics that this service reads, sorted."""
         return self._declarations.foreign_topics()

@@ -21,6 +21,7 @@ def check_relay(app: ShieldTx, *, may_wait: bool) -> None:
 
     With `may_wait`, an unreachable broker is logged only: the worker waits for it.
     """
+    warn_of_unknown_types(app)
     use = f"relay of {app.settings.source} writes"
     _check_topics(app, app.topics_written(), use=use, may_wait=may_wait, group=None)
 
@@ -30,9 +31,23 @@ def check_group(app: ShieldTx, group: str, *, may_wait: bool) -> None:
 
     With `may_wait`, an unreachable broker is logged only: the worker waits for it.
     """
+    warn_of_unknown_types(app)
     use = f"consumer group {group!r} reads"
     _check_topics(app, app.topics_of(group), use=use, may_wait=may_wait, group=group)
     _reject_foreign_members(app, group)
+
+
+def warn_of_unknown_types(app: ShieldTx) -> None:
+    """Log the compensations, local rollbacks and upcasters whose event type nothing declares."""
+    for function, event_type in app.of_unknown_types():
+        log.warning(
+            "event type is not declared",
+            extra={
+                "action": "event_type_not_declared",
+                "event_type": event_type,
+                "function": function,
+            },
+        )
 
 
 def _check_topics(

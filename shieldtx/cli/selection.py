@@ -122,5 +122,6 @@ def require_one_choice(refs: list[str] | None, selection: Selection) -> None:
     has_filter = selection.topic is not None or selection.rows != RowFilter()
     if bool(refs) == (selection.status is not None) or (refs and has_filter):
         raise ConfigurationError(
-            "name rows by their ids, or choose them by --status, --group, --topic and other filters"
+            "name rows by their ids, or choose them by --status, and by --group, --topic and other "
+            "filters if you like: without --status, no row is chosen"
         )

@@ -188,5 +188,6 @@ def _id_of(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise ConfigurationError(
-            f"{text!r} is not an event id; they look like 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de"
+            f"{text!r} is not an event id; they look like 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de. "
+            "For a business key, use --biz-key"
         ) from None

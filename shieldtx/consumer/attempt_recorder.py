@@ -18,7 +18,6 @@ from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.consumer.refusal import Refusal
 from shieldtx.domain.error_groups import reason_with_leaves
 from shieldtx.domain.events import Envelope, storable
-from shieldtx.domain.raise_site import raise_site_of
 from shieldtx.domain.reasons import reason_of
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import LeaseLost, UnknownSchemaVersion
@@ -175,10 +174,8 @@ class AttemptRecorder:
             return False
         if failure_kinds.is_final(error, handler):
             return False
-        site, reason = (
-            raise_site_of(error, handler.function),
-            failure_kinds.failure_reason(error, handler),
-        )
+        site = failure_kinds.site_of(error, handler)
+        reason = failure_kinds.failure_reason(error, handler)
         with self._logged_if_not_recorded(attempt, reason):
             return self._breaker.takes_back(attempt, error, raise_site=site, reason=reason)
 

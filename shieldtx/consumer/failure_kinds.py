@@ -12,22 +12,29 @@ from shieldtx.domain.raise_site import raise_site_of
 from shieldtx.domain.reasons import loggable
 from shieldtx.errors import NothingToCompensate, Refused
 
-PERMANENT: Final = (UnfitPayload, NothingToCompensate)
-"""Errors that no further attempt would change."""
+DELIBERATE: Final = (Refused, NothingToCompensate)
+"""Errors whose raising line tells an operator nothing."""
 
-EXPECTED: Final = (Refused, *PERMANENT)
+EXPECTED: Final = (Refused, UnfitPayload, NothingToCompensate)
 """Errors whose message is complete: a traceback would add nothing."""
 
 
 def failure_reason(error: Exception, handler: Handler) -> str:
     """Return the text of an error for logs and the inbox, with the line that raised it."""
     reason = reason_with_leaves(error)
-    site = "" if all_are(EXPECTED, error) else raise_site_of(error, handler.function)
+    site = "" if all_are(DELIBERATE, error) else site_of(error, handler)
     if not site:
         return storable(reason)
     # A long text is cut, and the line stays.
     named = storable(f" (raised at {site})")
     return storable(reason, LONGEST_REASON - len(named)) + named
+
+
+def site_of(error: Exception, handler: Handler) -> str:
+    """Return the line that raised an error; "" where none of the application's did."""
+    if isinstance(error, UnfitPayload):
+        return error.raise_site
+    return raise_site_of(error, handler.function)
 
 
 def traceback_of(error: Exception | None) -> BaseException | None:
@@ -37,7 +44,7 @@ def traceback_of(error: Exception | None) -> BaseException | None:
 
 def is_final(error: Exception, handler: Handler) -> bool:
     """Whether no further attempt would help; for a group of errors, with none of them."""
-    return isinstance(error, PERMANENT) or is_refusal(error, handler)
+    return isinstance(error, NothingToCompensate) or is_refusal(error, handler)
 
 
 def is_refusal(error: Exception, handler: Handler) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -98,7 +99,7 @@ class ForeignTopic:
             event = self.decode(record)
         except MemoryError:
             raise
-        except Exception as error:
+        except (Exception, CancelledError) as error:
             site = raise_site_of(error, self.decode)
             reason = storable(reason_with_leaves(error)) + (f" (raised at {site})" if site else "")
             raise UndecodableRecord(f"decode: {reason}") from error

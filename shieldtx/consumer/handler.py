@@ -72,3 +72,12 @@ def authorised_sources(names: Collection[str] | None, *, of: str) -> frozenset[s
             f"not {names!r}"
         )
     return frozenset(checked_name("source", name) for name in names)
+
+
+def checked_lease(lease: object, event_type: str) -> timedelta:
+    """Return a lease; raises ConfigurationError for one that is no time above 0."""
+    if not isinstance(lease, timedelta) or lease <= timedelta(0):
+        raise ConfigurationError(
+            f"handler of {event_type!r}: lease must be a timedelta above 0, not {lease!r}"
+        )
+    return lease

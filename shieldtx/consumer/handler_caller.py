@@ -74,7 +74,7 @@ class HandlerCaller:
 
 
 class UnfitPayload(PayloadRefused):
-    """The payload of an event in the inbox, which no further attempt would change."""
+    """The payload of an event in the inbox, or the type that the handler has for it."""
 
 
 def opened(handler: Handler, envelope: Envelope, attempt: int) -> Event:
@@ -86,7 +86,9 @@ def opened(handler: Handler, envelope: Envelope, attempt: int) -> Event:
         payload = handler.upcasters.read(handler.payload, envelope, handler.version)
     except PayloadRefused as refused:
         # The handler's own events may be refused too, which is a normal failure.
-        raise UnfitPayload(refused.field, refused.problem) from refused.__cause__
+        unfit = UnfitPayload(refused.field, refused.problem)
+        unfit.raise_site = refused.raise_site
+        raise unfit from refused.__cause__
     return envelope.opened(payload, attempt=attempt, max_attempts=handler.retry.max_attempts)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
 from typing import Protocol, TypeAlias, TypedDict, TypeVar, overload
 
@@ -17,8 +17,7 @@ HandlerFunction: TypeAlias = (
     Callable[[Session, Event], None] | Callable[[AsyncSession, Event], Awaitable[None]]
 )
 ListHandlerFunction: TypeAlias = (
-    Callable[[Session, Sequence[Event]], None]
-    | Callable[[AsyncSession, Sequence[Event]], Awaitable[None]]
+    Callable[[Session, list[Event]], None] | Callable[[AsyncSession, list[Event]], Awaitable[None]]
 )
 Interceptor: TypeAlias = Callable[[Session, Event, Callable[[], None]], None]
 """Wraps a handler in its transaction: `def timed(session, event, proceed): ...; proceed(); ...`.
@@ -74,9 +73,9 @@ class ListHandlerDecorator(Protocol[P]):
 
     @overload
     def __call__(
-        self, function: Callable[[Session, Sequence[Event[P]]], None], /
-    ) -> Callable[[Session, Sequence[Event[P]]], None]: ...
+        self, function: Callable[[Session, list[Event[P]]], None], /
+    ) -> Callable[[Session, list[Event[P]]], None]: ...
     @overload
     def __call__(
-        self, function: Callable[[AsyncSession, Sequence[Event[P]]], Awaitable[None]], /
-    ) -> Callable[[AsyncSession, Sequence[Event[P]]], Awaitable[None]]: ...
+        self, function: Callable[[AsyncSession, list[Event[P]]], Awaitable[None]], /
+    ) -> Callable[[AsyncSession, list[Event[P]]], Awaitable[None]]: ...

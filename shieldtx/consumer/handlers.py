@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, TypeVar, Unpack, overload
 
 from shieldtx.consumer.foreign_topic import ForeignTopic
-from shieldtx.consumer.handler import Handler, authorised_sources
+from shieldtx.consumer.handler import Handler, authorised_sources, checked_lease
 from shieldtx.consumer.handler_types import (
     CompensationOptions,
     F,
@@ -24,7 +24,7 @@ from shieldtx.consumer.handler_types import (
 from shieldtx.domain.callables import check_callable, is_coroutine_function
 from shieldtx.domain.event_types import EventTypeRegistry, checked_name, checked_type
 from shieldtx.domain.payloads import payload_type
-from shieldtx.domain.retry import RetryPolicy
+from shieldtx.domain.retry import RetryPolicy, checked_retry
 from shieldtx.domain.schema_versions import checked_version
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import ConfigurationError, HandlerConflict
@@ -224,18 +224,14 @@ class ConsumerGroup:
             checked_type(event_type)
         else:
             checked_name("event type", event_type)
-        if lease <= timedelta(0):
-            raise ConfigurationError(
-                f"handler of {event_type!r}: lease must be longer than 0, not {lease}"
-            )
         adapter = payload_type(payload, of=f"a handler of event type {event_type!r}")
         return {
             "topic": None if topic is None else self._checked_topic(topic),
             "payload": None if payload is None else adapter,
             "version": checked_version(version, of=f"handler of {event_type!r}"),
             "upcasters": self._event_types.upcasters,
-            "retry": retry or RetryPolicy(),
-            "lease": lease,
+            "retry": checked_retry(retry, of=f"handler of {event_type!r}"),
+            "lease": checked_lease(lease, event_type),
         }
 
     def _checked_topic(self, topic: str | ForeignTopic) -> str:

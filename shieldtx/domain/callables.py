@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Generator
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+)
 from concurrent.futures import Future
 from contextlib import AsyncContextDecorator, ContextDecorator
 from functools import partial
 from typing import Any
+
+from sqlalchemy import UpdateBase
 
 from shieldtx.errors import ConfigurationError, HandlerError
 
@@ -21,6 +32,7 @@ _UNCALLED = (
     filter,
     map,
     partial,
+    zip,
 )
 """Types of results whose code has not run, or not completely, when the call returns."""
 
@@ -57,39 +69,63 @@ def run(function: Callable[..., object], *args: object) -> None:
 
 
 def check_result(result: object, function: object) -> None:
-    """Raise HandlerError when a call returned an object whose code has not run; see `uncalled`."""
+    """Raise HandlerError when a call returned what it should have run, raised or executed."""
+    if result is None:
+        return
     if problem := uncalled(result):
-        raise HandlerError(
-            f"{_described(function)} returned {problem}. Register a plain function that does the "
-            "work before it returns"
-        )
+        problem += ". Register a plain function that does the work before it returns"
+    if problem := problem or _ineffective(result):
+        raise HandlerError(f"{_described(function)} returned {problem}")
 
 
 def uncalled(result: object) -> str:
     """Describe a coroutine, a generator or the like that a call returned; "" for anything else.
 
-    Lambdas and decorators hide them from check_callable. The result is closed, so that Python emits
-    no warning about it.
+    Lambdas and decorators hide them from check_callable. They may be inside of lists, tuples, sets
+    and mappings. They are closed, so that Python emits no warning about them.
     """
-    if isinstance(result, list | tuple | set | frozenset):
-        return _uncalled_in(result)
-    if result is None or not (isinstance(result, _UNCALLED) or inspect.isroutine(result)):
+    if result is None:
         return ""
-    _close(result)
-    return f"a {type(result).__name__}, whose code has not run, so that its work is not done"
-
-
-def _uncalled_in(results: Collection[object]) -> str:
-    """Describe the unrun results among several; "" where all have run, whatever their types."""
-    waiting = [each for each in results if isinstance(each, Awaitable | Future)]
+    waiting: list[object] = [each for each in _inside(result) if isinstance(each, _UNCALLED)]
+    if inspect.isroutine(result):
+        waiting.append(result)
     if not waiting:
         return ""
     for each in waiting:
         _close(each)
+    within = "" if waiting[0] is result else f"{type(result).__name__} with a "
     return (
-        f"a {type(results).__name__} with a {type(waiting[0]).__name__}, whose code has not run, "
-        "so that its work is not done"
+        f"a {within}{type(waiting[0]).__name__}, whose code has not run, so that its work is not "
+        "done"
     )
+
+
+def _inside(result: object) -> Iterator[object]:
+    """Yield a result, or all parts of a collection, once each."""
+    waiting, seen = [result], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Mapping):
+            inside: Collection[object] = part.values()
+        elif isinstance(part, list | tuple | set | frozenset):
+            inside = part
+        else:
+            yield part
+            continue
+        if id(part) not in seen:
+            seen.add(id(part))
+            waiting.extend(inside)
+
+
+def _ineffective(result: object) -> str:
+    """Describe what a handler has returned in place of doing it; "" for anything else."""
+    if isinstance(result, BaseException):
+        return f"a {type(result).__name__}, which it did not raise. Use `raise`"
+    if inspect.isclass(result) and issubclass(result, BaseException):
+        return f"the class {result.__name__}, which it did not raise. Use `raise`"
+    if isinstance(result, UpdateBase):
+        return f"an {type(result).__name__} statement, which it did not execute. Execute it"
+    return ""
 
 
 def _problem(function: object, call: str, *, accepts_async: bool) -> str:

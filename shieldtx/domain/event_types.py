@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from shieldtx.domain.event_fields import EventLimits, check_fields, check_trace
 from shieldtx.domain.events import Envelope, Event
 from shieldtx.domain.payloads import encode_payload, payload_type
-from shieldtx.domain.retry import RetryPolicy
+from shieldtx.domain.retry import RetryPolicy, checked_retry
 from shieldtx.domain.schema_versions import (
     FIRST,
     Upcaster,
@@ -142,7 +142,7 @@ class EventTypeRegistry:
             declared_payload=payload,
             version=checked_version(version, of=f"event type {name!r}"),
             dataschema=None if version is None else dataschema_of(name, version),
-            retry=retry or RetryPolicy(),
+            retry=checked_retry(retry, of=f"event type {name!r}"),
             backlog_limit=self._backlog_limit if own_limit is None else own_limit,
             on_backlog=self._on_backlog if own_action is None else own_action,
         )

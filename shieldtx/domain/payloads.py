@@ -10,11 +10,12 @@ from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
 from pydantic import Secret, SecretBytes, SecretStr, TypeAdapter, ValidationError
-from pydantic.errors import PydanticUserError
+from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from shieldtx.domain.events import storable
 from shieldtx.domain.misfits import message_of_misfit, names_in, place_of
+from shieldtx.domain.raise_site import raise_site_of
 from shieldtx.errors import ConfigurationError, PayloadRefused, TooLarge
 
 DEEPEST = 200
@@ -43,12 +44,16 @@ def payload_type(type_: Any, *, of: str) -> TypeAdapter[Any]:
     if type_ is None:
         return TypeAdapter(Any)
     try:
-        return TypeAdapter(type_)
-    except PydanticUserError as error:
+        adapter = TypeAdapter(type_)
+        if not adapter.pydantic_complete:
+            # A name in a string that is not defined yet, or a model that asks for a late build.
+            adapter.rebuild()
+    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
         raise ConfigurationError(
             f"payload {type_!r} of {of} cannot be used: {error.message}; give a dataclass, a "
-            "TypedDict or a pydantic model as payload="
+            "TypedDict or a pydantic model as payload=, whose names are all defined by then"
         ) from error
+    return adapter
 
 
 def encode_payload(adapter: TypeAdapter[Any], payload: Any, limit: int) -> str:
@@ -113,7 +118,12 @@ def _misfit(adapter: TypeAdapter[Any], error: ValidationError) -> PayloadRefused
     first = error.errors(include_input=False, include_url=False)[0]
     if "recursion limit" in first["msg"]:
         return PayloadRefused(*_TOO_DEEP)
-    return _refused(adapter, first["loc"], message_of_misfit(first))
+    refused = _refused(adapter, first["loc"], message_of_misfit(first))
+    raised = first.get("ctx", {}).get("error")
+    if isinstance(raised, Exception):
+        # By a validator. Its text may contain a part of the payload, and is left out.
+        refused.raise_site = raise_site_of(raised)
+    return refused
 
 
 def _refused(adapter: TypeAdapter[Any], place: _Place, problem: str) -> PayloadRefused:

@@ -19,7 +19,7 @@ _NAMED: Final = 2
 """How many parts of a path are shown: the file and its folder."""
 
 
-def raise_site_of(error: BaseException, function: object) -> str:
+def raise_site_of(error: BaseException, function: object = None) -> str:
     """Return where the application's code raised an error, as `folder/file.py:12 in function`.
 
     This is the innermost frame outside of shieldtx, the standard library and other packages: a

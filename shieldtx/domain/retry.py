@@ -17,6 +17,9 @@ Then: TypeAlias = Literal["rollback", "park"]
 
 _THEN: Final = get_args(Then)
 
+LONGEST_WAIT: Final = timedelta(days=3650)
+"""The maximum of a wait: the database must be able to add it to the current time."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
@@ -93,6 +96,7 @@ class RetryPolicy:
             # The constructor's caller is two levels above.
             renamed = _renamed(self.refuse_on, give_up_on, level=2)
             object.__setattr__(self, "refuse_on", renamed)
+        self._check_types()
         problems = {
             "max_attempts must be at least 1": self.max_attempts < 1,
             "first must not be negative": self.first < timedelta(0),
@@ -100,8 +104,8 @@ class RetryPolicy:
             "factor must be finite and at least 1": not 1 <= self.factor < math.inf,
             "jitter must be between 0 and 1": not 0 <= self.jitter <= 1,
             "ladder must not hold a negative wait": any(w < timedelta(0) for w in self.ladder),
-            "refuse_on must be a tuple of exception types": not _are_errors(self.refuse_on),
-            "expected must be a tuple of exception types": not _are_errors(self.expected),
+            "refuse_on must be a tuple of types of Exception": not _are_errors(self.refuse_on),
+            "expected must be a tuple of types of Exception": not _are_errors(self.expected),
             "a type in expected is a type of refuse_on too, which gives up at once": _overlap(
                 self.expected, self.refuse_on
             ),
@@ -112,6 +116,23 @@ class RetryPolicy:
                 raise ConfigurationError(f"retry policy: {problem}, in {self}")
         if Refused not in self.refuse_on:
             object.__setattr__(self, "refuse_on", (Refused, *self.refuse_on))
+
+    def _check_types(self) -> None:
+        """Refuse values that cannot be compared, such as a number of seconds as a wait."""
+        most: object = self.max_attempts
+        if not isinstance(most, int) or isinstance(most, bool):
+            raise ConfigurationError(f"retry policy: max_attempts must be an integer, not {most!r}")
+        waits: list[tuple[str, object]] = [("first", self.first), ("longest", self.longest)]
+        for name, wait in waits + [("a wait of ladder", each) for each in self.ladder]:
+            if not isinstance(wait, timedelta) or wait > LONGEST_WAIT:
+                raise ConfigurationError(
+                    f"retry policy: {name} must be a timedelta of at most {LONGEST_WAIT.days} "
+                    f"days, not {wait!r}"
+                )
+        numbers: dict[str, object] = {"factor": self.factor, "jitter": self.jitter}
+        for name, number in numbers.items():
+            if not isinstance(number, int | float):
+                raise ConfigurationError(f"retry policy: {name} must be a number, not {number!r}")
 
     def delay_after(self, attempts: int, error: BaseException | None = None) -> timedelta | None:
         """Return the wait after the `attempts`-th attempt failed with `error`; None: give up."""
@@ -161,7 +182,18 @@ def _overlap(
 
 
 def _are_errors(kinds: object) -> bool:
-    """Whether this is a tuple of exception types: `isinstance` fails at an error otherwise."""
+    """Whether this is a tuple of types of Exception: other errors end the worker."""
     return isinstance(kinds, tuple) and all(
-        isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds
+        isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds
     )
+
+
+def checked_retry(retry: object, *, of: str) -> RetryPolicy:
+    """Return a retry policy, by default the usual one; raises ConfigurationError for others."""
+    if retry is None:
+        return RetryPolicy()
+    if not isinstance(retry, RetryPolicy):
+        raise ConfigurationError(
+            f"{of}: retry must be a RetryPolicy, such as RetryPolicy(max_attempts=3), not {retry!r}"
+        )
+    return retry

@@ -76,6 +76,10 @@ class Upcasters:
             raise ConfigurationError(f"{what}: version {from_version} has two upcasters; keep one")
         of_type[from_version] = function
 
+    def types(self) -> list[str]:
+        """Return the event types that have upcasters."""
+        return list(self._functions)
+
     def newest(self, event_type: str) -> int:
         """Return the version that the last upcaster of a type makes; the first without one."""
         return max(self._of(event_type), default=FIRST - 1) + 1

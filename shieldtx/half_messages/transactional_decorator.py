@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar, cast
 
-from shieldtx.domain.callables import check_callable, uncalled
+from shieldtx.domain.callables import check_callable, is_coroutine_function, name_of, uncalled
 from shieldtx.domain.events import NO_HEADERS
 from shieldtx.domain.states import LocalOutcome, Operation
 from shieldtx.errors import ConfigurationError
@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 _LAYER = "__shieldtx_layer__"
 """The attribute of a decorated method that counts the `transactional` decorators around it."""
+
+_OUTCOMES = frozenset(outcome.value for outcome in LocalOutcome)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -96,12 +98,7 @@ def transactional(
         def take_outcome(
             half: HalfMessageBlock, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         ) -> None:
-            if problem := uncalled(result):
-                # The block receives an error, and leaves the outcome to a check.
-                raise ConfigurationError(
-                    f"{function.__qualname__} returned {problem}: put `transactional` right above "
-                    "its `async def`, below decorators that hide it"
-                )
+            _refuse(function, result)
             if isinstance(result, LocalOutcome):
                 half.set_outcome(result)
             elif any(caller_of(t).in_transaction() for t in transactions_among(args, kwargs)):
@@ -109,13 +106,13 @@ def transactional(
                     "function left its transaction open",
                     extra={
                         "action": "transaction_left_open",
-                        "function": function.__qualname__,
+                        "function": name_of(function),
                         "advice": "End the transaction inside the function: it may still fail",
                     },
                 )
                 half.unknown()
 
-        if inspect.iscoroutinefunction(function):
+        if is_coroutine_function(function):
 
             @functools.wraps(function)
             async def asynchronous(*args: Any, **kwargs: Any) -> Any:
@@ -138,3 +135,21 @@ def transactional(
         return cast("F", synchronous)
 
     return decorate
+
+
+def _refuse(function: Callable[..., Any], result: Any) -> None:
+    """Raise ConfigurationError for a result that tells no outcome, but may be meant to.
+
+    The block receives the error, and leaves the outcome to a check.
+    """
+    if problem := uncalled(result):
+        raise ConfigurationError(
+            f"{name_of(function)} returned {problem}: put `transactional` right above its `async "
+            "def`, below decorators that hide it"
+        )
+    is_text = isinstance(result, str) and not isinstance(result, LocalOutcome)
+    if is_text and result in _OUTCOMES:
+        raise ConfigurationError(
+            f"{name_of(function)} returned the text {result!r}: return LocalOutcome.{result}, or "
+            "another text to its callers"
+        )

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from shieldtx.domain.callables import check_callable, uncalled
+from shieldtx.domain.callables import check_callable, is_coroutine_function, name_of, uncalled
 from shieldtx.domain.events import NO_HEADERS, Event
 from shieldtx.domain.schedule import Due, due
 from shieldtx.domain.states import Operation
@@ -121,11 +121,11 @@ def publish_decorator(outbox: Callable[[], Outbox], publication: Publication) ->
         def stay(transaction: CallersTransaction) -> AbstractContextManager[None]:
             return outbox().require_same_transaction(
                 transaction,
-                whose=function.__qualname__,
+                whose=name_of(function),
                 event_type=None if publication.is_for_later else publication.event_type,
             )
 
-        if inspect.iscoroutinefunction(function):
+        if is_coroutine_function(function):
 
             @functools.wraps(function)
             async def asynchronous(*args: Any, **kwargs: Any) -> Any:
@@ -180,12 +180,12 @@ def _transaction_among(
             return found[0]
         kinds = ", ".join(type(each).__name__ for each in found)
         raise TransactionRefused(
-            f"{function.__qualname__} was called with several transactions ({kinds}), and which of "
+            f"{name_of(function)} was called with several transactions ({kinds}), and which of "
             "them its event should go into is unknown: pass only one, and keep the others in the "
             "object that has the method"
         )
     raise TransactionRefused(
-        f"{function.__qualname__} was called without a Session, AsyncSession or Connection, so its "
+        f"{name_of(function)} was called without a Session, AsyncSession or Connection, so its "
         "event has no transaction to go into; pass one as an argument"
     )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
+from shieldtx.domain.callables import name_of
 from shieldtx.errors import ConfigurationError, PayloadRefused
 
 
@@ -92,7 +93,7 @@ def payload_type_of(function: Callable[..., Any], name: str = "return") -> Any:
         is_return = name == "return"
         which = "return annotation" if is_return else f"annotation of {name!r}"
         raise ConfigurationError(
-            f"the {which} of {function.__qualname__} cannot be resolved ({error}); "
+            f"the {which} of {name_of(function)} cannot be resolved ({error}); "
             f"give the payload's type as {'payload=' if is_return else 'payload_type='}"
         ) from error
 

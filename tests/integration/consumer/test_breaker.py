@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import AfterValidator
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused, RetryPolicy
@@ -125,6 +126,29 @@ def test_a_defect_cancels_nothing_and_the_next_release_works(
     expect_every_effect_once_in_order(shop, stock)
     assert stock.outbox() == {}
     assert pauses(stock) == []
+
+
+def test_a_payload_type_that_fits_no_event_cancels_nothing(make_service: Make) -> None:
+    is_broken = True
+
+    def check(value: int) -> int:
+        if is_broken:
+            raise ValueError("no such number")
+        return value
+
+    shop, stock = made(make_service)
+    checked = Annotated[int, AfterValidator(check)]
+    stock.app.consumer("stock").handles("orders.placed", payload=checked, retry=QUICK)(
+        effect("reserved")
+    )
+    consumer = stock.app.build_consumer("stock")
+    pass_while(stock, consumer, until=lambda: bool(pauses(stock)))
+    assert stock.outbox() == {}
+
+    is_broken = False
+    pass_while(stock, consumer, until=lambda: len(stock.effects()) == EVENTS)
+    expect_every_effect_once_in_order(shop, stock)
+    assert stock.outbox() == {}
 
 
 def _probes(stock: Service) -> int:

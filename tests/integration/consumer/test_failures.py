@@ -7,9 +7,13 @@ import logging
 import re
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any
 
 import pytest
+from pydantic import AfterValidator
+from sqlalchemy import insert, table
 from sqlalchemy.orm import Session
 
 from shieldtx import Event, Refused
@@ -166,7 +170,7 @@ def test_refused_event_of_a_compensation_fails_the_attempt(
     assert orders.inbox() == {"PROCESSED": 3}
 
 
-def test_a_payload_that_does_not_fit_is_given_up_at_once(
+def test_a_payload_that_does_not_fit_fails_the_attempt(
     services: tuple[Service, Service],
 ) -> None:
     _, stock = services
@@ -176,9 +180,63 @@ def test_a_payload_that_does_not_fit_is_given_up_at_once(
         effect("reserved")
     )
     drain(stock.app.build_consumer("stock"))
-    assert stock.rows("SELECT attempts FROM shield_inbox") == [(1,)] * 3
+    assert stock.rows("SELECT attempts FROM shield_inbox") == [(QUICK.max_attempts,)] * 3
     assert stock.inbox() == {"MAX_RECONSUMED": 3}
     assert all(isinstance(context.exception, PayloadRefused) for context in told)
+
+
+def test_a_payload_that_does_not_fit_is_parked_where_bugs_are(
+    services: tuple[Service, Service],
+) -> None:
+    _, stock = services
+    parking = replace(QUICK, then="park")
+    stock.app.consumer("stock").handles("orders.placed", payload=dict[str, int], retry=parking)(
+        effect("reserved")
+    )
+    drain(stock.app.build_consumer("stock"))
+    assert stock.inbox() == {"DEAD": 3}
+    assert stock.outbox() == {}
+
+
+def check(value: object) -> object:
+    """A validator with a bug, whose message contains data."""
+    raise ValueError("secret 4711")
+
+
+def test_the_line_of_a_validator_with_a_bug_is_named(services: tuple[Service, Service]) -> None:
+    _, stock = services
+    stock.app.consumer("stock").handles(
+        "orders.placed", payload=Annotated[object, AfterValidator(check)], retry=QUICK
+    )(effect("reserved"))
+    drain(stock.app.build_consumer("stock"))
+    reason = reason_of(stock)
+    assert re.search(r"raised at consumer/test_failures\.py:\d+ in check", reason)
+    assert "4711" not in reason
+
+
+@ALONE
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (Refused("sold out"), "a Refused, which it did not raise"),
+        (Refused, "the class Refused, which it did not raise"),
+        (ValueError("x"), "a ValueError, which it did not raise"),
+        (insert(table("effect")), "an Insert statement, which it did not execute"),
+        ([(number for number in ())], "a list with a generator"),
+        ({"a": [partial(print)]}, "a dict with a partial"),
+        (zip(()), "a zip"),
+    ],
+)
+def test_a_result_that_should_have_been_done_fails_the_attempt(
+    services: tuple[Service, Service], returned: object, said: str, alone: bool
+) -> None:
+    _, stock = services
+    stock.app.consumer("stock").handles("orders.placed", retry=QUICK, alone=alone)(
+        lambda session, event: returned
+    )
+    drain(stock.app.build_consumer("stock"))
+    assert stock.inbox() == {"MAX_RECONSUMED": 3}
+    assert said in reason_of(stock)
 
 
 @ALONE

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -352,3 +354,39 @@ def test_tombstones_reach_the_decoder(stock: Service, wire: Wire) -> None:
     broker._cluster.topics[LEGACY].append(tombstone._replace(value=None), 0)
     result = stock.app.build_consumer("stock").run_once()
     assert (seen, result.fresh) == ([None], 1)
+
+
+def test_decoder_with_a_cancelled_task_parks_the_record(stock: Service) -> None:
+    def decode(record: ReceivedRecord) -> ForeignEvent:
+        raise asyncio.CancelledError
+
+    handled(stock, topic=ForeignTopic(LEGACY, decode=decode))
+    make_topics(stock)
+    create(stock, LEGACY)
+    send(stock, LEGACY, b"{}")
+    drain(stock.app.build_consumer("stock"))
+    [(reason,)] = stock.rows("SELECT reason FROM shield_parked")
+    assert "CancelledError" in reason
+
+
+def test_functions_for_types_that_nothing_declares_are_logged(
+    stock: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    stock.app.declare("orders.placed")
+    group = stock.app.consumer("stock")
+    group.handles("orders.cancelled")(effect("cancelled"))
+    group.compensates("orders.cancelled")(effect("undone"))
+    group.compensates("orders.palced")(effect("undone"))
+    stock.app.local_rollback("orders.placed")(effect("back"))
+    stock.app.local_rollback("orders.plcaed")(effect("back"))
+    stock.app.upcasts("orders.plcd", from_version=1)(lambda payload: payload)
+    make_topics(stock)
+    for check in (partial(check_group, stock.app, "stock"), partial(check_relay, stock.app)):
+        caplog.clear()
+        check(may_wait=False)
+        found = logged(caplog.records, "event_type_not_declared")
+        assert [(line["function"], line["event_type"]) for line in found] == [
+            ("compensation", "orders.palced"),
+            ("local rollback", "orders.plcaed"),
+            ("upcaster", "orders.plcd"),
+        ]

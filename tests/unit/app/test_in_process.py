@@ -67,6 +67,10 @@ def make_shop(tmp_path: Path) -> Iterator[Callable[..., Shop]]:
         shop.app.close()
 
 
+async def alarm(name: str, status: int) -> None:
+    """Be called by nothing."""
+
+
 def worker_threads() -> list[str]:
     ours = ("shieldtx relay", "shieldtx consumer")
     return [each.name for each in threading.enumerate() if each.name.startswith(ours)]
@@ -128,6 +132,8 @@ def test_only_the_named_workers_run(make_shop: Callable[..., Shop]) -> None:
     [
         ({"groups": ["elsewhere"]}, "elsewhere"),
         ({"groups": "warehouse"}, "collection of names"),
+        ({"on_failure": alarm}, "on_failure of InProcessWorkers: alarm .* is a coroutine function"),
+        ({"on_failure": lambda name: None}, r"cannot be called as on_failure\(name, status\)"),
         ({"relay": False, "groups": ()}, "nothing to run"),
     ],
 )

@@ -158,8 +158,8 @@ def test_interceptors_are_kept_in_the_order_of_declaration(group):
         ({"event_type": "orders placed"}, "event type 'orders placed' cannot be used"),
         ({"topic": "orders/all"}, "topic 'orders/all' cannot be used"),
         ({"payload": type("Entity", (), {})}, "payload .* of event type 'orders.placed'"),
-        ({"lease": timedelta(0)}, "lease must be longer than 0"),
-        ({"lease": timedelta(seconds=-1)}, "lease must be longer than 0"),
+        ({"lease": timedelta(0)}, "lease must be a timedelta above 0"),
+        ({"lease": timedelta(seconds=-1)}, "lease must be a timedelta above 0"),
     ],
 )
 @pytest.mark.parametrize("way", ["handles", "compensates"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,29 @@ def test_payload_may_be_made_of_all_arguments(shield: ShieldTx, shop: Shop) -> N
     place(1)
     [row] = rows(shop)
     assert (json.loads(row.payload), row.key) == ({"sum": 3}, "k3")
+
+
+@pytest.mark.parametrize("outcome", list(LocalOutcome))
+def test_text_of_an_outcome_is_no_outcome(
+    shield: ShieldTx, shop: Shop, outcome: LocalOutcome
+) -> None:
+    @shield.transactional("orders.placed", payload="order")
+    def place(order: Order) -> str:
+        return outcome.value
+
+    with pytest.raises(ConfigurationError, match=f"return LocalOutcome.{outcome.value}"):
+        place(Order(id=1))
+    # A check-back decides.
+    assert [row.status for row in rows(shop)] == ["HALF"]
+
+
+def test_callable_object_is_a_local_transaction(shield: ShieldTx, shop: Shop) -> None:
+    class Place:
+        async def __call__(self, order: Order) -> int:
+            return order.id
+
+    assert asyncio.run(shield.transactional("orders.placed", payload="order")(Place())(Order(id=1)))
+    assert [row.status for row in rows(shop)] == ["INIT"]
 
 
 def test_missing_key_is_refused_before_the_method_runs(shield: ShieldTx, shop: Shop) -> None:

@@ -66,6 +66,23 @@ def test_result_becomes_the_event_and_is_returned_too(shop, shield):
     assert (Orders.place.__name__, Orders.place.__doc__) == ("place", "Place an order.")
 
 
+def test_partial_and_callable_object_publish(shop, shield):
+    def place(note: str, session: Session, number: int) -> Placed:
+        return Placed(id=number)
+
+    class Place:
+        def __call__(self, session: Session, number: int) -> Placed:
+            session.add(Order(id=number))
+            return Placed(id=number)
+
+    with shop.session() as session, session.begin():
+        shield.publishes("a", payload=Placed)(partial(place, "note"))(session, 1)
+        shield.publishes("b", payload=Placed)(Place())(session, 2)
+    assert [row["event_type"] for row in shop.rows()] == ["a", "b"]
+    with pytest.raises(TransactionRefused, match="place was called without a Session"):
+        shield.publishes("c", payload=Placed)(partial(place, "note"))(1, 2)
+
+
 def test_coroutine_method_publishes_when_awaited(shop, shield):
     @shield.publishes("order.placed", key="id")
     async def place(session: Session, number: int) -> Placed:

@@ -324,7 +324,9 @@ def test_an_event_that_a_handler_refuses_is_no_failure(
 
 
 def test_defects_of_events_in_one_transaction_are_raised(app: MemoryApp, shop: Shop) -> None:
-    @shop.shield.consumer("bills").handles("orders.paid", payload=dict)
+    @shop.shield.consumer("bills").handles(
+        "orders.paid", payload=dict, retry=RetryPolicy(max_attempts=1)
+    )
     def bill(session: Session, event: Event) -> None:
         if not event.payload:
             raise Refused("empty")
