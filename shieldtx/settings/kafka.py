@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
-from shieldtx.brokers.kafka.client_options import Role, checked_options
+from shieldtx.brokers.client_options import Role, checked_options
 from shieldtx.errors import ConfigurationError
 from shieldtx.settings.fields import Seconds
 

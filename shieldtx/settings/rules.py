@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shieldtx.brokers.kafka.client_options import ClientOptions
+from shieldtx.brokers.client_options import ClientOptions
 
 
 def broken_rules(given: Mapping[str, Any]) -> Iterator[str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from itertools import chain
 
+from benchmarks.targets.figures import FIGURES
 from tests.docs.pages import DOCS
 from tests.verification.faults.mutants import MUTANTS
 
 GUARANTEES = (DOCS / "explanation" / "guarantees.md").read_text()
 PROOF = (DOCS / "explanation" / "proof.md").read_text()
+PERFORMANCE = (DOCS / "explanation" / "performance.md").read_text()
 
 
 def named(letter: str, text: str) -> set[str]:
@@ -29,3 +31,9 @@ def test_mutants_of_the_banks_are_explained_in_the_proof() -> None:
     listed = named("M", " ".join(chain.from_iterable(rows)))
     assert set(MUTANTS) <= listed
     assert named("M", GUARANTEES) <= listed
+
+
+def test_all_figures_are_on_the_page_with_their_targets() -> None:
+    for figure in FIGURES:
+        row = f"| {figure.title} | {figure.direction.value} {figure.shown(figure.target)} |"
+        assert row in PERFORMANCE

@@ -69,13 +69,13 @@ html._templates()
 COMMAND = "import sys; sys.argv[1:] = {words}; from shieldtx.cli import main; main()"
 
 
-def test_writing_an_event_imports_no_optional_package(tmp_path: Path) -> None:
+@pytest.mark.parametrize("are_missing", [True, False])
+def test_writing_an_event_imports_no_optional_package(tmp_path: Path, are_missing: bool) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"
     _run(f"{SHOP.replace('sqlite://', url)}\nshield.schema.upgrade()", check=True)
 
-    done = _run(
-        _without(*OPTIONAL) + WRITER.replace("OPTIONAL", repr(OPTIONAL)).replace("URL", url)
-    )
+    missing = _without(*OPTIONAL) if are_missing else ""
+    done = _run(missing + WRITER.replace("OPTIONAL", repr(OPTIONAL)).replace("URL", url))
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "[]\n"

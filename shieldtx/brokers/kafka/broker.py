@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+from shieldtx.brokers.client_options import Role
 from shieldtx.brokers.cloudevents import MAX_HEADER_BYTES, MAX_KEY_BYTES
-from shieldtx.brokers.kafka.client_options import Role
 from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.brokers.kafka.kafka_python_producer import require_codec
 from shieldtx.brokers.kafka.oauth_tokens import TokenSource

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kafka.errors import KafkaError, KafkaTimeoutError, for_code
 
-from shieldtx.brokers.kafka.client_options import RECONNECTION_MS, Role, for_librdkafka
+from shieldtx.brokers.client_options import RECONNECTION_MS, Role, for_librdkafka
 from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.brokers.kafka.producer_client import ProduceRound, ProducerSettings
 from shieldtx.errors import ConfigurationError

@@ -17,14 +17,14 @@ from kafka.errors import (
     RetriableError,
 )
 
-from shieldtx.brokers.kafka.client_certificate import problem_of
-from shieldtx.brokers.kafka.client_logging import connection_errors, hide
-from shieldtx.brokers.kafka.client_options import (
+from shieldtx.brokers.client_options import (
     RECONNECTION_MS,
     ClientOptions,
     Role,
     for_kafka_python,
 )
+from shieldtx.brokers.kafka.client_certificate import problem_of
+from shieldtx.brokers.kafka.client_logging import connection_errors, hide
 from shieldtx.brokers.kafka.connection_hints import (
     NONE_LEFT,
     hint_of_descriptors,

@@ -8,7 +8,7 @@ from typing import Any, Final
 from kafka import KafkaProducer, codec
 from kafka.errors import KafkaError
 
-from shieldtx.brokers.kafka.client_options import Role
+from shieldtx.brokers.client_options import Role
 from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.brokers.kafka.kafka_python_batching import (
     TAKES_WHOLE_BATCHES,

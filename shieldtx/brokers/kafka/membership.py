@@ -12,7 +12,7 @@ from typing import Any, Final
 from kafka.errors import FencedInstanceIdError
 from kafka.structs import MemberState
 
-from shieldtx.brokers.kafka.client_options import Role
+from shieldtx.brokers.client_options import Role
 from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.brokers.kafka.consumer_patches import Consumer
 from shieldtx.brokers.kafka.topic_admin import KafkaTopics

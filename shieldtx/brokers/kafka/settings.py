@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from shieldtx.brokers.kafka.client_options import ClientOptions
+from shieldtx.brokers.client_options import ClientOptions
 from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.brokers.kafka.oauth_tokens import Tokens, TokenSource, client_credentials
 from shieldtx.errors import ConfigurationError

@@ -20,7 +20,7 @@ from kafka.errors import (
     for_code,
 )
 
-from shieldtx.brokers.kafka.client_options import Role
+from shieldtx.brokers.client_options import Role
 from shieldtx.brokers.kafka.connection import KafkaConnection
 from shieldtx.brokers.kafka.dead_members import dead_members
 from shieldtx.errors import BrokerError

@@ -15,9 +15,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from pydantic import SecretStr
 
 from shieldtx import Settings, ShieldTx
-from shieldtx.brokers.kafka import confluent_producer
-from shieldtx.brokers.kafka.broker import KafkaBroker
-from shieldtx.brokers.kafka.client_options import (
+from shieldtx.brokers.client_options import (
     ALLOWED,
     CONSUMER_TIMES,
     REFUSED,
@@ -27,6 +25,8 @@ from shieldtx.brokers.kafka.client_options import (
     for_kafka_python,
     for_librdkafka,
 )
+from shieldtx.brokers.kafka import confluent_producer
+from shieldtx.brokers.kafka.broker import KafkaBroker
 from shieldtx.brokers.kafka.publisher import KafkaPublisher
 from shieldtx.brokers.kafka.settings import connection_of, group_options
 from shieldtx.errors import BrokerUnavailable, ConfigurationError
