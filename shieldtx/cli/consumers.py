@@ -99,6 +99,8 @@ def resume(
     else:
         for line in _resumed(group, event_type, ended=ended, covering=covering):
             print_line(line)
+        if not ended and app.groups and group not in app.groups:
+            print_line(f"this application has no group {group} (groups: {_known(app)})")
     if not ended:
         raise typer.Exit(FAILED)
 
@@ -173,9 +175,8 @@ def _require_handlers(app: ShieldTx, group: str, event_type: str | None) -> None
     """Refuse a group or a type without handlers: a mistyped name would pause nothing."""
     declared = app.groups.get(group)
     if declared is None or not declared.handled():
-        known = ", ".join(sorted(app.groups)) or "none"
         raise ConfigurationError(
-            f"consumer group {group!r} has no handlers in this application (groups: {known})"
+            f"consumer group {group!r} has no handlers in this application (groups: {_known(app)})"
         )
     types = sorted({name for name, _ in declared.handled()})
     if event_type is not None and event_type not in types:
@@ -183,6 +184,10 @@ def _require_handlers(app: ShieldTx, group: str, event_type: str | None) -> None
             f"consumer group {group!r} has no handler for {event_type!r} in this application "
             f"(types: {', '.join(types)})"
         )
+
+
+def _known(app: ShieldTx) -> str:
+    return ", ".join(sorted(app.groups)) or "none"
 
 
 def _named(group: str, event_type: str | None) -> str:

@@ -32,6 +32,7 @@ _MAX_TYPE_BYTES = 256
 
 def checked_name(what: str, name: str) -> str:
     """Return `name` if it can name a topic; raises ConfigurationError, which names `what` it is."""
+    _refuse_others_than_text(what, name)
     if not NAME.fullmatch(name):
         raise ConfigurationError(
             f"{what} {name!r} cannot be used: up to 200 of the characters A-Z a-z 0-9 . _ - "
@@ -45,11 +46,19 @@ def checked_type(name: str) -> str:
 
     CloudEvents allows any text without control characters.
     """
+    _refuse_others_than_text("event type", name)
     if not name or not name.isprintable() or len(name.encode()) > _MAX_TYPE_BYTES:
         raise ConfigurationError(
             f"event type {name!r} cannot be used: 1 to {_MAX_TYPE_BYTES} bytes of printable text"
         )
     return name
+
+
+def _refuse_others_than_text(what: str, name: object) -> None:
+    if isinstance(name, str):
+        return
+    hint = f", as in @...({what!r})" if callable(name) else ""
+    raise ConfigurationError(f"{what} must be a text, not a {type(name).__name__}{hint}")
 
 
 class OnBacklog(StrEnum):

@@ -64,7 +64,7 @@ def shape_of(annotation: Any) -> ResultShape:
     inner, is_optional = _without_none(annotation)
     # The metadata of a list describes the list, and that of any other type its payload.
     of_list = unannotated(inner)
-    if get_origin(of_list) is not list:
+    if get_origin(of_list) is not list or not get_args(of_list):
         return ResultShape(payload=inner, is_optional=is_optional)
     (payload,) = get_args(of_list)
     if _without_none(payload)[1]:

@@ -24,7 +24,7 @@ from shieldtx.testing.drain import Workers
 from shieldtx.testing.event_rows import failures_in, waiting_in
 from shieldtx.testing.memory_broker import MemoryBroker
 from shieldtx.testing.outcome import Drained, EventRow, EventsFailed, EventStates, NotDrained
-from shieldtx.testing.records import commit_record, events_of, rollback_record
+from shieldtx.testing.records import commit_record, events_of, foreign_record, rollback_record
 
 _PARTITIONS: Final = 2
 """Of each topic: with one, events of different keys would never overtake each other."""
@@ -151,6 +151,25 @@ class MemoryApp:
         self.drain(check=check)
         return event
 
+    def deliver_record(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        check: bool = True,
+    ) -> Drained:
+        """Write a record, or a tombstone, into a foreign topic as its producer does, and drain.
+
+        Raises ConfigurationError if no group reads the topic, and the errors of `drain`.
+        """
+        if not any(topic in shield.foreign_topics() for shield in self._shields):
+            raise ConfigurationError(f"no group of these services reads foreign topic {topic!r}")
+        self._create_topics()
+        self._publish(foreign_record(topic, value, key=key, headers=headers or {}))
+        return self.drain(check=check)
+
     def roll_back(
         self,
         event: Event | UUID,
@@ -161,8 +180,7 @@ class MemoryApp:
     ) -> Drained:
         """Take an event back as the service does whose handler gave it up, and drain.
 
-        Raises ConfigurationError for an event that none of the services wrote, and the errors of
-        `drain`.
+        Raises ConfigurationError for an event in no outbox of these, and the errors of `drain`.
         """
         for shield in self._shields:
             for row in shield.stores.dead_letters().find(_id_of(event)):
@@ -259,7 +277,7 @@ class MemoryApp:
 
     def _create_topics(self) -> None:
         # Again at each drain: a test may declare handlers of its own.
-        names = {topic for shield in self._shields for topic in shield.topics()}
+        names = {t for each in self._shields for t in (*each.topics(), *each.foreign_topics())}
         # During an outage that a test has planned, the workers report it.
         with suppress(BrokerUnavailable):
             self.broker.topics().create(sorted(names), partitions=_PARTITIONS, replication=1)

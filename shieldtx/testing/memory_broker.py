@@ -171,7 +171,7 @@ class MemoryPublisher:
         return ended
 
     def _deliver(self, record: Record) -> Delivery:
-        size = len(record.value) + len(record.key or b"")
+        size = len(record.value or b"") + len(record.key or b"")
         size += sum(len(name) + len(value) for name, value in record.headers)
         if size > self._max_record_bytes:
             reason = f"{size} bytes, the limit is {self._max_record_bytes}"

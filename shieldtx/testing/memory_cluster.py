@@ -44,7 +44,7 @@ class Topic:
         """Return the partition of a record."""
         if record.key is not None:
             return partition_of(record.key, len(self.logs))
-        return self.spread.next_partition(len(record.value), len(self.logs))
+        return self.spread.next_partition(len(record.value or b""), len(self.logs))
 
     def append(self, record: Record, partition: int) -> ReceivedRecord:
         """Store a record, and return it as subscribers receive it."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import cast
 
 from pydantic import SecretStr, TypeAdapter
 
@@ -46,6 +47,13 @@ def rollback_record(
 ) -> Record:
     """Return the record by which `source` takes an event back."""
     return signing.encode(rollback_of(original, source=source, reason=reason), prefix, keys)
+
+
+def foreign_record(
+    topic: str, value: bytes | None, *, key: bytes | None, headers: Mapping[str, bytes]
+) -> Record:
+    """Return the record of another producer; the broker in memory also takes a tombstone."""
+    return Record(topic, key, cast("bytes", value), tuple(headers.items()))
 
 
 def events_of(records: Iterable[ReceivedRecord], shields: Sequence[ShieldTx]) -> Iterator[Event]:

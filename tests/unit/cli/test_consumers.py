@@ -103,6 +103,7 @@ def test_a_type_of_a_paused_group_stays_paused(run: Run) -> None:
     assert "the whole group is still paused, by " in resumed.output
     assert run("consumers", "resume", "stock").output == "group stock is resumed\n"
     assert run("consumers", "resume", "stock").exit_code == 1
+    assert "no group stokc (groups: stock)" in run("consumers", "resume", "stokc").output
 
 
 @pytest.mark.parametrize(

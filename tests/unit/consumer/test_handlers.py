@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
+from pydantic import BaseModel, ConfigDict
 
 from shieldtx import RetryPolicy, TxKind
 from shieldtx.consumer.handlers import ConsumerGroup
@@ -184,3 +185,30 @@ def test_compensation_accepts_every_source_unless_named(group):
 def test_authorised_sources_are_names(group, nobody):
     with pytest.raises(ConfigurationError, match=r"authorised must name sources|cannot be used"):
         group.compensates("orders.placed", authorised=nobody)
+
+
+@pytest.mark.parametrize("retry", [3, 0, RetryPolicy])
+def test_retry_that_is_no_policy_is_refused(group, event_types, retry) -> None:
+    with pytest.raises(ConfigurationError, match=r"orders\.placed.*retry must be a RetryPolicy"):
+        group.handles("orders.placed", retry=retry)
+    with pytest.raises(ConfigurationError, match=r"orders\.placed.*retry must be a RetryPolicy"):
+        event_types.declare("orders.placed", retry=retry)
+
+
+def test_decorator_without_its_parentheses_is_refused(group) -> None:
+    with pytest.raises(ConfigurationError, match="event type must be a text, not a function"):
+        group.handles(handler)
+
+
+@pytest.mark.parametrize("payload", ["Undefined", list["Undefined"]])  # noqa: F821
+def test_payload_type_of_undefined_names_is_refused(group, payload) -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot be used.*Undefined"):
+        group.handles("orders.placed", payload=payload)
+
+
+def test_payload_type_that_is_built_late_is_accepted(group) -> None:
+    class Late(BaseModel):
+        model_config = ConfigDict(defer_build=True)
+        number: int
+
+    group.handles("orders.placed", payload=Late)

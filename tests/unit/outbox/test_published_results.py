@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,6 +17,7 @@ from sqlalchemy.orm import Session
 from typing_extensions import TypeAliasType
 
 from shieldtx import ConfigurationError, Event, EventRefused, PayloadRefused
+from shieldtx.outbox.published_results import shape_of
 from tests.support.write_side_shop import Order
 
 
@@ -282,3 +284,9 @@ def test_connection_has_ids_too(shop, shield):
     with shop.engine.begin() as connection, shield.outbox.added_ids(connection) as ids:
         added = shield.outbox.add(connection, Event(type="order.paid"))
     assert ids == [added]
+
+
+def test_list_without_a_type_is_one_payload() -> None:
+    # What older code writes.
+    shape = shape_of(typing.List)  # noqa: UP006
+    assert (shape.is_list, shape.is_optional) == (False, False)

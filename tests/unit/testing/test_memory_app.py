@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -19,9 +20,12 @@ from shieldtx import (
     DeliveryOutcome,
     Event,
     EventRefused,
+    ForeignEvent,
+    ForeignTopic,
     InboxStatus,
     LocalOutcome,
     OutboxStatus,
+    ReceivedRecord,
     Refused,
     RetryPolicy,
     Settings,
@@ -562,3 +566,29 @@ def test_the_trace_of_a_service_has_nothing_of_a_test(tmp_path) -> None:
     with shop.shield.engine.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM shield_trace")) == 0
     shop.shield.close()
+
+
+def test_records_of_a_foreign_topic_are_delivered(app: MemoryApp, shop: Shop) -> None:
+    def decode(record: ReceivedRecord) -> ForeignEvent | None:
+        if record.value is None:
+            return None
+        return ForeignEvent(payload=json.loads(record.value), id="7")
+
+    received: list[tuple[object, str | None]] = []
+    legacy = ForeignTopic("legacy.orders", decode=decode)
+
+    @shop.shield.consumer("legacy").handles("legacy.order", topic=legacy)
+    def handle(session: Session, event: Event) -> None:
+        received.append((event.payload, event.key))
+
+    assert app.deliver_record("legacy.orders", None, key=b"k").outcomes == {}
+    for _ in range(2):
+        app.deliver_record("legacy.orders", b'{"no": 7}', key=b"k", headers={"a": b"b"})
+    assert received == [({"no": 7}, "k")]
+    with pytest.raises(EventsFailed, match="PARKED"):
+        app.deliver_record("legacy.orders", b"no JSON")
+
+
+def test_record_for_a_topic_that_nothing_reads_is_refused(app: MemoryApp) -> None:
+    with pytest.raises(ConfigurationError, match=r"no group .* reads foreign topic 'elsewhere'"):
+        app.deliver_record("elsewhere", b"{}")
