@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncResult, AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.util import await_only
 
-from shieldtx.domain.callables import check_result
+from shieldtx.domain.callables import check_effect
 from shieldtx.errors import HandlerError
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ def run_coroutine(function: Callable[..., Awaitable[object]], session: Session, 
             "the handler has returned while a task that it had started still used the session: "
             "await every task that uses the session inside of the handler"
         )
-    check_result(result, function)
+    check_effect(result, function)
 
 
 def watch_calls(session: Session, connection: Connection) -> None:

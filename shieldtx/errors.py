@@ -84,8 +84,11 @@ class EventRefused(ShieldTxError):
 class PayloadRefused(EventRefused):
     """A payload that does not fit the declared type, or that JSON text cannot represent."""
 
-    raise_site = ""
-    """The line of the application's validator that has refused it, if one has."""
+    raised_by: Exception | None = None
+    """The error of the application's validator that has refused it, if one has.
+
+    It is no part of the message, because its text may contain a part of the payload.
+    """
 
 
 class TooLarge(EventRefused):
@@ -166,6 +169,9 @@ class HandlerError(ShieldTxError):
 
 class UpcastFailed(HandlerError):
     """An upcaster raised an error, or the payload that it returned does not fit."""
+
+    raised_by: Exception | None = None
+    """The error of the application's validator that has refused the payload, if one has."""
 
 
 class LocalRollbackFailed(HandlerError):

@@ -69,8 +69,11 @@ class Watch:
         """End the orders' connections of a process, and wait until PostgreSQL has ended them.
 
         Only then is it certain that no statement that the process has sent is still executed.
+        Raises TimeoutError if they do not end.
         """
-        self.orders.execute(_DISCONNECT, {"name": name, "wait_ms": DISCONNECTED_MS})
+        given = {"name": name, "wait_ms": DISCONNECTED_MS}
+        if not all(self.orders.scalars(_DISCONNECT, given)):
+            raise TimeoutError(f"PostgreSQL did not end the connections of {name}")
 
     def refused_basket(self) -> str | None:
         """Return the business key of the first refused order; None if stock has refused none."""
@@ -117,7 +120,8 @@ _SENDING = text("""
 """)
 
 _DISCONNECT = text("""
-    SELECT pg_terminate_backend(pid, :wait_ms) FROM pg_stat_activity WHERE application_name = :name
+    SELECT pg_terminate_backend(pid, :wait_ms) FROM pg_stat_activity
+    WHERE application_name = :name AND datname = current_database()
 """)
 
 _REFUSED_BASKET = text("""

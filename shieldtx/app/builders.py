@@ -49,7 +49,7 @@ def build_relay(
     name: str,
 ) -> Relay:
     """Build a relay of this `name`, which no other relay or restart may have."""
-    declarations.check_versions()
+    declarations.check_payload_types()
     s = settings
     lanes, engine = _lanes_of(connections, 1, has_coroutines=declarations.has_coroutine_rollbacks)
     return Relay(
@@ -97,7 +97,7 @@ def build_consumer(
     """Build the consumer of a declared group; raises ConfigurationError for an unknown group."""
     s = settings
     declared = declarations.group(group)
-    declarations.check_versions()
+    declarations.check_payload_types()
     # SQLite has one writer at a time.
     count = s.consumer_concurrency if connections.has_server else 1
     if count > 1 and declared.has_coroutines:

@@ -15,10 +15,11 @@ from shieldtx._coroutines import run_coroutine
 from shieldtx.consumer.failures import let_fail
 from shieldtx.consumer.handler_types import HandlerFunction
 from shieldtx.consumer.handlers import ConsumerGroup
-from shieldtx.domain.callables import check_callable, is_coroutine_function, run
+from shieldtx.domain.callables import check_callable, is_coroutine_function, run_for_effect
 from shieldtx.domain.event_fields import EventLimits
 from shieldtx.domain.event_types import EventTypeRegistry
 from shieldtx.domain.events import Envelope, is_foreign, physical_topic
+from shieldtx.domain.payloads import require_complete
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.domain.schema_versions import Upcaster
 from shieldtx.domain.states import TxKind
@@ -129,7 +130,7 @@ class Declarations:
             )
             is_coroutine = is_coroutine_function(function)
             self.has_coroutine_rollbacks = self.has_coroutine_rollbacks or is_coroutine
-            call = run_coroutine if is_coroutine else run
+            call = run_coroutine if is_coroutine else run_for_effect
             self.local_rollbacks[event_type] = partial(self._roll_back_locally, function, call)
             return function
 
@@ -218,21 +219,25 @@ class Declarations:
         declared = self.event_types.find(event_type)
         return RetryPolicy() if declared is None else declared.retry
 
-    def check_versions(self) -> None:
-        """Raise ConfigurationError for a version that is read and no chain of upcasters makes.
+    def check_payload_types(self) -> None:
+        """Raise ConfigurationError for a payload that could never be read.
 
-        This is checked when a worker is built, because upcasters and readers are declared in any
-        order.
+        Its type has a name that is not defined, or no chain of upcasters makes its version. This is
+        checked when a worker is built, because types, upcasters and readers come in any order.
         """
+        for declared in self.event_types:
+            require_complete(declared.payload, of=f"event type {declared.name!r}")
         upcasters = self.event_types.upcasters
         read = {(t.name, t.version) for t in self.event_types}
         for group in self.groups.values():
-            read |= {(name, handler.version) for (name, _), handler in group.declared()}
+            for (name, _), handler in group.declared():
+                require_complete(handler.payload, of=f"a handler of event type {name!r}")
+                read.add((name, handler.version))
         for event_type, version in read:
             upcasters.check_chain(event_type, version or upcasters.newest(event_type))
 
     def of_unknown_types(self) -> list[tuple[str, str]]:
-        """Return the functions that are never called: what each one is, and its event type.
+        """Return functions that may never be called: what each one is, and its event type.
 
         Nothing declares the type or handles its events, so that its name may be mistyped.
         """

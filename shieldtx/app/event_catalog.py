@@ -21,7 +21,7 @@ _ROLLBACK_SCHEMA = {
 
 def event_catalog(settings: Settings, declarations: Declarations) -> Catalog:
     """Return what a service sends and receives; raises ConfigurationError."""
-    declarations.check_versions()
+    declarations.check_payload_types()
     entries = [*_sent(settings, declarations), *_received(settings, declarations)]
     return Catalog(source=settings.source, entries=sorted(entries, key=_order))
 

@@ -15,7 +15,7 @@ from typing import Self
 from shieldtx.app.application import ShieldTx
 from shieldtx.app.start_checks import check_group, check_relay, check_tables
 from shieldtx.app.workers import consumer_process, relay_process
-from shieldtx.domain.callables import check_callable, run
+from shieldtx.domain.callables import check_callable
 from shieldtx.errors import ConfigurationError
 from shieldtx.scheduling.exit_status import EXIT_NOT_GRACEFUL, EXIT_STOPPED
 from shieldtx.scheduling.worker import Worker
@@ -176,4 +176,4 @@ class InProcessWorkers:
             "worker in this process has failed",
             extra={"action": "in_process_worker_failed", "worker": name, "status": status},
         )
-        run(self._on_failure, name, status)
+        self._on_failure(name, status)

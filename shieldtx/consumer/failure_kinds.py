@@ -10,7 +10,7 @@ from shieldtx.domain.error_groups import leaves_of, reason_with_leaves
 from shieldtx.domain.events import LONGEST_REASON, storable
 from shieldtx.domain.raise_site import raise_site_of
 from shieldtx.domain.reasons import loggable
-from shieldtx.errors import NothingToCompensate, Refused
+from shieldtx.errors import NothingToCompensate, Refused, UpcastFailed
 
 DELIBERATE: Final = (Refused, NothingToCompensate)
 """Errors whose raising line tells an operator nothing."""
@@ -32,8 +32,8 @@ def failure_reason(error: Exception, handler: Handler) -> str:
 
 def site_of(error: Exception, handler: Handler) -> str:
     """Return the line that raised an error; "" where none of the application's did."""
-    if isinstance(error, UnfitPayload):
-        return error.raise_site
+    if isinstance(error, UnfitPayload | UpcastFailed) and error.raised_by is not None:
+        return raise_site_of(error.raised_by, handler.function)
     return raise_site_of(error, handler.function)
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx.domain.event_types import checked_name
 from shieldtx.domain.events import Envelope, is_foreign
-from shieldtx.domain.retry import RetryPolicy
+from shieldtx.domain.retry import LONGEST_WAIT, RetryPolicy
 from shieldtx.domain.schema_versions import Upcasters
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import ConfigurationError, NotAuthorised
@@ -76,8 +76,9 @@ def authorised_sources(names: Collection[str] | None, *, of: str) -> frozenset[s
 
 def checked_lease(lease: object, event_type: str) -> timedelta:
     """Return a lease; raises ConfigurationError for one that is no time above 0."""
-    if not isinstance(lease, timedelta) or lease <= timedelta(0):
+    if not isinstance(lease, timedelta) or not timedelta(0) < lease <= LONGEST_WAIT:
         raise ConfigurationError(
-            f"handler of {event_type!r}: lease must be a timedelta above 0, not {lease!r}"
+            f"handler of {event_type!r}: lease must be a timedelta above 0 and up to "
+            f"{LONGEST_WAIT.days} days, not {lease!r}"
         )
     return lease

@@ -13,7 +13,7 @@ from shieldtx.consumer.failures import let_fail
 from shieldtx.consumer.handler import Handler
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.consumer.interception import intercept
-from shieldtx.domain.callables import run
+from shieldtx.domain.callables import run_for_effect
 from shieldtx.domain.events import Envelope, Event
 from shieldtx.errors import PayloadRefused
 from shieldtx.outbox.causation import handling, handling_is_over
@@ -87,13 +87,13 @@ def opened(handler: Handler, envelope: Envelope, attempt: int) -> Event:
     except PayloadRefused as refused:
         # The handler's own events may be refused too, which is a normal failure.
         unfit = UnfitPayload(refused.field, refused.problem)
-        unfit.raise_site = refused.raise_site
+        unfit.raised_by = refused.raised_by
         raise unfit from refused.__cause__
     return envelope.opened(payload, attempt=attempt, max_attempts=handler.retry.max_attempts)
 
 
 def _run(handler: Handler, session: Session, given: Event | Sequence[Event]) -> None:
-    call = run_coroutine if handler.is_coroutine else run
+    call = run_coroutine if handler.is_coroutine else run_for_effect
     call(handler.function, session, given)
     _flush(session)
 

@@ -11,7 +11,6 @@ from collections.abc import (
     Coroutine,
     Generator,
     Iterator,
-    Mapping,
 )
 from concurrent.futures import Future
 from contextlib import AsyncContextDecorator, ContextDecorator
@@ -35,6 +34,10 @@ _UNCALLED = (
     zip,
 )
 """Types of results whose code has not run, or not completely, when the call returns."""
+
+
+_PLAIN = frozenset({bool, bytes, float, int, str, type(None)})
+"""Types whose objects are skipped at once: a result may have very many."""
 
 
 class _NotShown:
@@ -64,60 +67,64 @@ def is_coroutine_function(function: object) -> bool:
 
 
 def run(function: Callable[..., object], *args: object) -> None:
-    """Call a function for its effect; raises HandlerError when its code has not run."""
+    """Call a function for what it does; raises HandlerError when its code has not run."""
     check_result(function(*args), function)
 
 
+def run_for_effect(function: Callable[..., object], *args: object) -> None:
+    """Call a handler; raises HandlerError when a part of its work was not done."""
+    check_effect(function(*args), function)
+
+
 def check_result(result: object, function: object) -> None:
-    """Raise HandlerError when a call returned what it should have run, raised or executed."""
+    """Raise HandlerError when a call returned an object whose code has not run; see `uncalled`."""
+    if problem := uncalled(result):
+        raise HandlerError(
+            f"{_described(function)} returned {problem}. Register a plain function that does the "
+            "work before it returns"
+        )
+
+
+def check_effect(result: object, function: object) -> None:
+    """Raise HandlerError when a handler returned what it should have run, raised or executed.
+
+    Its result has no other use, so that collections are searched through.
+    """
     if result is None:
         return
-    if problem := uncalled(result):
-        problem += ". Register a plain function that does the work before it returns"
-    if problem := problem or _ineffective(result):
+    check_result(result, function)
+    if problem := _undone(result):
         raise HandlerError(f"{_described(function)} returned {problem}")
 
 
 def uncalled(result: object) -> str:
     """Describe a coroutine, a generator or the like that a call returned; "" for anything else.
 
-    Lambdas and decorators hide them from check_callable. They may be inside of lists, tuples, sets
-    and mappings. They are closed, so that Python emits no warning about them.
+    Lambdas and decorators hide them from check_callable. The result is closed, so that Python emits
+    no warning about it.
     """
-    if result is None:
+    if isinstance(result, list | tuple | set | frozenset):
+        return _uncalled_in(result)
+    if result is None or not (isinstance(result, _UNCALLED) or inspect.isroutine(result)):
         return ""
-    waiting: list[object] = [each for each in _inside(result) if isinstance(each, _UNCALLED)]
-    if inspect.isroutine(result):
-        waiting.append(result)
+    _close(result)
+    return f"a {type(result).__name__}, whose code has not run, so that its work is not done"
+
+
+def _uncalled_in(results: Collection[object]) -> str:
+    """Describe the unrun results among several; "" where all have run, whatever their types."""
+    waiting = [each for each in results if isinstance(each, Awaitable | Future)]
     if not waiting:
         return ""
     for each in waiting:
         _close(each)
-    within = "" if waiting[0] is result else f"{type(result).__name__} with a "
     return (
-        f"a {within}{type(waiting[0]).__name__}, whose code has not run, so that its work is not "
-        "done"
+        f"a {type(results).__name__} with a {type(waiting[0]).__name__}, whose code has not run, "
+        "so that its work is not done"
     )
 
 
-def _inside(result: object) -> Iterator[object]:
-    """Yield a result, or all parts of a collection, once each."""
-    waiting, seen = [result], set[int]()
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, Mapping):
-            inside: Collection[object] = part.values()
-        elif isinstance(part, list | tuple | set | frozenset):
-            inside = part
-        else:
-            yield part
-            continue
-        if id(part) not in seen:
-            seen.add(id(part))
-            waiting.extend(inside)
-
-
-def _ineffective(result: object) -> str:
+def _undone(result: object) -> str:
     """Describe what a handler has returned in place of doing it; "" for anything else."""
     if isinstance(result, BaseException):
         return f"a {type(result).__name__}, which it did not raise. Use `raise`"
@@ -125,7 +132,33 @@ def _ineffective(result: object) -> str:
         return f"the class {result.__name__}, which it did not raise. Use `raise`"
     if isinstance(result, UpdateBase):
         return f"an {type(result).__name__} statement, which it did not execute. Execute it"
+    unrun = [each for each in _inside(result) if isinstance(each, _UNCALLED)]
+    for each in unrun:
+        _close(each)
+    if unrun:
+        return (
+            f"a {type(result).__name__} with a {type(unrun[0]).__name__}, whose code has not run, "
+            "so that its work is not done"
+        )
     return ""
+
+
+def _inside(result: object) -> Iterator[object]:
+    """Yield all parts of a collection that may have code to run."""
+    waiting, seen = [result], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if type(part) in _PLAIN or id(part) in seen:
+            continue
+        if isinstance(part, dict):
+            inside: Collection[object] = part.values()
+        elif isinstance(part, list | tuple | set | frozenset):
+            inside = part
+        else:
+            yield part
+            continue
+        seen.add(id(part))
+        waiting.extend(inside)
 
 
 def _problem(function: object, call: str, *, accepts_async: bool) -> str:

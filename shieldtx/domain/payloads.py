@@ -15,7 +15,6 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from shieldtx.domain.events import storable
 from shieldtx.domain.misfits import message_of_misfit, names_in, place_of
-from shieldtx.domain.raise_site import raise_site_of
 from shieldtx.errors import ConfigurationError, PayloadRefused, TooLarge
 
 DEEPEST = 200
@@ -43,17 +42,32 @@ def payload_type(type_: Any, *, of: str) -> TypeAdapter[Any]:
     """
     if type_ is None:
         return TypeAdapter(Any)
+    if isinstance(type_, str):
+        raise ConfigurationError(
+            f"payload {type_!r} of {of} is a text: give the type itself, defined above"
+        )
     try:
-        adapter = TypeAdapter(type_)
-        if not adapter.pydantic_complete:
-            # A name in a string that is not defined yet, or a model that asks for a late build.
-            adapter.rebuild()
-    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
+        return TypeAdapter(type_)
+    except PydanticUserError as error:
         raise ConfigurationError(
             f"payload {type_!r} of {of} cannot be used: {error.message}; give a dataclass, a "
-            "TypedDict or a pydantic model as payload=, whose names are all defined by then"
+            "TypedDict or a pydantic model as payload="
         ) from error
-    return adapter
+
+
+def require_complete(adapter: TypeAdapter[Any], *, of: str) -> None:
+    """Raise ConfigurationError for a payload type with a name that is not defined by now.
+
+    Models may name each other, or ask for a late build: this is checked when a worker is built.
+    """
+    if adapter.pydantic_complete:
+        return
+    try:
+        adapter.rebuild()
+    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
+        raise ConfigurationError(
+            f"the payload type of {of} is incomplete: {error.message}"
+        ) from error
 
 
 def encode_payload(adapter: TypeAdapter[Any], payload: Any, limit: int) -> str:
@@ -121,8 +135,7 @@ def _misfit(adapter: TypeAdapter[Any], error: ValidationError) -> PayloadRefused
     refused = _refused(adapter, first["loc"], message_of_misfit(first))
     raised = first.get("ctx", {}).get("error")
     if isinstance(raised, Exception):
-        # By a validator. Its text may contain a part of the payload, and is left out.
-        refused.raise_site = raise_site_of(raised)
+        refused.raised_by = raised
     return refused
 
 

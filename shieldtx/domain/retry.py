@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import warnings
+from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 from datetime import timedelta
 from typing import Final, Literal, Self, TypeAlias, get_args
@@ -119,6 +120,12 @@ class RetryPolicy:
 
     def _check_types(self) -> None:
         """Refuse values that cannot be compared, such as a number of seconds as a wait."""
+        if not isinstance(self.ladder, Sequence):
+            raise ConfigurationError(
+                f"retry policy: ladder must be a tuple of waits, not {self.ladder!r}"
+            )
+        if not isinstance(self.then, str | None):
+            raise ConfigurationError(f"retry policy: then must be a text, not {self.then!r}")
         most: object = self.max_attempts
         if not isinstance(most, int) or isinstance(most, bool):
             raise ConfigurationError(f"retry policy: max_attempts must be an integer, not {most!r}")

@@ -118,10 +118,12 @@ class Upcasters:
         try:
             return decode_payload(adapter, text)
         except PayloadRefused as misfit:
-            raise UpcastFailed(
+            failed = UpcastFailed(
                 f"the payload of {envelope.type!r} does not fit version {wanted} after its "
                 f"upcasters from version {written}: {misfit.field}: {misfit.problem}"
-            ) from misfit.__cause__
+            )
+            failed.raised_by = misfit.raised_by
+            raise failed from misfit.__cause__
 
     def _of(self, event_type: str) -> Mapping[int, Upcaster]:
         return self._functions.get(event_type, {})

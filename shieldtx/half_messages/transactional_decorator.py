@@ -147,8 +147,8 @@ def _refuse(function: Callable[..., Any], result: Any) -> None:
             f"{name_of(function)} returned {problem}: put `transactional` right above its `async "
             "def`, below decorators that hide it"
         )
-    is_text = isinstance(result, str) and not isinstance(result, LocalOutcome)
-    if is_text and result in _OUTCOMES:
+    # An enumeration of the application's own may have the same names.
+    if type(result) is str and result in _OUTCOMES:
         raise ConfigurationError(
             f"{name_of(function)} returned the text {result!r}: return LocalOutcome.{result}, or "
             "another text to its callers"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
-from shieldtx.domain.callables import name_of
+from shieldtx.domain.callables import innermost_of, name_of
 from shieldtx.errors import ConfigurationError, PayloadRefused
 
 
@@ -81,12 +80,12 @@ def payload_type_of(function: Callable[..., Any], name: str = "return") -> Any:
     Other annotations may name types that exist for type checkers only. Raises ConfigurationError if
     this one cannot be resolved.
     """
-    function = inspect.unwrap(function)
-    annotations = getattr(function, "__annotations__", {})
+    inside = innermost_of(function)
+    annotations = getattr(inside, "__annotations__", {})
     if name not in annotations:
         return None
     only = SimpleNamespace(__annotations__={name: annotations[name]})
-    names = getattr(function, "__globals__", {})
+    names = getattr(inside, "__globals__", {})
     try:
         return get_type_hints(only, globalns=names, include_extras=True)[name]
     except (NameError, AttributeError, TypeError, SyntaxError) as error:

@@ -17,7 +17,7 @@ from shieldtx.domain.events import Envelope, Event, rollback_of
 from shieldtx.domain.payloads import encode_payload
 from shieldtx.domain.schema_versions import dataschema_of
 from shieldtx.domain.states import TxKind
-from shieldtx.errors import UndecodableRecord
+from shieldtx.errors import ConfigurationError, UndecodableRecord
 from shieldtx.ports.broker import ReceivedRecord, Record
 
 
@@ -52,7 +52,15 @@ def rollback_record(
 def foreign_record(
     topic: str, value: bytes | None, *, key: bytes | None, headers: Mapping[str, bytes]
 ) -> Record:
-    """Return the record of another producer; the broker in memory also takes a tombstone."""
+    """Return the record of another producer; the broker in memory also takes a tombstone.
+
+    Raises ConfigurationError for a value, a key or a header that is no bytes.
+    """
+    parts: dict[str, object] = {f"header {name}": text for name, text in headers.items()}
+    parts |= {name: part for name, part in (("value", value), ("key", key)) if part is not None}
+    for name, part in parts.items():
+        if not isinstance(part, bytes):
+            raise ConfigurationError(f"{name} of the record must be bytes, not {part!r}")
     return Record(topic, key, cast("bytes", value), tuple(headers.items()))
 
 

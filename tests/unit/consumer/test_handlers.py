@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from shieldtx import RetryPolicy, TxKind
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.domain.event_types import EventTypeRegistry
+from shieldtx.domain.payloads import payload_type, require_complete
 from shieldtx.errors import ConfigurationError, HandlerConflict
 
 
@@ -200,15 +201,32 @@ def test_decorator_without_its_parentheses_is_refused(group) -> None:
         group.handles(handler)
 
 
-@pytest.mark.parametrize("payload", ["Undefined", list["Undefined"]])  # noqa: F821
-def test_payload_type_of_undefined_names_is_refused(group, payload) -> None:
-    with pytest.raises(ConfigurationError, match=r"cannot be used.*Undefined"):
-        group.handles("orders.placed", payload=payload)
+def test_payload_type_given_as_a_text_is_refused(group) -> None:
+    with pytest.raises(ConfigurationError, match=r"'Placed' of a handler .* is a text"):
+        group.handles("orders.placed", payload="Placed")
 
 
-def test_payload_type_that_is_built_late_is_accepted(group) -> None:
-    class Late(BaseModel):
-        model_config = ConfigDict(defer_build=True)
-        number: int
+class Late(BaseModel):
+    model_config = ConfigDict(defer_build=True)
+    number: int
 
-    group.handles("orders.placed", payload=Late)
+
+class Before(BaseModel):
+    """A model that names one below."""
+
+    after: After | None = None
+
+
+BEFORE = payload_type(Before, of="a test")
+
+
+class After(BaseModel):
+    number: int
+
+
+def test_payload_type_must_be_complete_when_a_worker_is_built() -> None:
+    for complete in (Before, Late, list[Late]):
+        require_complete(payload_type(complete, of="a test"), of="a test")
+    require_complete(BEFORE, of="a test")
+    with pytest.raises(ConfigurationError, match=r"a test is incomplete.*Undefined"):
+        require_complete(payload_type(list["Undefined"], of="a test"), of="a test")  # noqa: F821

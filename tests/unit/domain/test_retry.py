@@ -111,6 +111,8 @@ def test_errors_to_refuse_on_end_the_attempts_at_once(refused, error, ends):
         ({"first": 5}, "first must be a timedelta of at most 3650 days, not 5"),
         ({"longest": timedelta.max}, "longest must be a timedelta of at most 3650 days"),
         ({"ladder": (1,)}, "a wait of ladder must be a timedelta of at most 3650 days, not 1"),
+        ({"ladder": timedelta(seconds=5)}, "ladder must be a tuple of waits"),
+        ({"then": ["park"]}, "then must be a text"),
         ({"factor": "2"}, "factor must be a number, not '2'"),
         ({"refuse_on": (KeyboardInterrupt,)}, "refuse_on must be a tuple of types of Exception"),
         ({"expected": (CancelledError,)}, "expected must be a tuple of types of Exception"),

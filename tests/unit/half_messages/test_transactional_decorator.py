@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import Future
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import pytest
@@ -64,6 +67,28 @@ def test_text_of_an_outcome_is_no_outcome(
         place(Order(id=1))
     # A check-back decides.
     assert [row.status for row in rows(shop)] == ["HALF"]
+
+
+class Payment(StrEnum):
+    UNKNOWN = "UNKNOWN"
+
+
+def done() -> Future[int]:
+    future: Future[int] = Future()
+    future.set_result(1)
+    return future
+
+
+@pytest.mark.parametrize(
+    "result", [Payment.UNKNOWN, (1, partial(print)), {"mail": done()}, {"pairs": zip(())}]
+)
+def test_any_other_result_is_the_callers(shield: ShieldTx, shop: Shop, result: object) -> None:
+    @shield.transactional("orders.placed", payload="order")
+    def place(order: Order) -> object:
+        return result
+
+    assert place(Order(id=1)) is result
+    assert [row.status for row in rows(shop)] == ["INIT"]
 
 
 def test_callable_object_is_a_local_transaction(shield: ShieldTx, shop: Shop) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -81,6 +82,17 @@ def test_partial_and_callable_object_publish(shop, shield):
     assert [row["event_type"] for row in shop.rows()] == ["a", "b"]
     with pytest.raises(TransactionRefused, match="place was called without a Session"):
         shield.publishes("c", payload=Placed)(partial(place, "note"))(1, 2)
+
+
+def test_annotation_inside_of_a_partial_is_the_shape(shop, shield):
+    def place(note: str, session: Session, number: int) -> list[Placed] | None:
+        return [Placed(id=number), Placed(id=number + 1)] if number else None
+
+    placing = shield.publishes("a")(partial(place, "note"))
+    with shop.session() as session, session.begin():
+        assert placing(session, 0) is None
+        placing(session, 1)
+    assert [json.loads(row["payload"])["id"] for row in shop.rows()] == [1, 2]
 
 
 def test_coroutine_method_publishes_when_awaited(shop, shield):

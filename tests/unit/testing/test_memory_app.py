@@ -592,3 +592,13 @@ def test_records_of_a_foreign_topic_are_delivered(app: MemoryApp, shop: Shop) ->
 def test_record_for_a_topic_that_nothing_reads_is_refused(app: MemoryApp) -> None:
     with pytest.raises(ConfigurationError, match=r"no group .* reads foreign topic 'elsewhere'"):
         app.deliver_record("elsewhere", b"{}")
+
+
+def test_record_that_is_no_bytes_is_refused_and_not_written(app: MemoryApp, shop: Shop) -> None:
+    legacy = ForeignTopic("legacy.orders", decode=lambda record: None)
+    shop.shield.consumer("legacy").handles("legacy.order", topic=legacy)(
+        lambda session, event: None
+    )
+    with pytest.raises(ConfigurationError, match="value of the record must be bytes, not 'text'"):
+        app.deliver_record("legacy.orders", "text")  # type: ignore[arg-type]
+    assert app.deliver_record("legacy.orders", b"{}").outcomes == {}
