@@ -57,7 +57,7 @@ print(json.dumps(told))
 
 
 def test_version_is_that_of_the_package(shop: Shop) -> None:
-    assert re.fullmatch(r"shieldtx \d+\.\d+\.\d+\n", shop.orders.ok("--version").out)
+    assert re.fullmatch(r"shieldtx \d+\.\d+\.\d+(\.dev\d+)?\n", shop.orders.ok("--version").out)
 
 
 def test_help_names_every_setting(helps: dict[str, str]) -> None:
