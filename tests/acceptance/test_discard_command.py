@@ -24,7 +24,7 @@ def test_discard_needs_a_reason_and_rows(shop: Shop) -> None:
     for words, problem in (
         (["--status", "DEAD"], "Missing option '--reason'"),
         (["--status", "DEAD", "--reason", " "], "--reason: give a reason"),
-        ([*WHY], "name rows by their ids, or choose them by --status, --group, --topic and other"),
+        ([*WHY], "name rows by their ids, or choose them by --status, and by --group"),
         (["a/b/1/2", "--status", "DEAD", *WHY], "name rows by their ids, or choose them"),
         (["a/b/1/2", *WHY], "there is no parked record a/b/1/2"),
         (["nonsense", *WHY], "'nonsense' is not an event id"),
