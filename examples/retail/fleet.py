@@ -37,14 +37,11 @@ class Fleet:
         self._of_shieldtx: set[str] = set()
 
     def shieldtx(self, name: str, service: str, *arguments: str) -> ChildProcess:
-        """Start the command line of shieldtx for a service.
-
-        PostgreSQL lists its connections under the process's name.
-        """
+        """Start the command line of shieldtx for a service."""
         app = f"examples.retail.{service}:shield"
         self._say(f"{service}$ shieldtx {' '.join(arguments)}")
         self._of_shieldtx.add(name)
-        environment = {**self._stage.environment(service), "PGAPPNAME": name}
+        environment = self._stage.environment(service)
         return self._start(name, environment, SHIELDTX, "--app", app, *arguments)
 
     def module(self, name: str, service: str, module: str, *arguments: str) -> ChildProcess:

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, create_engine, text
 
-DISCONNECTED_MS = 10_000
-"""How long PostgreSQL may take to end a connection."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
@@ -65,16 +62,6 @@ class Watch:
         """Return the baskets that a relay, named by its process id, has claimed and not settled."""
         return frozenset(map(int, self.orders.scalars(_SENDING, {"owner": f"%-{pid}-%"})))
 
-    def disconnect(self, name: str) -> None:
-        """End the orders' connections of a process, and wait until PostgreSQL has ended them.
-
-        Only then is it certain that no statement that the process has sent is still executed.
-        Raises TimeoutError if they do not end.
-        """
-        given = {"name": name, "wait_ms": DISCONNECTED_MS}
-        if not all(self.orders.scalars(_DISCONNECT, given)):
-            raise TimeoutError(f"PostgreSQL did not end the connections of {name}")
-
     def refused_basket(self) -> str | None:
         """Return the business key of the first refused order; None if stock has refused none."""
         basket: str | None = self.stock.scalars(_REFUSED_BASKET).first()
@@ -117,11 +104,6 @@ _SHARDS = text("""
 _SENDING = text("""
     SELECT biz_key FROM shield_outbox JOIN shield_shard USING (shard)
     WHERE status = 'PROCESSING' AND owner LIKE :owner
-""")
-
-_DISCONNECT = text("""
-    SELECT pg_terminate_backend(pid, :wait_ms) FROM pg_stat_activity
-    WHERE application_name = :name AND datname = current_database()
 """)
 
 _REFUSED_BASKET = text("""
