@@ -105,14 +105,11 @@ class HalfWay:
         """
         pid = self._fleet.pid(RELAY)
         deadline = time.monotonic() + SENT_UNMARKED_S
-        on_topic: set[int] = set()
-        with following(self._stage.kafka.bootstrap, COMMIT_TOPIC) as new_records:
+        with following(self._stage.kafka.bootstrap, COMMIT_TOPIC) as on_topic:
             while True:
                 self._fleet.suspend(RELAY)
-                sent = watch.sending(pid)
-                if sent:
-                    on_topic.update(record.basket_id for record in new_records())
-                    sent &= on_topic
+                claimed = watch.sending(pid)
+                sent = claimed & on_topic() if claimed else claimed
                 if sent or time.monotonic() > deadline:
                     return len(sent)
                 self._fleet.resume(RELAY)

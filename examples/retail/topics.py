@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
+    KafkaError,
     KafkaException,
     Message,
     TopicPartition,
@@ -17,6 +18,7 @@ from confluent_kafka import (
 
 ANSWER_S = 10.0
 WHOLE_TOPIC_S = 60.0
+_BATCH = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,43 +33,57 @@ class TopicRecord:
 
 
 def read_whole(bootstrap: str, topic: str) -> list[TopicRecord]:
-    """Return all records of a topic, in order per partition; raises as `following` does."""
-    with following(bootstrap, topic) as new_records:
-        return sorted(new_records(), key=lambda record: (record.partition, record.offset))
+    """Return all records of a topic, in order per partition.
+
+    Raises KafkaException, and TimeoutError when the topic has no end within a minute.
+    """
+    with _consumer(bootstrap, group="audit") as consumer:
+        unread = set(_partitions(consumer, topic))
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in unread])
+        records = []
+        deadline = time.monotonic() + WHOLE_TOPIC_S
+        while unread:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{topic} could not be read whole in {WHOLE_TOPIC_S:.0f} s")
+            for message in consumer.consume(_BATCH, timeout=1.0):
+                if (error := message.error()) is None:
+                    records.append(_record(message))
+                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  its public name
+                    unread.discard(message.partition())
+                else:
+                    raise KafkaException(error)
+    return sorted(records, key=lambda record: (record.partition, record.offset))
 
 
 @contextmanager
-def following(bootstrap: str, topic: str) -> Iterator[Callable[[], list[TopicRecord]]]:
-    """Yield a function that returns the records of a topic that it has not returned yet.
+def following(bootstrap: str, topic: str) -> Iterator[Callable[[], frozenset[int]]]:
+    """Yield a function that returns the baskets of all records that a topic has by then.
 
-    It raises KafkaException, and TimeoutError when it does not reach the end within a minute.
+    It raises KafkaException, and TimeoutError when Kafka does not answer.
     """
     with _consumer(bootstrap, group="audit") as consumer:
-        places = [TopicPartition(topic, p, OFFSET_BEGINNING) for p in _partitions(consumer, topic)]
-        consumer.assign(places)
-        read = {place.partition: 0 for place in places}
+        read = dict.fromkeys(_partitions(consumer, topic), 0)
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in read])
+        baskets: set[int] = set()
 
-        def new_records() -> list[TopicRecord]:
-            deadline = time.monotonic() + WHOLE_TOPIC_S
+        def on_topic() -> frozenset[int]:
+            deadline = time.monotonic() + ANSWER_S
             ends = {
-                place.partition: consumer.get_watermark_offsets(place, timeout=ANSWER_S)[1]
-                for place in places
+                p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=ANSWER_S)[1]
+                for p in read
             }
-            records = []
             while any(read[p] < ends[p] for p in read):
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{topic} could not be read in {WHOLE_TOPIC_S:.0f} s")
+                    raise TimeoutError(f"{topic} could not be read in {ANSWER_S:.0f} s")
                 # One by one: a full batch would wait for further records.
                 message = consumer.poll(ANSWER_S)
-                if message is None:
-                    continue
-                if (error := message.error()) is not None:
-                    raise KafkaException(error)
-                records.append(_record(message))
-                read[records[-1].partition] = records[-1].offset + 1
-            return records
+                if message is not None and message.error() is None:
+                    record = _record(message)
+                    read[record.partition] = record.offset + 1
+                    baskets.add(record.basket_id)
+            return frozenset(baskets)
 
-        yield new_records
+        yield on_topic
 
 
 def lag(bootstrap: str, group: str, topic: str) -> int:
@@ -90,6 +106,7 @@ def _consumer(bootstrap: str, *, group: str) -> Iterator[Consumer]:
             "bootstrap.servers": bootstrap,
             "group.id": group,
             "enable.auto.commit": False,
+            "enable.partition.eof": True,
         }
     )
     try:
