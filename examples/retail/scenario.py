@@ -22,7 +22,7 @@ RELAY: Final = "orders relay 1"
 CONSUMER: Final = "stock consumer"
 """The processes that are killed."""
 
-SENT_UNMARKED_S: Final = 10.0
+SENT_UNMARKED_S: Final = 30.0
 """How long the kill waits for a moment in which the relay has sent events and not marked them."""
 STEP_S: Final = 0.01
 """How long the relay goes on between two looks."""
