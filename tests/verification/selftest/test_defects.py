@@ -11,6 +11,7 @@ from tests.verification.defects.table import DEFECTS, as_markdown, names_of
 from tests.verification.faults.mutants import MUTANTS as ON_SERVERS
 from tests.verification.model.bounds import Mutant as OfTheModel
 from tests.verification.simulation.mutants import MUTANTS as SIMULATED
+from tests.verification.simulation.mutants import applied
 
 ROOT = Path(__file__).parents[3]
 KNOWN = {
@@ -36,6 +37,15 @@ def test_each_defect_is_found_by_a_harness_or_its_own_test() -> None:
 @pytest.mark.parametrize("harness", KNOWN)
 def test_each_mutant_of_the_table_exists(harness: Harness) -> None:
     assert set(names_of(harness)) <= KNOWN[harness]
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_each_simulated_mutant_replaces_what_exists(name: str) -> None:
+    mutant = SIMULATED[name]
+    sound = getattr(mutant.of, mutant.method, None)
+    with applied(name):
+        assert getattr(mutant.of, mutant.method) is not sound
+    assert getattr(mutant.of, mutant.method, None) is sound
 
 
 @pytest.mark.parametrize("test", TESTS)
