@@ -37,11 +37,14 @@ class Fleet:
         self._of_shieldtx: set[str] = set()
 
     def shieldtx(self, name: str, service: str, *arguments: str) -> ChildProcess:
-        """Start the command line of shieldtx for a service."""
+        """Start the command line of shieldtx for a service.
+
+        PostgreSQL lists its connections under the process's name.
+        """
         app = f"examples.retail.{service}:shield"
         self._say(f"{service}$ shieldtx {' '.join(arguments)}")
         self._of_shieldtx.add(name)
-        environment = self._stage.environment(service)
+        environment = {**self._stage.environment(service), "PGAPPNAME": name}
         return self._start(name, environment, SHIELDTX, "--app", app, *arguments)
 
     def module(self, name: str, service: str, module: str, *arguments: str) -> ChildProcess:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, create_engine, text
+
+DISCONNECTED_S = 10.0
+LOOK_EVERY_S = 0.005
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +67,25 @@ class Watch:
         """Return the baskets that a relay, named by its process id, has claimed and not settled."""
         return frozenset(map(int, self.orders.scalars(_SENDING, {"owner": f"%-{pid}-%"})))
 
+    def executes(self, name: str) -> bool:
+        """Whether PostgreSQL executes a statement of a process of the orders, named as in Fleet."""
+        return any(state == "active" for state in self.orders.scalars(_CONNECTIONS, {"name": name}))
+
+    def await_disconnected(self, name: str) -> None:
+        """Wait until PostgreSQL has ended the connections of a process that was killed.
+
+        Until then it still executes what the process had sent. Raises TimeoutError.
+        """
+        deadline = time.monotonic() + DISCONNECTED_S
+        while self.orders.scalars(_CONNECTIONS, {"name": name}).all():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"PostgreSQL did not end the connections of {name}")
+            time.sleep(LOOK_EVERY_S)
+
+    def unsettled(self, baskets: AbstractSet[int]) -> int:
+        """Count the baskets whose event of the orders is not settled."""
+        return len(baskets & set(map(int, self.orders.scalars(_UNSETTLED))))
+
     def refused_basket(self) -> str | None:
         """Return the business key of the first refused order; None if stock has refused none."""
         basket: str | None = self.stock.scalars(_REFUSED_BASKET).first()
@@ -105,6 +129,13 @@ _SENDING = text("""
     SELECT biz_key FROM shield_outbox JOIN shield_shard USING (shard)
     WHERE status = 'PROCESSING' AND owner LIKE :owner
 """)
+
+_CONNECTIONS = text("""
+    SELECT state FROM pg_stat_activity
+    WHERE application_name = :name AND datname = current_database()
+""")
+
+_UNSETTLED = text("SELECT biz_key FROM shield_outbox WHERE settled_at IS NULL")
 
 _REFUSED_BASKET = text("""
     SELECT biz_key FROM shield_inbox WHERE status = 'MAX_RECONSUMED' ORDER BY event_id LIMIT 1

@@ -24,8 +24,8 @@ CONSUMER: Final = "stock consumer"
 
 SENT_UNMARKED_S: Final = 30.0
 """How long the kill waits for a moment in which the relay has sent events and not marked them."""
-STEP_S: Final = 0.01
-"""How long the relay goes on between two looks."""
+STEP_S: Final = 0.002
+"""How long the relay or PostgreSQL goes on between two looks."""
 
 Look: TypeAlias = Callable[[Progress, Watch], bool]
 """Acts on the progress, and returns whether all its actions are done."""
@@ -91,43 +91,49 @@ class HalfWay:
         if self._killed_at is None:
             if progress.written >= self._baskets / 2 and progress.applied > 0 and len(shards) > 1:
                 sent = self._suspend_after_sending(watch)
-                self._kill(shards, sent)
+                self._kill(shards, sent, watch)
         elif self._dead_relay and self._dead_relay not in shards:
             seconds = time.monotonic() - self._killed_at
             self._dead_relay = ""
             self._display.say(f"its shards were taken over after {seconds:.1f} s")
         return self._killed_at is not None and not self._dead_relay
 
-    def _suspend_after_sending(self, watch: Watch) -> int:
-        """Suspend the relay, and return how many events it has sent without marking them.
+    def _suspend_after_sending(self, watch: Watch) -> frozenset[int]:
+        """Suspend the relay, and return the baskets that it has sent without marking them.
 
-        0 after a while, if there was no such moment.
+        PostgreSQL executes none of its statements then. Empty after a while, if there was no such
+        moment.
         """
         pid = self._fleet.pid(RELAY)
         deadline = time.monotonic() + SENT_UNMARKED_S
         with following(self._stage.kafka.bootstrap, COMMIT_TOPIC) as on_topic:
-            while True:
+            while time.monotonic() < deadline:
                 self._fleet.suspend(RELAY)
-                claimed = watch.sending(pid)
-                sent = claimed & on_topic() if claimed else claimed
-                if sent or time.monotonic() > deadline:
-                    return len(sent)
-                self._fleet.resume(RELAY)
+                # It stays suspended meanwhile: the statement may be the one that marks them.
+                if not watch.executes(RELAY):
+                    claimed = watch.sending(pid)
+                    if claimed and (sent := claimed & on_topic()):
+                        return sent
+                    self._fleet.resume(RELAY)
                 time.sleep(STEP_S)
+        return frozenset()
 
-    def _kill(self, shards: Mapping[str, int], sent: int) -> None:
+    def _kill(self, shards: Mapping[str, int], sent: frozenset[int], watch: Watch) -> None:
         relay, consumer = self._fleet.kill(RELAY), self._fleet.kill(CONSUMER)
         self._killed_at = time.monotonic()
+        # Nothing can mark these any more but another relay, after it has sent them.
+        watch.await_disconnected(RELAY)
+        again = watch.unsettled(sent)
         # A relay's name contains its process id.
         self._dead_relay = next(owner for owner in shards if f"-{relay}-" in owner)
         self._display.say(
             f"[bold red]SIGKILL[/] to {RELAY} (pid {relay}), which holds "
             f"{shards[self._dead_relay]} shards, and to the {CONSUMER} (pid {consumer})"
         )
-        if sent:
+        if again:
             self._display.say(
-                f"the relay had sent {sent} events and not marked them: they come to the topic "
-                "once more, unless PostgreSQL still executes the statement that marks them"
+                f"the relay had sent {again} events and not marked them: they come to the topic "
+                "once more"
             )
         self._fleet.shieldtx(RELAY, "orders", "relay")
         self._fleet.shieldtx(CONSUMER, "stock", "consume", "stock")

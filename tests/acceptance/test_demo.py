@@ -22,7 +22,7 @@ from tests.conftest import Eventually
 
 pytestmark = pytest.mark.demo
 
-BASKETS = "150"
+BASKETS = "300"
 """Some baskets order more than the stock has, and half of them come after the kills."""
 IN_ALL = int(BASKETS) + LATE
 
@@ -86,9 +86,9 @@ def test_demo_loses_nothing_when_relay_and_consumer_are_killed(
     assert re.search(r"SIGKILL to orders relay 1 .* and to the stock consumer", said)
     assert re.search(r"its shards were taken over after \d+\.\d s", said)
     assert "take over at once what the dead ones held" in said
-    # Mostly they come to the topic again, but PostgreSQL may still mark them after the kill.
-    assert re.search(r"the relay had sent [1-9]\d* events and not marked them", said), said
-    assert re.fullmatch(r"\d+", figure(said, "duplicate records"))
+    announced = re.search(r"the relay had sent (\d+) events and not marked them", said)
+    assert announced, said
+    assert int(figure(said, "duplicate records")) >= int(announced[1]) > 0
     assert figure(said, "placed") == str(IN_ALL)
     for name in ("lost", "double", "order inversions", "never placed", "parked"):
         assert figure(said, name) == "0", said
