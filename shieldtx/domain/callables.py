@@ -15,7 +15,8 @@ from collections.abc import (
 from concurrent.futures import Future
 from contextlib import AsyncContextDecorator, ContextDecorator
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from sqlalchemy import UpdateBase
 
@@ -35,6 +36,8 @@ _UNCALLED = (
 )
 """Types of results whose code has not run, or not completely, when the call returns."""
 
+_NAMED: Final = 2
+"""How many parts of a path are shown: the file and its folder."""
 
 _PLAIN = frozenset({bool, bytes, float, int, str, type(None)})
 """Types whose objects are skipped at once: a result may have very many."""
@@ -234,8 +237,13 @@ def name_of(function: object) -> str:
 def _described(function: object) -> str:
     """Return the name of a function, with the file and line of its code if it has any."""
     lines = getattr(innermost_of(function), "__code__", None)
-    place = "" if lines is None else f" ({lines.co_filename}:{lines.co_firstlineno})"
+    place = "" if lines is None else f" ({shown_path(lines.co_filename)}:{lines.co_firstlineno})"
     return f"{name_of(function)}{place}"
+
+
+def shown_path(file: str) -> str:
+    """Return the file and its folder: reasons reach other services, which know no more of it."""
+    return "/".join(Path(file).parts[-_NAMED:])
 
 
 def _shown(signature: inspect.Signature) -> str:

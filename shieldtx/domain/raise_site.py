@@ -8,15 +8,13 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Final
 
-from shieldtx.domain.callables import innermost_of
+from shieldtx.domain.callables import innermost_of, shown_path
 from shieldtx.domain.error_groups import leaves_of
 
 _PACKAGE: Final = f"{Path(__file__).parents[1]}{os.sep}"
 _LIBRARIES: Final = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
-_NAMED: Final = 2
-"""How many parts of a path are shown: the file and its folder."""
 
 
 def raise_site_of(error: BaseException, function: object = None) -> str:
@@ -40,8 +38,7 @@ def _site_in(error: BaseException, own: str) -> str:
     for frame, line in walk_tb(error.__traceback__):
         code = frame.f_code
         if _is_of_application(code.co_filename, own):
-            shown = "/".join(Path(code.co_filename).parts[-_NAMED:])
-            site = f"{shown}:{line} in {code.co_name}"
+            site = f"{shown_path(code.co_filename)}:{line} in {code.co_name}"
     return site
 
 

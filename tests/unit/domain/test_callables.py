@@ -246,6 +246,13 @@ def test_result_whose_code_has_not_run_is_an_error(make):
         gc.collect()
 
 
+def test_error_of_a_result_names_the_file_without_its_path():
+    with pytest.raises(HandlerError) as refused:
+        check_result(generator_function(), generator_function)
+
+    assert "(domain/test_callables.py:" in str(refused.value)
+
+
 @pytest.mark.parametrize("result", [None, 0, "done", [1], {"a": 1}, object(), AnyClass(), 1.5])
 def test_plain_value_is_not_such_a_result(result):
     assert uncalled(result) == ""
