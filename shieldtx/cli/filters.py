@@ -48,8 +48,13 @@ def check_topic(app: ShieldTx, topic: str) -> None:
 
 
 def check_event_type(app: ShieldTx, event_type: str) -> None:
-    """Refuse an event type that the application does not declare; otherwise like `check_group`."""
-    _check(app, "--type", event_type, known={declared.name for declared in app.event_types})
+    """Refuse an event type that the application neither declares nor handles.
+
+    Otherwise like `check_group`.
+    """
+    handled = {name for group in app.groups.values() for name, _ in group.handled()}
+    declared = {declared.name for declared in app.event_types}
+    _check(app, "--type", event_type, known=declared | handled)
 
 
 def _check(app: ShieldTx, option: str, name: str, *, known: set[str]) -> None:

@@ -12,13 +12,14 @@ import typer
 
 from shieldtx.app.application import ShieldTx
 from shieldtx.cli import dead_letter_views
-from shieldtx.cli.filters import check_group, check_topic, topic_of
+from shieldtx.cli.filters import check_event_type, check_group, check_topic, topic_of
 from shieldtx.cli.selection import LETTERS, MOST_CHANGED, MOST_LISTED, Listed, Selection
 from shieldtx.domain.events import physical_topic
 from shieldtx.domain.states import OutboxStatus, TxKind
 from shieldtx.errors import ConfigurationError
 from shieldtx.store.dead_letter_rows import DeadLetter, ParkedRecord
 from shieldtx.store.dead_letters import SqlDeadLetters, settled
+from shieldtx.store.statements.row_filters import RowFilter
 
 _NUMBER = re.compile("[0-9]{1,18}")
 
@@ -45,7 +46,7 @@ def selected_in(
         typer.echo(f"more exist: {advice}", err=True)
     found: list[DeadLetter | ParkedRecord] = [*letters[:limit], *parked[:limit]]
     if not found:
-        _check_names(app, group=selection.group, topic=selection.topic)
+        _check_names(app, selection)
     return found
 
 
@@ -123,17 +124,25 @@ def _parked(
     )
 
 
-def _check_names(app: ShieldTx, *, group: str | None, topic: str | None) -> None:
-    """Refuse a group or a topic that is not known: the filters have found no row."""
+def _check_names(app: ShieldTx, selection: Selection) -> None:
+    """Refuse a group, topic or event type that is not known: the filters have found no row."""
+    group, topic, event_type = selection.group, selection.topic, selection.rows.event_type
     if group is not None:
         check_group(app, group)
-    of_topic = Selection(topic=topic)
-    if topic is not None and not (
-        _letters(app, of_topic, limit=1)
-        or _parked(app, of_topic, limit=1)
-        or has_given_up(app, of_topic)
-    ):
+    if topic is not None and not _has_rows(app, Selection(topic=topic)):
         check_topic(app, topic)
+    of_type = Selection(rows=RowFilter(event_type=event_type))
+    if event_type is not None and not _has_rows(app, of_type):
+        check_event_type(app, event_type)
+
+
+def _has_rows(app: ShieldTx, selection: Selection) -> bool:
+    """Whether a row in any state that is listed is selected."""
+    return bool(
+        _letters(app, selection, limit=1)
+        or _parked(app, selection, limit=1)
+        or has_given_up(app, selection)
+    )
 
 
 def rows_of(store: SqlDeadLetters, ref: str) -> Sequence[DeadLetter]:

@@ -48,6 +48,7 @@ def test_topic_filter_takes_the_logical_and_the_kafka_name(shop: Shop, run: Run,
     [
         (("dead", "list", "--group", "nosuch"), "stock"),
         (("dead", "list", "--topic", "nosuch"), "orders.placed"),
+        (("dead", "list", "--type", "nosuch"), "orders.placed"),
         (("dead", "discard", "--status", "DEAD", "--reason", "x", "--group", "nosuch"), "stock"),
         (("half", "list", "--topic", "nosuch"), "orders.placed"),
         (("delayed", "list", "--topic", "nosuch"), "orders.placed"),
@@ -63,7 +64,9 @@ def test_unknown_name_in_a_filter_is_refused(run: Run, words: tuple[str, ...], d
     assert f"(declared: {declared})" in result.stderr
 
 
-@pytest.mark.parametrize("words", [("--group", "nosuch"), ("--topic", "nosuch")])
+@pytest.mark.parametrize(
+    "words", [("--group", "nosuch"), ("--topic", "nosuch"), ("--type", "nosuch")]
+)
 def test_unknown_name_without_an_application_is_noted(run: Run, words: tuple[str, str]):
     result = run("dead", "list", *words, "--json", app=False)
 
@@ -81,10 +84,16 @@ def test_name_of_a_waiting_row_is_known(shop: Shop, run: Run, words: tuple[str, 
     assert result.stdout == "no dead letters\n"
 
 
-@pytest.mark.parametrize("name", ["stock", "orders.placed", "orders.placed.commit"])
-def test_declared_name_is_known(run: Run, name: str):
-    option = "--group" if name == "stock" else "--topic"
-
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ("--group", "stock"),
+        ("--topic", "orders.placed"),
+        ("--topic", "orders.placed.commit"),
+        ("--type", "orders.placed"),
+    ],
+)
+def test_declared_name_is_known(run: Run, option: str, name: str):
     assert run("dead", "list", option, name).stdout == "no dead letters\n"
 
 
