@@ -130,6 +130,11 @@ class PostgresDialect(Transactions, Dialect):
         listed = func.unnest(bindparam(name, type_=ArrayText(Text())))
         return listed.table_valued(sqla_column("value", Text())).render_derived()
 
+    def text_of(self, name: str, key: ColumnElement[str]) -> ColumnElement[str]:
+        return func.jsonb_extract_path_text(
+            bindparam(name, type_=postgresql.JSONB()), key, type_=Text()
+        )
+
     def inside_calendar(self, time: ColumnElement[Any]) -> ColumnElement[Any]:
         return case((time < _EARLIEST, _EARLIEST), (time > _LATEST, _LATEST), else_=time)
 

@@ -95,6 +95,9 @@ class Dialect(Protocol):
     def text_rows(self, name: str) -> FromClause:
         """Return the list that is the statement's parameter `name`, as rows `value`."""
 
+    def text_of(self, name: str, key: ColumnElement[str]) -> ColumnElement[str]:
+        """Return the text of a key in the mapping that is the statement's parameter `name`."""
+
     def inside_calendar(self, time: ColumnElement[Any]) -> ColumnElement[Any]:
         """Return a time, or the nearest time that Python can represent."""
 

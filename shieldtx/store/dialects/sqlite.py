@@ -87,10 +87,7 @@ class SqliteDialect(Dialect):
         return cast(days * 86400.0, Float)
 
     def is_in(
-        self,
-        column: ColumnElement[Any],
-        values: Sequence[Any],
-        type_: TypeEngine[Any],
+        self, column: ColumnElement[Any], values: Sequence[Any], type_: TypeEngine[Any]
     ) -> ColumnElement[bool]:
         return column.in_(list(values))
 
@@ -108,6 +105,10 @@ class SqliteDialect(Dialect):
         return func.json_each(bindparam(name, type_=JSON())).table_valued(
             sqla_column("value", Text())
         )
+
+    def text_of(self, name: str, key: ColumnElement[str]) -> ColumnElement[str]:
+        path = literal('$."') + key + '"'
+        return func.json_extract(bindparam(name, type_=JSON()), path, type_=Text())
 
     def inside_calendar(self, time: ColumnElement[Any]) -> ColumnElement[Any]:
         return time

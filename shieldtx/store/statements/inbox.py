@@ -41,9 +41,8 @@ _SOURCE = bindparam("of_source", type_=Text())
 _TOKEN = bindparam("with_token", type_=Uuid())
 _LEASE_SECONDS = bindparam("lease_seconds", type_=Float())
 _EVENT_IDS = "of_events"
-_REFUSALS = "refusals"
-_ID_LENGTH = len(UUID(int=0).hex)
-"""Each of the refusals begins with the id of its event, in hexadecimal digits."""
+_REASONS = "reasons"
+"""The reason of each event, by its id in hexadecimal digits."""
 COMPENSATED = "compensated"
 IS_PROBE = "is_probe"
 
@@ -121,16 +120,15 @@ def all_refused(t: Tables, d: Dialect) -> Update:
 
     With `refusal_parameters`.
     """
-    given = d.text_rows(_REFUSALS).c.value
-    row = t.inbox.c.event_id == cast(func.substr(given, 1, _ID_LENGTH), Uuid())
-    refused = _end_lease(t, row, _GROUP, _TOKEN, InboxStatus.MAX_RECONSUMED)
-    return _in_its_transaction(refused, d).values(last_error=func.substr(given, _ID_LENGTH + 1))
+    refused = _in_its_transaction(_write_back_all(t, d, InboxStatus.MAX_RECONSUMED), d)
+    event = func.replace(cast(t.inbox.c.event_id, Text), "-", "")
+    return refused.values(last_error=d.text_of(_REASONS, event))
 
 
 def refusal_parameters(group: str, reasons: Mapping[UUID, str], token: UUID) -> dict[str, Any]:
     """Return the parameters of `all_refused`: the reason of each event."""
-    given = [f"{event_id.hex}{storable(reason)}" for event_id, reason in reasons.items()]
-    return {_GROUP.key: group, _REFUSALS: given, _TOKEN.key: token}
+    given = {event_id.hex: storable(reason) for event_id, reason in reasons.items()}
+    return batch_parameters(group, reasons, token) | {_REASONS: given}
 
 
 def _in_its_transaction(settled: Update, d: Dialect) -> Update:

@@ -95,10 +95,11 @@ CASE WHEN pg_my_temp_schema() = 0 THEN false ELSE EXISTS (
 -- all_refused
 UPDATE shield_inbox
 SET status='MAX_RECONSUMED', lease_token=NULL, lease_until=NULL, settled_at=:locked_at::TIMESTAMP WITH TIME
-    ZONE, last_error=substr(anon_1.value, 33), together=false FROM unnest(:refusals::TEXT[]) AS anon_1(value)
-WHERE shield_inbox.event_id = CAST(substr(anon_1.value, 1, 32) AS UUID) AND shield_inbox.consumer_group =
-    :of_group::VARCHAR AND shield_inbox.lease_token = :with_token::UUID AND shield_inbox.status IN
-    ('PROCESSING') AND CAST(pg_current_xact_id_if_assigned() AS TEXT) = :in_transaction::VARCHAR
+    ZONE, last_error=jsonb_extract_path_text(:reasons::JSONB, replace(CAST(shield_inbox.event_id AS TEXT),
+    '-', '')), together=false
+WHERE shield_inbox.event_id = ANY (:of_events::UUID[]) AND shield_inbox.consumer_group = :of_group::VARCHAR
+    AND shield_inbox.lease_token = :with_token::UUID AND shield_inbox.status IN ('PROCESSING') AND
+    CAST(pg_current_xact_id_if_assigned() AS TEXT) = :in_transaction::VARCHAR
 RETURNING
 CASE WHEN pg_my_temp_schema() = 0 THEN false ELSE EXISTS (
   SELECT FROM pg_catalog.pg_class

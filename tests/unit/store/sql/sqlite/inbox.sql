@@ -64,10 +64,10 @@ WHERE shield_inbox.event_id IN (:of_events) AND shield_inbox.consumer_group = :o
 -- all_refused
 UPDATE shield_inbox
 SET status='MAX_RECONSUMED', lease_token=NULL, lease_until=NULL, settled_at=:locked_at,
-    last_error=substr(anon_1.value, 33), together=0 FROM json_each(:refusals) AS anon_1
-WHERE shield_inbox.event_id = CAST(substr(anon_1.value, 1, 32) AS CHAR(32)) AND shield_inbox.consumer_group =
-    :of_group AND shield_inbox.lease_token = :with_token AND shield_inbox.status IN ('PROCESSING') AND
-    :in_transaction = '';
+    last_error=json_extract(:reasons, '$."' || replace(CAST(shield_inbox.event_id AS TEXT), '-', '') || '"'),
+    together=0
+WHERE shield_inbox.event_id IN (:of_events) AND shield_inbox.consumer_group = :of_group AND
+    shield_inbox.lease_token = :with_token AND shield_inbox.status IN ('PROCESSING') AND :in_transaction = '';
 
 -- release
 UPDATE shield_inbox
