@@ -427,7 +427,7 @@ def test_hundred_events_with_five_refusals_take_few_statements(world: World, num
     assert outcomes == {AttemptOutcome.APPLIED: 95, AttemptOutcome.REFUSED: 5}
     verbs = Counter(each.split()[0] for each in seen)
     inserted = [each for each in seen if each.startswith("INSERT INTO") and "shield_outbox" in each]
-    given_up = [each for each in seen if "last_error=substr" in each]
+    given_up = [each for each in seen if "last_error=jsonb_extract_path_text" in each]
     # One statement each for the refusals of a transaction, of which 60 savepoints make one.
     transactions = 1 if number == ALL_IN_ONE else 2
     assert (len(inserted), len(given_up)) == (transactions, transactions)
@@ -443,7 +443,7 @@ def test_number_of_savepoints_in_a_transaction_is_bounded(world: World, number: 
     outcomes, seen = outcomes_and_statements(world, handler, keys)
     assert outcomes == {AttemptOutcome.REFUSED: 130, AttemptOutcome.APPLIED: 130}
     assert rollbacks(world) == keys[::2]
-    inside = [each for each in seen if each.startswith("SAVEPOINT") or "last_error=substr" in each]
+    inside = [each for each in seen if each.startswith("SAVEPOINT") or "last_error=jsonb_extract_path_text" in each]
     longest = max(
         map(len, "".join("s" if each.startswith("S") else " " for each in inside).split())
     )
