@@ -1,6 +1,6 @@
--- Four roles besides the owner of the tables, which runs `shieldtx db upgrade`. Run this file as the owner, and the line
--- `GRANT pg_read_all_stats` as a superuser. For tables in a schema of their own: SET search_path to it first, and GRANT
--- USAGE ON SCHEMA to each role.
+-- Four roles besides the owner of the tables, which runs `shieldtx db upgrade`. Run this file as the owner. For tables in a
+-- schema of their own: SET search_path to it first, and GRANT USAGE ON SCHEMA to each role. A superuser also runs
+-- `GRANT pg_read_all_stats TO shop_reader`: without it, the reconciliation judges nothing.
 
 -- shop_web writes events.
 GRANT INSERT ON shield_outbox TO shop_web;
@@ -19,7 +19,6 @@ GRANT SELECT ON
     shield_version, shield_outbox, shield_inbox, shield_parked, shield_relay, shield_shard, shield_barrier, shield_purged,
     shield_audit, shield_trace, shield_reconcile_run, shield_pause
     TO shop_reader;
-GRANT pg_read_all_stats TO shop_reader;
 
 -- shop_repair runs `shieldtx reconcile repair`.
 GRANT SELECT ON

@@ -74,8 +74,9 @@ def discard(
     rollback event is discarded, the effect of its event stays; if a DEAD event is discarded, its
     service does not compensate (`shieldtx dead refuse` makes it compensate). The operator and the
     reason are recorded in shield_audit, in the same transaction. Without ids, --status selects the
-    oldest rows that `shieldtx dead list` shows with the same filters, in batches. Rows that no
-    longer wait for an operator stay unchanged: they are listed, and the exit status is 1.
+    oldest rows that the filters match, up to --limit, and changes them in batches. `shieldtx dead
+    list` shows the latest ones first. Rows that no longer wait for an operator stay unchanged: they
+    are listed, and the exit status is 1.
 
     Example: `shieldtx dead discard --status PARKED --group stock --reason "a test of the producer"`
 

@@ -69,8 +69,8 @@ def _check(app: ShieldTx, option: str, name: str, *, known: set[str]) -> None:
         return
     listed = ", ".join(sorted(known)) or "none"
     raise ConfigurationError(
-        f"{option} {name!r}: the application does not declare this name, and no row has it "
-        f"(declared: {listed})"
+        f"{option} {name!r}: the application does not declare this name, and no row in the states "
+        f"that are listed has it (declared: {listed})"
     )
 
 

@@ -195,7 +195,8 @@ def _warning(message: HalfMessage, outcome: LocalOutcome) -> str:
     )
     return (
         f"warning: {message} ({message.envelope.type}) is {message.status}{still}. It will be "
-        f"{_WILL_BE[outcome]}, whatever its local transaction did."
+        f"{_WILL_BE[outcome]}, unless a barrier that this command can read shows the other "
+        "outcome: find out first what its local transaction did."
     )
 
 

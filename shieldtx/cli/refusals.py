@@ -65,8 +65,9 @@ def refuse(
 
     For events whose handlers have `RetryPolicy(then="park")`. Row, rollback event and audit entry
     are written in one transaction, as if the handler had refused the event. Without ids, --status
-    DEAD selects the oldest such events that `shieldtx dead list` shows with the same filters, in
-    batches. Rows that are no longer DEAD stay unchanged: they are listed, and the exit status is 1.
+    DEAD selects the oldest such events that the filters match, up to --limit, in batches. `shieldtx
+    dead list` shows the latest ones first. Rows that are no longer DEAD stay unchanged: they are
+    listed, and the exit status is 1.
 
     Example: `shieldtx dead refuse 01938d6e-5b1f-7cc1-a3b0-1f9a53a0c0de --reason "sold out"`
 

@@ -80,9 +80,9 @@ def replay(
     """Replay FAILED events, DEAD rows of the inbox and parked records, with all their attempts.
 
     The operator is recorded in shield_audit, in the same transaction. Without ids, --status
-    selects the oldest rows that `shieldtx dead list` shows with the same filters. The command shows
-    their numbers, asks, and replays them in batches. Rows that no longer wait stay unchanged: they
-    are listed, and the exit status is 1.
+    selects the oldest rows that the filters match, up to --limit; `shieldtx dead list` shows the
+    latest ones first. The command shows their numbers, asks, and replays them in batches. Rows that
+    no longer wait stay unchanged: they are listed, and the exit status is 1.
 
     FAILED: the local rollback may have run, and later events of the key may have been published.
     Replay an event only if the service's data require it to be sent anyway. A warning appears if

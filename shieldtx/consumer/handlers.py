@@ -67,9 +67,10 @@ class ConsumerGroup:
         """Return a decorator that declares the handler of an event type in this group.
 
         shieldtx calls the function as `function(session, event)`, and commits its writes on
-        `session` together with the event's status. An exception ends the attempt. After the last
-        attempt, a ROLLBACK event goes back to the event's source: at once for shieldtx.Refused, and
-        for a payload that does not fit `payload`.
+        `session` together with the event's status. An exception ends the attempt, and so does a
+        payload that does not fit `payload`. After the last attempt, a ROLLBACK event goes back to
+        the event's source; with `then="park"` the event is DEAD. For shieldtx.Refused and the types
+        of `refuse_on`, the ROLLBACK event goes back at once.
         `payload` is the type of `event.payload`, and `version` the version of its schema, to which
         upcasters bring older events. `lease` is the maximum duration of one attempt. A coroutine
         function (`async def`) gets an AsyncSession in the same transaction; it runs on an event

@@ -96,18 +96,19 @@ class Hooks:
     def after_consume(self, hook: C) -> C:
         """Register a hook for each event whose effect or compensation is committed.
 
-        The hook runs in the same thread, after the commit. For events that share a transaction, it
-        runs for all of them in their order. If the process dies right after the commit, the call is
-        lost: the effect happens only once.
+        Its outcome is APPLIED or COMPENSATED, or MOOT for a rollback with nothing to undo. The hook
+        runs in the same thread, after the commit. For events that share a transaction, it runs for
+        all of them in their order. If the process dies right after the commit, the call is lost:
+        the effect happens only once.
         """
         self._after_consume.append(_plain(hook))
         return hook
 
     def on_consume_error(self, hook: C) -> C:
-        """Register a hook for each attempt that failed, in the same thread.
+        """Register a hook for each attempt without an effect, in the same thread.
 
-        At that time, the transaction is rolled back, and the event's next state is committed:
-        another attempt, or given up.
+        At that time, the transaction is rolled back, and the event's next state is committed: the
+        outcome is RETRIED, REFUSED, DEAD, BLOCKED (it waits uncounted) or LOST.
         """
         self._on_consume_error.append(_plain(hook))
         return hook

@@ -216,6 +216,19 @@ def test_documented_actions_are_sorted_and_listed_once():
     assert sum(map(len, actions)) == len(ROWS)
 
 
+def test_search_for_an_operator_finds_each_error_with_a_remedy():
+    searched = re.search(r" action=\(([a-z_|]+)\) ", PAGE)
+    assert searched
+    errors = {
+        action
+        for action, level, _, _, remedy in ROWS.values()
+        if level in {"error", "critical"} and not remedy.startswith("Nothing")
+    }
+    assert errors | {"events_refused", "handler_paused", "partition_paused"} <= set(
+        searched[1].split("|")
+    )
+
+
 @each_call
 def test_documentation_has_the_level_and_the_fields_of_the_code(call: LogCall):
     _, level, _, fields, _ = ROWS[str(call.action)]

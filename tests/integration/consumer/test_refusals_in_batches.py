@@ -443,7 +443,11 @@ def test_number_of_savepoints_in_a_transaction_is_bounded(world: World, number: 
     outcomes, seen = outcomes_and_statements(world, handler, keys)
     assert outcomes == {AttemptOutcome.REFUSED: 130, AttemptOutcome.APPLIED: 130}
     assert rollbacks(world) == keys[::2]
-    inside = [each for each in seen if each.startswith("SAVEPOINT") or "last_error=jsonb_extract_path_text" in each]
+    inside = [
+        each
+        for each in seen
+        if each.startswith("SAVEPOINT") or "last_error=jsonb_extract_path_text" in each
+    ]
     longest = max(
         map(len, "".join("s" if each.startswith("S") else " " for each in inside).split())
     )
