@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, create_engine, text
 
 DISCONNECTED_S = 10.0
-LOOK_EVERY_S = 0.005
+"""How long PostgreSQL may take to end the connections of a process that was killed."""
+_POLL_S = 0.005
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +81,7 @@ class Watch:
         while self.orders.scalars(_CONNECTIONS, {"name": name}).all():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"PostgreSQL did not end the connections of {name}")
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(_POLL_S)
 
     def unsettled(self, baskets: AbstractSet[int]) -> int:
         """Count the baskets whose event of the orders is not settled."""

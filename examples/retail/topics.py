@@ -46,12 +46,10 @@ def read_whole(bootstrap: str, topic: str) -> list[TopicRecord]:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{topic} could not be read whole in {WHOLE_TOPIC_S:.0f} s")
             for message in consumer.consume(_BATCH, timeout=1.0):
-                if (error := message.error()) is None:
-                    records.append(_record(message))
-                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  its public name
-                    unread.discard(message.partition())
+                if (record := _record_or_end(message)) is not None:
+                    records.append(record)
                 else:
-                    raise KafkaException(error)
+                    unread.discard(message.partition())
     return sorted(records, key=lambda record: (record.partition, record.offset))
 
 
@@ -81,8 +79,8 @@ def following(bootstrap: str, topic: str) -> Iterator[Callable[[], frozenset[int
                     raise TimeoutError(f"{topic} could not be read in {ANSWER_S:.0f} s")
                 # One by one: a full batch would wait for further records.
                 message = consumer.poll(ANSWER_S)
-                if message is not None and message.error() is None:
-                    record = _record(message)
+                record = None if message is None else _record_or_end(message)
+                if record is not None:
                     read[record.partition] = record.offset + 1
                     baskets.add(record.basket_id)
             return frozenset(baskets)
@@ -124,6 +122,15 @@ def _partitions(consumer: Consumer, topic: str) -> list[int]:
     if found.error is not None:
         raise KafkaException(found.error)
     return sorted(found.partitions)
+
+
+def _record_or_end(message: Message) -> TopicRecord | None:
+    """Return the record of a message; None for the end of a partition. Raises KafkaException."""
+    if (error := message.error()) is None:
+        return _record(message)
+    if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  its public name
+        return None
+    raise KafkaException(error)
 
 
 def _record(message: Message) -> TopicRecord:

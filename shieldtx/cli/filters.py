@@ -47,14 +47,15 @@ def check_topic(app: ShieldTx, topic: str) -> None:
     _check(app, "--topic", topic, known=_topics(app))
 
 
-def check_event_type(app: ShieldTx, event_type: str) -> None:
-    """Refuse an event type that the application neither declares nor handles.
+def check_event_type(app: ShieldTx, event_type: str, *, received: bool = False) -> None:
+    """Refuse an event type that the application does not declare; otherwise like `check_group`.
 
-    Otherwise like `check_group`.
+    `received`: events of other services are listed too, whose types it may only handle.
     """
-    handled = {name for group in app.groups.values() for name, _ in group.handled()}
-    declared = {declared.name for declared in app.event_types}
-    _check(app, "--type", event_type, known=declared | handled)
+    known = {declared.name for declared in app.event_types}
+    if received:
+        known |= {name for group in app.groups.values() for name, _ in group.handled()}
+    _check(app, "--type", event_type, known=known)
 
 
 def _check(app: ShieldTx, option: str, name: str, *, known: set[str]) -> None:

@@ -133,7 +133,7 @@ def _check_names(app: ShieldTx, selection: Selection) -> None:
         check_topic(app, topic)
     of_type = Selection(rows=RowFilter(event_type=event_type))
     if event_type is not None and not _has_rows(app, of_type):
-        check_event_type(app, event_type)
+        check_event_type(app, event_type, received=True)
 
 
 def _has_rows(app: ShieldTx, selection: Selection) -> bool:

@@ -29,6 +29,8 @@ from tests.support.service import Wire, drain, effect, make_topics
 HANDLER_STYLES = [style for style in STYLES if style.lanes == 1]
 ALL_IN_ONE, ONE_EACH = 1_000, 1
 """The maximum number of events in a savepoint."""
+GIVES_UP = "last_error=jsonb_extract_path_text"
+"""In the statement that gives up the refused events of a transaction."""
 
 
 @pytest.fixture(params=[ALL_IN_ONE, ONE_EACH], ids=["all-in-one", "one-each"])
@@ -427,7 +429,7 @@ def test_hundred_events_with_five_refusals_take_few_statements(world: World, num
     assert outcomes == {AttemptOutcome.APPLIED: 95, AttemptOutcome.REFUSED: 5}
     verbs = Counter(each.split()[0] for each in seen)
     inserted = [each for each in seen if each.startswith("INSERT INTO") and "shield_outbox" in each]
-    given_up = [each for each in seen if "last_error=jsonb_extract_path_text" in each]
+    given_up = [each for each in seen if GIVES_UP in each]
     # One statement each for the refusals of a transaction, of which 60 savepoints make one.
     transactions = 1 if number == ALL_IN_ONE else 2
     assert (len(inserted), len(given_up)) == (transactions, transactions)
@@ -443,11 +445,7 @@ def test_number_of_savepoints_in_a_transaction_is_bounded(world: World, number: 
     outcomes, seen = outcomes_and_statements(world, handler, keys)
     assert outcomes == {AttemptOutcome.REFUSED: 130, AttemptOutcome.APPLIED: 130}
     assert rollbacks(world) == keys[::2]
-    inside = [
-        each
-        for each in seen
-        if each.startswith("SAVEPOINT") or "last_error=jsonb_extract_path_text" in each
-    ]
+    inside = [each for each in seen if each.startswith("SAVEPOINT") or GIVES_UP in each]
     longest = max(
         map(len, "".join("s" if each.startswith("S") else " " for each in inside).split())
     )

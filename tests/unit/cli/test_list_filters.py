@@ -7,8 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 from sqlalchemy import insert
 
+from shieldtx import ConfigurationError, Settings, ShieldTx
+from shieldtx.cli.filters import check_event_type
 from tests.support.shop_commands import Run, runner_on
 from tests.support.write_side_shop import Shop
 
@@ -62,6 +65,16 @@ def test_unknown_name_in_a_filter_is_refused(run: Run, words: tuple[str, ...], d
     assert (result.exit_code, result.stdout) == (2, "")
     assert "'nosuch': the application does not declare this name" in result.stderr
     assert f"(declared: {declared})" in result.stderr
+
+
+def test_handled_type_is_known_among_received_events_only():
+    shield = ShieldTx(Settings(source="orders", database_url=SecretStr("sqlite://")))
+    shield.declare("orders.placed")
+    shield.consumer("stock").handles("paid")(lambda session, event: None)
+
+    check_event_type(shield, "paid", received=True)
+    with pytest.raises(ConfigurationError, match="'paid': the application does not declare"):
+        check_event_type(shield, "paid")
 
 
 @pytest.mark.parametrize(
