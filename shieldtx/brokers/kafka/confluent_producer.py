@@ -31,7 +31,6 @@ except ImportError as error:
 log = logging.getLogger(__name__)
 
 _METADATA_AGE_S: Final = 60.0
-_ASK_S: Final = 1.0
 _CLOSE_S: Final = 2.0
 # How long to wait for the records of a round before checking whether the client has ended.
 _POLL_S: Final = 0.25
@@ -163,11 +162,11 @@ class Confluent:
         known = self._partitions.get(topic)
         return known is not None and time.monotonic() < known[1]
 
-    def partition_count(self, topic: str) -> int:
+    def partition_count(self, topic: str, *, within: float) -> int:
         """Return how many partitions a topic has; raises KafkaError for an unknown topic."""
         if not self.knows(topic):
             self.asked_for.add(topic)
-            found = self.ask(topic, timeout=_ASK_S).topics[topic]
+            found = self.ask(topic, timeout=within).topics[topic]
             if found.error is not None:
                 raise error_of(found.error)
             self._partitions[topic] = (len(found.partitions), time.monotonic() + _METADATA_AGE_S)

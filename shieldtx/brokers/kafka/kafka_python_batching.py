@@ -22,6 +22,7 @@ from shieldtx.ports.broker import Record
 
 # How long to wait for one partition before checking the deadline again.
 _POLL_S: Final = 0.25
+_METADATA_S: Final = 1.0
 
 # Maximum overhead of a batch, and of a record in addition to its key, value and headers: lengths,
 # time, offset and attributes of Kafka's record format 2.
@@ -110,7 +111,7 @@ class BatchedProduceRound:
         if builder is None:
             if not self._producer.knows(record.topic):
                 # The client has to know the topic, or the batch would wait for ever.
-                self._producer.partition_count(record.topic)
+                self._producer.partition_count(record.topic, within=_METADATA_S)
             builder = self._builders[place] = MemoryRecordsBuilder(*self._format)  # type: ignore[no-untyped-call]
         taken = builder.append(self._now, record.key, record.value, record.headers)
         if taken is None:

@@ -79,9 +79,10 @@ class Producer(KafkaProducer):
         """Whether the cached metadata include this topic."""
         return self.network.cluster.partitions_for_topic(topic) is not None
 
-    def partition_count(self, topic: str) -> int:
+    def partition_count(self, topic: str, *, within: float) -> int:
         """Return how many partitions a topic has; raises KafkaTimeoutError for an unknown topic."""
         self.asked_for.add(topic)
+        self.config["max_block_ms"] = int(within * 1000)  # what partitions_for waits
         return len(self.partitions_for(topic))  # type: ignore[no-untyped-call]
 
     def pressure(self) -> Backpressure:

@@ -59,8 +59,11 @@ class ProducerClient(Protocol):
         """Whether the cached metadata include this topic."""
         ...
 
-    def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has; raises KafkaError for an unknown topic."""
+    def partition_count(self, topic: str, *, within: float) -> int:
+        """Return how many partitions a topic has; raises KafkaError for an unknown topic.
+
+        Raises KafkaTimeoutError if no broker answers `within` the given seconds.
+        """
         ...
 
     def pressure(self) -> Backpressure:

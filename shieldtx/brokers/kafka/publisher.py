@@ -25,7 +25,8 @@ from shieldtx.ports.broker import Backpressure, Delivery, Record
 
 log = logging.getLogger(__name__)
 
-_CONNECT_S: Final = 5.0
+_PATIENCE_S: Final = 5.0
+"""How long a call waits for a connection, or for the metadata of a topic, at the most."""
 _TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
 
@@ -136,7 +137,7 @@ class KafkaPublisher:
                 self._discard()
             return None
         with self._connection.translated(f"asking for the partitions of {topic}"):
-            return client.partition_count(topic)
+            return client.partition_count(topic, within=_patience(call.left()))
 
     def _refusal(self, topic: str, call: PublishRequest) -> str:
         """Return why nothing can be sent to a topic, from the cluster; "" if it can.
@@ -144,7 +145,7 @@ class KafkaPublisher:
         The producer itself would wait for a missing topic, and repeat its request for it.
         """
         # The admin connects and sends two requests, each with this timeout.
-        admin = KafkaTopics(self._connection, timeout=max(0.1, min(_CONNECT_S, call.left() / 3)))
+        admin = KafkaTopics(self._connection, timeout=_patience(call.left() / 3))
         try:
             if not admin.missing([topic]):
                 return ""
@@ -223,7 +224,7 @@ class KafkaPublisher:
 
     def _open(self, call: PublishRequest) -> ProducerClient:
         if self._client is None:
-            within = min(_CONNECT_S, call.left())
+            within = _patience(call.left())
             self._client = self._connect(self._connection, self._settings, within=within)
         return self._client
 
@@ -232,6 +233,11 @@ class KafkaPublisher:
         client, self._client = self._client, None
         if client is not None:
             client.discard()
+
+
+def _patience(left: float) -> float:
+    """Return how long to wait for a response, of the seconds that are left for it."""
+    return max(0.1, min(_PATIENCE_S, left))
 
 
 def _content_bytes(record: Record) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -82,6 +83,17 @@ def outcomes(deliveries: Sequence[Delivery]) -> set[DeliveryOutcome]:
     return {delivery.outcome for delivery in deliveries}
 
 
+def published_in_the_end(
+    publisher: KafkaPublisher, records: Sequence[Record]
+) -> Sequence[Delivery]:
+    """Publish again while none is sent, as a relay does: a resumed broker may need its time."""
+    deadline = time.monotonic() + 40
+    ended = publisher.publish(records, timeout=20)
+    while outcomes(ended) == {DeliveryOutcome.UNSENT} and time.monotonic() < deadline:
+        ended = publisher.publish(records, timeout=20)
+    return ended
+
+
 def read(subscriber: KafkaSubscriber, enough: Callable[[list[str]], bool]) -> list[str]:
     """Poll until the received values are enough."""
     values: list[str] = []
@@ -113,8 +125,8 @@ def test_records_to_a_frozen_broker_are_unconfirmed(
     assert "1.5 s" in ended[0].reason
     assert outcomes(later) == {DeliveryOutcome.UNSENT}
 
-    again = publisher.publish([*unclear, *records(topic, "4")], timeout=20)
-    assert outcomes(again) == {DeliveryOutcome.ACKNOWLEDGED}
+    again = published_in_the_end(publisher, [*unclear, *records(topic, "4")])
+    assert outcomes(again) == {DeliveryOutcome.ACKNOWLEDGED}, again
     subscriber = KafkaBroker(connection).subscriber(f"g-{topic}", [topic])
     try:
         came = read(subscriber, lambda values: "4" in values)
@@ -122,6 +134,35 @@ def test_records_to_a_frozen_broker_are_unconfirmed(
         subscriber.close()
     # The first records may have been stored as well: duplicated then, but never out of order.
     assert list(dict.fromkeys(came)) == ["0", "1", "2", "3", "4"]
+
+
+@with_each_client
+def test_metadata_that_take_seconds_only_delay(
+    fragile: EmbeddedKafka,
+    publisher: KafkaPublisher,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resumptions: list[threading.Timer] = []
+    is_missing = KafkaTopics.missing
+
+    def missing(admin: KafkaTopics, topics: Sequence[str]) -> Sequence[str]:
+        """Freeze the broker after its answer: the client's request for metadata comes next."""
+        found = is_missing(admin, topics)
+        assert fragile.pid is not None
+        os.kill(fragile.pid, signal.SIGSTOP)
+        resumptions.append(threading.Timer(1.5, os.kill, (fragile.pid, signal.SIGCONT)))
+        resumptions[-1].start()
+        return found
+
+    monkeypatch.setattr(KafkaTopics, "missing", missing)
+    try:
+        ended = publisher.publish(records(topic, "1"), timeout=20)
+    finally:
+        for resumption in resumptions:
+            resumption.join()
+    assert len(resumptions) == 1
+    assert outcomes(ended) == {DeliveryOutcome.ACKNOWLEDGED}, ended
 
 
 @pytest.mark.parametrize("client", [name for name in CLIENTS if name.startswith("kafka-python")])
