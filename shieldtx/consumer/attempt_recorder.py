@@ -23,7 +23,6 @@ from shieldtx.domain.states import TxKind
 from shieldtx.errors import LeaseLost, UnknownSchemaVersion
 from shieldtx.hooks.attempt_timer import AttemptTimer
 from shieldtx.outbox.outbox import Outbox
-from shieldtx.outbox.session_events import flush_events
 from shieldtx.ports.inbox import Attempt, AttemptOutcome, InboxStore
 
 UNREADABLE_WAIT = timedelta(minutes=1)
@@ -102,9 +101,11 @@ class AttemptRecorder:
 
     def write_rollbacks(self, session: Session, refusals: Sequence[Refusal]) -> None:
         """Write the ROLLBACK events of refused events into the outbox, with one INSERT."""
-        for refusal in refusals:
-            self._outbox.add_envelope(session, refusal.rollback)
-        flush_events(session)
+        self._outbox.insert_envelopes(session, [refusal.rollback for refusal in refusals])
+
+    def rollbacks_are_committed(self) -> None:
+        """Wake the relay for what `write_rollbacks` has written."""
+        self._outbox.wake()
 
     def refused(self, refusal: Refusal) -> AttemptOutcome:
         """Record that an event and its ROLLBACK event are committed, among others of a batch."""

@@ -107,6 +107,8 @@ class SharedTransaction:
             self._rates.failed(attempts[failed.first])
             raise
         self._rates.succeeded(progress.applied)
+        if progress.refusals:
+            self._recorder.rollbacks_are_committed()
         return progress
 
     def _next_part(self, progress: Progress, seconds_per_event: float) -> tuple[int, bool]:

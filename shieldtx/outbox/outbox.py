@@ -15,11 +15,7 @@ from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.util.concurrency import in_greenlet
 
 from shieldtx.domain.event_types import EventTypeRegistry
-from shieldtx.domain.events import (
-    Envelope,
-    Event,
-    rollback_of,
-)
+from shieldtx.domain.events import Envelope, Event, rollback_of
 from shieldtx.domain.schedule import Due, due
 from shieldtx.domain.states import TxKind
 from shieldtx.errors import EventRefused, TransactionRefused
@@ -28,7 +24,7 @@ from shieldtx.outbox.backlog_limit import BacklogLimiter
 from shieldtx.outbox.causation import Handled, handled_in
 from shieldtx.outbox.session_binding import SessionBinding
 from shieldtx.outbox.session_buffer import SessionBuffer
-from shieldtx.outbox.session_events import buffers_of
+from shieldtx.outbox.session_events import buffers_of, flush_events
 from shieldtx.outbox.transaction import CallersTransaction, caller_of, open_transaction
 from shieldtx.ports.outbox import OutboxWriter, Posting
 
@@ -55,7 +51,8 @@ class Outbox:
         self._writer = writer
         self._backlog_limiter = BacklogLimiter(writer)
         self._traceparent = traceparent
-        self._after_commit = after_commit
+        self.wake = after_commit
+        """Wakes the relay, after a commit."""
         self._added_ids = AddedIds()
 
     def owns(self, envelope: Envelope) -> bool:
@@ -133,15 +130,24 @@ class Outbox:
         """Return a block whose list gets the ids of the events added to this session.
 
         `with outbox.added_ids(session) as ids: orders.place(session, order)` gives the ids of the
-        events that the decorated method published, in their order. The list also has the ids of
-        events that `add` added inside of the block. A rollback removes the events, and not their
-        ids from the list.
+        events that the decorated method published and that `add` added inside of the block, in
+        their order. A rollback removes the events, and not their ids from the list.
         """
         return self._added_ids.collect(_synchronous(caller_of(transaction)))
 
     def add_envelope(self, session: Session, envelope: Envelope) -> None:
         """Add an envelope that shieldtx made itself (a rollback event)."""
         self._admit_session(session).add([Posting(envelope=envelope)])
+
+    def insert_envelopes(self, session: Session, envelopes: Iterable[Envelope]) -> None:
+        """Insert envelopes that shieldtx made itself; the caller wakes the relay after its commit.
+
+        In a transaction that shieldtx ends, nothing has to observe the later statements.
+        """
+        flush_events(session)
+        connection = session.connection()
+        self._writer.examine(connection)
+        self._writer.insert(connection, [Posting(envelope=each) for each in envelopes])
 
     def cancel(
         self, transaction: Session | Connection | scoped_session[Any], event_id: UUID
@@ -158,8 +164,7 @@ class Outbox:
     def connection_of(self, transaction: CallersTransaction, *, way_out: str) -> Connection:
         """Return the connection of the caller's transaction, after inserting its waiting events.
 
-        Raises TransactionRefused; for an AsyncSession, the message shows run_sync with `way_out` as
-        its arguments.
+        Raises TransactionRefused; for an AsyncSession, the message shows `run_sync(way_out)`.
         """
         connection = self._connection_of(transaction, way_out)
         self._writer.locate(connection)
@@ -277,7 +282,7 @@ class Outbox:
         buffers = buffers_of(session)
         if self not in buffers:
             buffers[self] = SessionBuffer(
-                session, self._writer, self._after_commit, self._backlog_limiter.sample_for_others
+                session, self._writer, self.wake, self._backlog_limiter.sample_for_others
             )
         # A listener of an AsyncSession can query the database, and must: later may be too late.
         is_awaited = isinstance(caller, AsyncSession) and not in_greenlet()

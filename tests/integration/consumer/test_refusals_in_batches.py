@@ -464,6 +464,44 @@ def test_refused_events_one_after_the_other_share_a_savepoint(world: World) -> N
     assert [each.startswith("SAVEPOINT") for each in seen].count(True) == 1
 
 
+def test_rollback_follows_the_event_of_its_keys_earlier_handler(world: World) -> None:
+    app = world.downstream.app
+    app.declare("stock.reserved")
+
+    @app.consumer("stock").handles("orders.placed", retry=SLOW)
+    def reserve(session: Session, event: Event) -> None:
+        if event.key == "warm" or event.payload["n"] == 1:
+            raise Refused("no stock")
+        app.outbox.add(session, Event(type="stock.reserved", key=event.key))
+
+    consumer = world.consumer()
+    world.write("warm")
+    consumer.run_once()
+    events = world.write("a", "a")
+    done = consumer.run_once()
+    assert done.outcomes == {AttemptOutcome.APPLIED: 1, AttemptOutcome.REFUSED: 1}
+    rows = world.downstream.rows(
+        "SELECT tx_kind, causation_id FROM shield_outbox WHERE key = 'a' ORDER BY seq"
+    )
+    assert rows == [("COMMIT", events[0].id), ("ROLLBACK", events[1].id)]
+    assert transactions_of_inbox(world) == 1
+
+
+def test_relay_is_woken_once_the_rollbacks_are_committed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler = Handler(world)
+    handler.trouble |= {"b": refuse, "c": refuse}
+    consumer = handler.primed()
+    found: list[list[str]] = []
+    outbox = world.downstream.app.outbox
+    monkeypatch.setattr(outbox, "wake", lambda: found.append(rollbacks(world)))
+    world.write(*"abcd")
+    done = consumer.run_once()
+    assert done.outcomes == {AttemptOutcome.APPLIED: 2, AttemptOutcome.REFUSED: 2}
+    assert found == [["b", "c"]]
+
+
 def test_events_of_refusing_handlers_are_undone(world: World) -> None:
     app = world.downstream.app
     app.declare("stock.reserved")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -342,3 +342,10 @@ class MemoryOutbox(Outbox):
     def add_envelope(self, session: Transaction, envelope: Envelope) -> None:  # type: ignore[override]
         """Add an envelope to the transaction."""
         session.database.insert_outbox(session, envelope)
+
+    def insert_envelopes(  # type: ignore[override]
+        self, session: Transaction, envelopes: Iterable[Envelope]
+    ) -> None:
+        """Add envelopes to the transaction."""
+        for envelope in envelopes:
+            self.add_envelope(session, envelope)
