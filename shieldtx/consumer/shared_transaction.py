@@ -142,7 +142,8 @@ class SharedTransaction:
 
     def _apply_protected(self, session: Session, progress: Progress, end: int, ends: float) -> None:
         began = self._clock()
-        savepoint = self._savepoint(session, progress)
+        # A single call is repeated after a refusal, or of a type that refuses most of its events.
+        savepoint = self._savepoint(session, progress, is_doubtful=end - progress.done == 1)
         took = self._clock() - began
         try:
             after = self._apply_part(session, progress, end, ends)
@@ -158,14 +159,16 @@ class SharedTransaction:
             self._rates.savepoint_took(took + self._clock() - began)
             progress.done = after
 
-    def _savepoint(self, session: Session, progress: Progress) -> Savepoint:
+    def _savepoint(
+        self, session: Session, progress: Progress, *, is_doubtful: bool
+    ) -> Savepoint:
         """Set a savepoint; the last one again, if the transaction was just rolled back to it."""
         savepoint = progress.undone
         if savepoint is None:
             progress.savepoints += 1
-            return self._store.savepoint(session)
+            return self._store.savepoint(session, is_doubtful=is_doubtful)
         progress.undone = None
-        savepoint.set_again()
+        savepoint.set_again(is_doubtful=is_doubtful)
         return savepoint
 
     def _go_on_after(self, session: Session, progress: Progress, failed: FailedCall) -> None:

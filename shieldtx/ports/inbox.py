@@ -213,9 +213,10 @@ class InboxStore(Protocol):
         """Make the transaction of `effects` settle only its first `attempts`, as `ends_after`."""
         ...
 
-    def savepoint(self, session: Session) -> Savepoint:
+    def savepoint(self, session: Session, *, is_doubtful: bool = False) -> Savepoint:
         """Set a savepoint in the transaction of `effects`; handlers must not end it.
 
+        Most savepoints are released, unless it `is_doubtful`: this changes only what it costs.
         `reset_session` raises HandlerError when the previous handler has ended the savepoint.
         """
         ...

@@ -8,8 +8,11 @@ from typing import Protocol
 class Savepoint(Protocol):
     """A savepoint in the transaction of `effects`, around one or several handlers."""
 
-    def set_again(self) -> None:
-        """Set the savepoint for further effects, after `undo`, if nothing was written since."""
+    def set_again(self, *, is_doubtful: bool = False) -> None:
+        """Set the savepoint for further effects, after `undo`, if nothing was written since.
+
+        `is_doubtful` as in `InboxStore.savepoint`.
+        """
         ...
 
     def release(self) -> None:

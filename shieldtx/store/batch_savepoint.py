@@ -11,13 +11,13 @@ from shieldtx.store.savepoints import OpenSavepoint
 class BatchSavepoint:
     """A savepoint in the session of a batch (the port Savepoint)."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, is_doubtful: bool) -> None:
         self._session = session
-        self._open = OpenSavepoint(session)
+        self._open = OpenSavepoint(session, is_doubtful=is_doubtful)
 
-    def set_again(self) -> None:
+    def set_again(self, *, is_doubtful: bool = False) -> None:
         """Set the savepoint for further effects, after `undo`, if nothing was written since."""
-        self._open = OpenSavepoint(self._session, kept=self._open.name)
+        self._open = OpenSavepoint(self._session, kept=self._open.name, is_doubtful=is_doubtful)
 
     def release(self) -> None:
         """Keep the effects since."""

@@ -18,7 +18,7 @@ from shieldtx.errors import HandlerError
 from shieldtx.store.as_found import AsFound
 from shieldtx.store.dialects import LOCKED_AT, OF_MARK, TRANSACTION, dialect_of
 from shieldtx.store.residual_state import ResidualState, residual_state_of
-from shieldtx.store.savepoints import release_savepoints
+from shieldtx.store.savepoints import forget_savepoint, release_savepoints
 
 _GUARD: Final = "shieldtx.guard"
 """The key of a guard in the info of its session."""
@@ -70,6 +70,7 @@ def guarded_session(engine: Engine, owner: str) -> Iterator[tuple[Session, Conne
         try:
             yield session, connection
         finally:
+            forget_savepoint(session)
             if guard.residual_state is ResidualState.IN_SESSION:
                 _close_when_returned(connection)
 

@@ -193,9 +193,9 @@ class SqlInboxStore:
         """Settle only these attempts of a batch."""
         session.info[_SETTLED] = attempts
 
-    def savepoint(self, session: Session) -> Savepoint:
+    def savepoint(self, session: Session, *, is_doubtful: bool = False) -> Savepoint:
         """Set a savepoint around the next handlers of a batch."""
-        return BatchSavepoint(session)
+        return BatchSavepoint(session, is_doubtful=is_doubtful)
 
     def refuse(self, session: Session, attempt: Attempt, *, reason: str) -> None:
         """Settle an attempt of a batch as MAX_RECONSUMED."""

@@ -16,6 +16,7 @@ from sqlalchemy.sql.elements import (
 )
 
 from shieldtx.domain.statement_watches import is_observed
+from shieldtx.store.prepared_statements import PreparedStatements, ignored
 
 _FIRST_NUMBER: Final = secrets.randbelow(10**12)
 """The number of the first savepoint of each transaction: user code must not hit the name."""
@@ -40,11 +41,12 @@ class OpenSavepoint:
 
     __slots__ = ("_prepared", "connection", "of_connection", "of_session")
 
-    def __init__(self, session: Session, *, kept: str = "") -> None:
+    def __init__(self, session: Session, *, kept: str = "", is_doubtful: bool = False) -> None:
         """Set the savepoint, after the session has written its objects.
 
         `kept` is the name of one to which the transaction was just rolled back: that does not end
-        it, and a further one inside would use up a subtransaction.
+        it, and a further one inside would use up a subtransaction. If it `is_doubtful` whether the
+        savepoint will be released, psycopg prepares no statements inside.
         """
         # Without the call, SQLAlchemy would wait for the first statement of the session; but user
         # code may have a connection of an earlier call.
@@ -55,7 +57,9 @@ class OpenSavepoint:
             self.of_session = session.begin_nested()
             session.connection()
         self.of_connection = connection.get_nested_transaction()
-        self._prepared = _number_prepared(connection.connection.driver_connection)
+        self._prepared = PreparedStatements(
+            connection.connection.driver_connection, pauses=is_doubtful
+        )
         # A further session on the connection would see that it is in a savepoint, and leave its
         # work to a savepoint of its own, which its close() rolls back.
         connection.in_nested_transaction = self._has_inner  # type: ignore[method-assign]
@@ -63,13 +67,13 @@ class OpenSavepoint:
 
     def release(self, session: Session) -> None:
         """Keep what was written since."""
-        self._forget(session)
+        self.forget(session)
         with _uncompiled(self.connection):
             self.of_session.commit()
 
     def roll_back(self, session: Session) -> bool:
         """Undo what was written since, with the savepoints inside; return whether that worked."""
-        self._forget(session)
+        self.forget(session)
         connection = self.connection
         if connection.closed or connection.invalidated or not self._is_open_in(session):
             return False
@@ -78,8 +82,7 @@ class OpenSavepoint:
         is_rolled_back = not self._is_on_connection
         if is_rolled_back and self.of_session.is_active:
             return False
-        driver = connection.connection.driver_connection
-        with _uncompiled(connection), _statements_kept(driver, prepared=self._prepared):
+        with _uncompiled(connection), self._prepared.kept():
             self.of_session.rollback()
         if is_rolled_back:
             # A flush that failed did it, and later statements may have gone past the session.
@@ -107,8 +110,10 @@ class OpenSavepoint:
         inner = self.connection.get_nested_transaction()
         return inner is not None and inner is not self.of_connection and inner.is_active
 
-    def _forget(self, session: Session) -> None:
+    def forget(self, session: Session) -> None:
+        """Leave nothing of it on the session and the connection."""
         session.info[_OPEN] = None
+        self._prepared.resume()
         vars(self.connection).pop("in_nested_transaction", None)
 
     def _is_open_in(self, session: Session) -> bool:
@@ -131,7 +136,11 @@ def _uncompiled(connection: Connection, *, kept: str = "") -> Iterator[None]:
         begin = _BEGINS.get(type(statement))
         if begin is None:
             return Connection.execute(connection, statement, *arguments, **options)
-        return _execute(connection, f"{begin} {statement.ident}")
+        text = f"{begin} {statement.ident}"
+        if isinstance(statement, RollbackToSavepointClause):
+            return _execute(connection, text)
+        with ignored(connection.connection.driver_connection):
+            return _execute(connection, text)
 
     connection.execute = execute  # type: ignore[method-assign]
     try:
@@ -153,29 +162,11 @@ def _execute(connection: Connection, statement: str) -> None:
             connection._handle_dbapi_exception(error, statement, None, None, None)  # noqa: SLF001
 
 
-@contextmanager
-def _statements_kept(driver: Any, *, prepared: int | None) -> Iterator[None]:
-    """Let psycopg keep its prepared statements, which it deallocates after each ROLLBACK.
-
-    They outlive the rollback in PostgreSQL. But psycopg may take those of an aborted pipeline for
-    prepared, and those about tables that the transaction has changed do not fit any more. So
-    nothing is kept if any was prepared after the savepoint: `prepared` is the number from then.
-    psycopg ignores a statement that is executed without a threshold.
-    """
-    if prepared is None or prepared != _number_prepared(driver):
-        yield
-        return
-    threshold, driver.prepare_threshold = driver.prepare_threshold, None
-    try:
-        yield
-    finally:
-        driver.prepare_threshold = threshold
-
-
-def _number_prepared(driver: Any) -> int | None:
-    """Return how many statements psycopg has prepared in a session; None for other drivers."""
-    number: int | None = getattr(getattr(driver, "_prepared", None), "_prepared_idx", None)
-    return number
+def forget_savepoint(session: Session) -> None:
+    """Forget the savepoint that an error has left open in a session, which ends."""
+    left: OpenSavepoint | None = session.info.get(_OPEN)
+    if left is not None:
+        left.forget(session)
 
 
 def release_savepoints(session: Session, connection: Connection) -> bool:

@@ -569,6 +569,52 @@ def test_failed_pipeline_of_a_refused_event_harms_no_other(world: World) -> None
     assert rollbacks(world) == ["b"]
 
 
+def prepared(world: World) -> list[str]:
+    """Return the statements that are prepared on the only connection of the consumer's engine."""
+    with world.downstream.engine.connect() as connection:
+        # Not prepared itself.
+        found = connection.exec_driver_sql("SELECT statement FROM pg_prepared_statements")
+        return [statement for (statement,) in found]
+
+
+def prepare_threshold(world: World) -> int | None:
+    with world.downstream.engine.connect() as connection:
+        driver: Any = connection.connection.driver_connection
+        return driver.prepare_threshold
+
+
+@pytest.mark.plain_handlers
+@pytest.mark.parametrize("number", [ONE_EACH], indirect=True)
+def test_refused_events_let_psycopg_keep_its_statements(world: World) -> None:
+    """A statement prepared in a savepoint is deallocated with it, and all others are too."""
+    handler = Handler(world)
+    handler.trouble |= {"a": refuse, "b": refuse}
+    consumer = handler.primed()
+    for _ in range(8):
+        world.write("a", "b")
+        assert consumer.run_once().outcomes == {AttemptOutcome.REFUSED: 2}
+    kept = prepared(world)
+    assert any("FOR NO KEY UPDATE" in statement for statement in kept), kept
+    assert not any("SAVEPOINT" in statement for statement in kept), kept
+    assert not any("effects" in statement for statement in kept), kept
+    assert prepare_threshold(world) == 5
+
+
+@pytest.mark.plain_handlers
+@pytest.mark.parametrize("number", [ONE_EACH], indirect=True)
+def test_transaction_that_fails_leaves_psycopg_as_it_was(world: World) -> None:
+    def end(session: Session) -> None:
+        raise SystemExit(3)
+
+    handler = Handler(world)
+    handler.trouble["a"] = end
+    consumer = handler.primed()
+    world.write("a")
+    with pytest.raises(SystemExit):
+        consumer.run_once()
+    assert prepare_threshold(world) == 5
+
+
 def test_columns_of_a_refused_event_are_gone_for_the_next(world: World) -> None:
     world.downstream.execute("CREATE TABLE lines (number int)")
 

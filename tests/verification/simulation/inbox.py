@@ -61,6 +61,11 @@ class MemorySavepoint:
         self._transaction = transaction
         self._begun = transaction.size
 
+    def set_again(self, **_how: object) -> None:
+        """Begin again, with what was written before."""
+        self._transaction.require()
+        self._begun = self._transaction.size
+
     def release(self) -> None:
         """Keep the writes since."""
         self._transaction.require()
@@ -215,7 +220,7 @@ class MemoryInboxStore:
         session.require()
         session.info[_SETTLED] = len(attempts)
 
-    def savepoint(self, session: Transaction) -> MemorySavepoint:
+    def savepoint(self, session: Transaction, **_how: object) -> MemorySavepoint:
         """Set a savepoint."""
         session.require()
         return MemorySavepoint(session)
