@@ -1,4 +1,4 @@
-"""Tests that the simulation implements its ports whole: a missing method would look like a fault."""
+"""Tests that the simulation implements its ports: a missing method would look like a fault."""
 
 from __future__ import annotations
 
