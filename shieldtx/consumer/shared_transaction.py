@@ -159,9 +159,7 @@ class SharedTransaction:
             self._rates.savepoint_took(took + self._clock() - began)
             progress.done = after
 
-    def _savepoint(
-        self, session: Session, progress: Progress, *, is_doubtful: bool
-    ) -> Savepoint:
+    def _savepoint(self, session: Session, progress: Progress, *, is_doubtful: bool) -> Savepoint:
         """Set a savepoint; the last one again, if the transaction was just rolled back to it."""
         savepoint = progress.undone
         if savepoint is None:

@@ -210,14 +210,13 @@ class InboxStore(Protocol):
         ...
 
     def settle_only(self, session: Session, attempts: Sequence[Attempt]) -> None:
-        """Make the transaction of `effects` settle only its first `attempts`, as `ends_after`."""
+        """Make the transaction of `effects` settle only its first `attempts`."""
         ...
 
     def savepoint(self, session: Session, *, is_doubtful: bool = False) -> Savepoint:
-        """Set a savepoint in the transaction of `effects`; handlers must not end it.
+        """Set a savepoint in the transaction of `effects`; `reset_session` detects its end.
 
-        Most savepoints are released, unless it `is_doubtful`: this changes only what it costs.
-        `reset_session` raises HandlerError when the previous handler has ended the savepoint.
+        A rollback to it costs less if it `is_doubtful`.
         """
         ...
 
