@@ -21,8 +21,9 @@ from shieldtx.ports.broker import ReceivedRecord, Record
 from shieldtx.relay.relay import Relay
 from shieldtx.relay.settings import RelaySettings
 from shieldtx.retention import Retention, RetentionService
+from shieldtx.testing.memory_cluster import Group
 from tests.verification.simulation.banks import TYPE, groups
-from tests.verification.simulation.broker import Group, Member, MemoryPublisher, MemorySubscriber
+from tests.verification.simulation.broker import Member, MemoryPublisher, MemorySubscriber
 from tests.verification.simulation.inbox import MemoryInboxStore
 from tests.verification.simulation.lanes import SimulatedLanes
 from tests.verification.simulation.outbox import MemoryLeaseStore, MemoryOutbox, MemoryOutboxStore
@@ -119,8 +120,7 @@ def consumers(world: World) -> list[Process[Consumer]]:
     for service, name in of_service:
         if name not in declared:
             continue
-        topics = [physical_topic("", t, kind) for t, kind in declared[name].subscriptions()]
-        world.broker.groups[name] = Group(topics)
+        world.broker.groups[name] = Group()
         members = 1 if name == "fraud" else world.config.consumers
         consumers += [consumer(world, service, name, n) for n in range(members)]
     return consumers
@@ -132,13 +132,15 @@ def consumer(
     """Make the n-th member of a group, perhaps of a release with an additional handler."""
     database, config = world.databases[service], world.config
     group = _groups(config, has_removed=has_removed)[name]
+    subscriptions = _groups(config)[name].subscriptions()
+    topics = [physical_topic("", event_type, kind) for event_type, kind in subscriptions]
     outbox = MemoryOutbox(
         source=service, new_id=world.next_id, event_types=_EVENT_TYPES, writer=None
     )
 
     def build(process: Process[Consumer]) -> Consumer:
         store = InterruptedInbox(process, MemoryInboxStore(database, by=process.name))
-        member = Member(name, process.name)
+        member = Member(group=name, reads=topics, name=process.name)
         subscriber = MemorySubscriber(world.broker, member, batch_bytes=config.batch_bytes)
 
         def decode(record: ReceivedRecord) -> Envelope:

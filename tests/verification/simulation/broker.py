@@ -1,15 +1,13 @@
-"""A broker in memory: partitions, groups with members, committed offsets, and false answers."""
+"""The broker in memory of the testing kit, with late records, kills and false answers."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 from zlib import crc32
 
-from shieldtx.errors import BrokerUnavailable
 from shieldtx.ports.broker import (
     BATCH_BYTES,
     Backpressure,
@@ -18,6 +16,8 @@ from shieldtx.ports.broker import (
     ReceivedRecord,
     Record,
 )
+from shieldtx.testing import memory_broker, memory_cluster
+from shieldtx.testing.memory_cluster import Cluster, Topic
 
 Place = tuple[str, int]
 
@@ -47,27 +47,33 @@ class Trouble:
     """For an ambiguous call: handed-over records that were not stored appear some time later."""
 
 
-@dataclass(slots=True, eq=False)
-class Member:
-    """A member of a consumer group."""
+@dataclass(kw_only=True, slots=True, eq=False)
+class Member(memory_cluster.Member):
+    """A member of a consumer group: a process."""
 
-    group: str
     name: str
-    positions: dict[Place, int] = field(default_factory=dict)
-    polls: int = 0
+    polls: int = 1
 
 
-@dataclass(slots=True)
-class Group:
-    """A consumer group."""
+class _Topic(Topic):
+    """A topic in which a few records reach each partition."""
 
-    topics: Sequence[str]
-    members: list[Member] = field(default_factory=list)
-    committed: dict[Place, int] = field(default_factory=dict)
+    __slots__ = ("_broker",)
+
+    def __init__(self, broker: Broker, name: str, partitions: int) -> None:
+        super().__init__(name=name, replication=1, logs=[[] for _ in range(partitions)])
+        self._broker = broker
+
+    def partition_for(self, record: Record) -> int:
+        """Return the partition of a record; those without a key take turns."""
+        if record.key is not None:
+            return crc32(record.key) % len(self.logs)
+        self._broker.without_key += 1
+        return self._broker.without_key % len(self.logs)
 
 
-class Broker:
-    """Topics of a few partitions, and the groups that read them."""
+class Broker(Cluster):
+    """Topics of a few partitions in the testing kit's broker, with more failures than it plans."""
 
     def __init__(self, topics: Sequence[str], partitions: int, *, are_apart: bool = False) -> None:
         """Make topics with the given number of partitions.
@@ -75,36 +81,26 @@ class Broker:
         With `are_apart`, the members of a group share the partitions of the next topic starting
         with another member, so that two of them read an event and its rollback.
         """
-        self.logs: dict[Place, list[ReceivedRecord]] = {
-            (topic, n): [] for topic in topics for n in range(partitions)
-        }
-        self.partitions = partitions
+        super().__init__()
+        self.topics = {name: _Topic(self, name, partitions) for name in topics}
         self._are_apart = are_apart
-        self.groups: dict[str, Group] = {}
-        self.is_down = False
+        self.without_key = 0
+        """The number of records without a key."""
         self.in_flight: list[Record] = []
         """Records of a client that has stopped waiting: they may still arrive."""
         self.refusals: Counter[str] = Counter()
         """How often a record of this event was refused or rejected, by event id."""
-        self._spread = 0
+
+    @property
+    def logs(self) -> dict[Place, list[ReceivedRecord]]:
+        """The records of each partition."""
+        topics = self.topics.values()
+        return {(topic.name, n): log for topic in topics for n, log in enumerate(topic.logs)}
 
     def append(self, record: Record) -> None:
-        if record.key is not None:
-            partition = crc32(record.key) % self.partitions
-        else:
-            self._spread += 1
-            partition = self._spread % self.partitions
-        log = self.logs[record.topic, partition]
-        log.append(
-            ReceivedRecord(
-                topic=record.topic,
-                partition=partition,
-                offset=len(log),
-                key=record.key,
-                value=record.value,
-                headers=record.headers,
-            )
-        )
+        """Store a record."""
+        with self.changed:
+            self.store(record)
 
     def land(self) -> None:
         """Let all records in transit arrive."""
@@ -112,35 +108,32 @@ class Broker:
         for record in late:
             self.append(record)
 
-    def join(self, member: Member) -> None:
-        group = self.groups[member.group]
-        if member not in group.members:
-            group.members.append(member)
-            self._rebalance(group)
-
-    def leave(self, member: Member) -> None:
-        group = self.groups[member.group]
-        if member in group.members:
-            group.members.remove(member)
-            member.positions.clear()
-            self._rebalance(group)
+    def leave(self, member: memory_cluster.Member) -> None:
+        """Remove a member from its group."""
+        with self.changed:
+            super().leave(member)
 
     def reset(self, name: str, place: Place, offset: int) -> None:
         """Set a group's offset of a partition back; its members restart there."""
-        group = self.groups[name]
-        group.committed[place] = min(offset, group.committed.get(place, 0))
-        self._rebalance(group)
+        committed = self.groups[name].committed
+        committed[place] = min(offset, committed.get(place, 0))
+        with self.changed:
+            self.rebalance(name)
 
-    def _rebalance(self, group: Group) -> None:
-        for member in group.members:
-            member.positions.clear()
-        if not group.members:
+    def rebalance(self, name: str) -> None:
+        """Distribute the partitions of a group among its members."""
+        super().rebalance(name)
+        members = self.groups[name].members
+        if not self._are_apart or not members:
             return
-        for place in self.logs:
-            if place[0] in group.topics:
-                first = group.topics.index(place[0]) if self._are_apart else 0
-                reader = group.members[(first + place[1]) % len(group.members)]
-                reader.positions[place] = group.committed.get(place, 0)
+        for member in members:
+            member.positions.clear()
+        for topic, partition in self.logs:
+            if topic in members[0].reads:
+                first = members[0].reads.index(topic)
+                place = (topic, partition)
+                reader = members[(first + partition) % len(members)]
+                reader.positions[place] = self.groups[name].committed.get(place, 0)
 
 
 class Sender(Protocol):
@@ -248,13 +241,12 @@ class MemoryPublisher:
         return deliveries
 
 
-class MemorySubscriber:
-    """Reads for one member of a group (the port Subscriber)."""
+class MemorySubscriber(memory_broker.MemorySubscriber):
+    """Reads for one member of a group, without waiting (the port Subscriber)."""
 
     def __init__(self, broker: Broker, member: Member, *, batch_bytes: int = BATCH_BYTES) -> None:
-        self.member = member
+        super().__init__(broker, member)
         self._batch_bytes = batch_bytes
-        self._broker = broker
 
     def poll(
         self,
@@ -264,62 +256,8 @@ class MemorySubscriber:
         limit_bytes: int = BATCH_BYTES,
     ) -> Sequence[ReceivedRecord]:
         """Return up to `limit` records, starting with another partition each time."""
-        broker, member = self._broker, self.member
-        self._require()
-        broker.join(member)
-        places = sorted(member.positions)
-        if not places:
-            return []
-        member.polls += 1
-        first = member.polls % len(places)
         limit_bytes = min(limit_bytes, self._batch_bytes)
-        fetched: list[ReceivedRecord] = []
-        for place in places[first:] + places[:first]:
-            start = member.positions[place]
-            for record in broker.logs[place][start : start + limit - len(fetched)]:
-                if limit_bytes <= 0:
-                    break
-                member.positions[place] += 1
-                fetched.append(record)
-                limit_bytes -= record.size
-        return fetched
-
-    def commit(self, records: Sequence[ReceivedRecord]) -> None:
-        """Commit these records, where their partitions are this member's."""
-        self._require()
-        committed = self._broker.groups[self.member.group].committed
-        for place, record in self._mine(records):
-            committed[place] = max(record.offset + 1, committed.get(place, 0))
-
-    def rewind(self, records: Sequence[ReceivedRecord]) -> None:
-        """Deliver these records again; a call moves a position forward too, as a seek does."""
-        first: dict[Place, int] = {}
-        for place, record in self._mine(records):
-            first[place] = min(record.offset, first.get(place, record.offset))
-        self.member.positions.update(first)
-
-    def pause(self, places: AbstractSet[Place]) -> None:
-        """Do nothing: the worlds are far below every limit."""
-        assert not places
-
-    def has_caught_up(self) -> bool:
-        """Return whether this member has polled all records."""
-        self._require()
-        logs, positions = self._broker.logs, self.member.positions
-        joined = self.member in self._broker.groups[self.member.group].members
-        return joined and all(offset >= len(logs[place]) for place, offset in positions.items())
-
-    def close(self) -> None:
-        """Leave the group."""
-        self._broker.leave(self.member)
-
-    def _require(self) -> None:
-        if self._broker.is_down:
-            raise BrokerUnavailable("the broker in memory is down")
-
-    def _mine(self, records: Sequence[ReceivedRecord]) -> list[tuple[Place, ReceivedRecord]]:
-        placed = [((record.topic, record.partition), record) for record in records]
-        return [(place, record) for place, record in placed if place in self.member.positions]
+        return super().poll(timeout=0, limit=limit, limit_bytes=limit_bytes)
 
 
 def _event_id(record: Record | ReceivedRecord) -> str:
