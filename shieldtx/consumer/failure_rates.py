@@ -17,6 +17,8 @@ _WEIGHT_OF_SAVEPOINT: Final = 0.1
 _FORGOTTEN: Final = 0.000_01
 """The rate below which a type needs no savepoints: about 700 events after a single failure."""
 
+_MOSTLY: Final = 0.5
+
 _SAVEPOINT_S: Final = 0.000_5
 """Seconds that a savepoint and its release take, mostly in SQLAlchemy, until they are measured."""
 
@@ -57,6 +59,10 @@ class FailureRates:
             self._rates[event_type] = rate * (1 - _WEIGHT)
             if rate < _FORGOTTEN:
                 del self._rates[event_type]
+
+    def mostly_fails(self, attempt: Attempt) -> bool:
+        """Whether most events of an attempt's type have failed lately."""
+        return self._rate_of(attempt) > _MOSTLY
 
     def next_part(
         self, attempts: Sequence[Attempt], first: int, seconds_per_event: float

@@ -142,8 +142,8 @@ class SharedTransaction:
 
     def _apply_protected(self, session: Session, progress: Progress, end: int, ends: float) -> None:
         began = self._clock()
-        # A single call is repeated after a refusal, or of a type that refuses most of its events.
-        savepoint = self._savepoint(session, progress, is_doubtful=end - progress.done == 1)
+        is_doubtful = self._rates.mostly_fails(progress.attempts[progress.done])
+        savepoint = self._savepoint(session, progress, is_doubtful=is_doubtful)
         took = self._clock() - began
         try:
             after = self._apply_part(session, progress, end, ends)

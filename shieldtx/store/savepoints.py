@@ -66,7 +66,11 @@ class OpenSavepoint:
         session.info[_OPEN] = self
 
     def release(self, session: Session) -> None:
-        """Keep what was written since."""
+        """Keep what was written since.
+
+        The database raises an error if user code has ended the savepoint through its driver. Those
+        that it left open inside end too: the next handler cannot return to them.
+        """
         self.forget(session)
         with _uncompiled(self.connection):
             self.of_session.commit()
@@ -139,10 +143,6 @@ def _uncompiled(connection: Connection, *, kept: str = "") -> Iterator[None]:
         text = f"{begin} {statement.ident}"
         if isinstance(statement, RollbackToSavepointClause):
             return _execute(connection, text)
-        is_release = isinstance(statement, ReleaseSavepointClause)
-        if is_release and not is_observed(connection.get_execution_options()):
-            # The COMMIT does it too. Nothing returns to the savepoint: only shieldtx has its name.
-            return None
         with ignored(connection.connection.driver_connection):
             return _execute(connection, text)
 

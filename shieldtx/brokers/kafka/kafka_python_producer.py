@@ -82,8 +82,12 @@ class Producer(KafkaProducer):
     def partition_count(self, topic: str, *, within: float) -> int:
         """Return how many partitions a topic has; raises KafkaTimeoutError for an unknown topic."""
         self.asked_for.add(topic)
+        usual = self.config["max_block_ms"]
         self.config["max_block_ms"] = int(within * 1000)  # what partitions_for waits
-        return len(self.partitions_for(topic))  # type: ignore[no-untyped-call]
+        try:
+            return len(self.partitions_for(topic))  # type: ignore[no-untyped-call]
+        finally:
+            self.config["max_block_ms"] = usual
 
     def pressure(self) -> Backpressure:
         """Return the pressure on the brokers.

@@ -585,8 +585,39 @@ def prepare_threshold(world: World) -> int | None:
 
 @pytest.mark.plain_handlers
 @pytest.mark.parametrize("number", [ONE_EACH], indirect=True)
-def test_refused_events_let_psycopg_keep_its_statements(world: World) -> None:
+def test_no_handler_returns_to_a_savepoint_of_another(world: World) -> None:
+    """A driver's savepoint that stays open would undo the events between the two handlers."""
+
+    def leave_open(session: Session) -> None:
+        driver: Any = session.connection().connection.driver_connection
+        driver.execute("SAVEPOINT x")
+        effect("after")(session, Event(type="orders.placed", key="a"))
+
+    def return_to_it(session: Session) -> None:
+        driver: Any = session.connection().connection.driver_connection
+        driver.execute("ROLLBACK TO SAVEPOINT x")
+
+    handler = Handler(world)
+    handler.trouble |= {"a": leave_open, "c": refuse, "d": return_to_it}
+    consumer = handler.primed()
+    world.write(*"abcd")
+    done = consumer.run_once()
+    assert done.outcomes == {
+        AttemptOutcome.APPLIED: 2,
+        AttemptOutcome.REFUSED: 1,
+        AttemptOutcome.RETRIED: 1,
+    }
+    assert world.downstream.effects() == ["a", "a", "b"]
+    assert rollbacks(world) == ["c"]
+
+
+@pytest.mark.plain_handlers
+@pytest.mark.parametrize("number", [ONE_EACH], indirect=True)
+def test_refused_events_let_psycopg_keep_its_statements(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A statement prepared in a savepoint is deallocated with it, and all others are too."""
+    monkeypatch.setattr(failure_rates, "_WEIGHT", 0.9)
     handler = Handler(world)
     handler.trouble |= {"a": refuse, "b": refuse}
     consumer = handler.primed()
@@ -602,7 +633,11 @@ def test_refused_events_let_psycopg_keep_its_statements(world: World) -> None:
 
 @pytest.mark.plain_handlers
 @pytest.mark.parametrize("number", [ONE_EACH], indirect=True)
-def test_transaction_that_fails_leaves_psycopg_as_it_was(world: World) -> None:
+def test_transaction_that_fails_leaves_psycopg_as_it_was(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failure_rates, "_WEIGHT", 0.9)
+
     def end(session: Session) -> None:
         raise SystemExit(3)
 

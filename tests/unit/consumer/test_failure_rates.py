@@ -56,6 +56,13 @@ def test_savepoint_protects_one_event_where_all_fail() -> None:
     assert rates.next_part(attempts(*["bad"] * 9), 3, SECONDS) == (4, True)
 
 
+def test_only_a_type_that_fails_more_often_than_not_mostly_fails() -> None:
+    [bad, good] = attempts("bad", "good")
+    assert rates_after(successes=0, failures=80).mostly_fails(bad)
+    assert not rates_after(successes=0, failures=60).mostly_fails(bad)
+    assert not rates_after(successes=0, failures=80).mostly_fails(good)
+
+
 def test_savepoint_protects_more_events_the_rarer_failures_are() -> None:
     batch = attempts(*["bad"] * 2_000)
     sizes = [

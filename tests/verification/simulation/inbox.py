@@ -62,9 +62,8 @@ class MemorySavepoint:
         self._begun = transaction.size
 
     def set_again(self, **_how: object) -> None:
-        """Begin again, with what was written before."""
+        """Go on in the savepoint: a further `undo` returns to the same writes."""
         self._transaction.require()
-        self._begun = self._transaction.size
 
     def release(self) -> None:
         """Keep the writes since."""
