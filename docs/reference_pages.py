@@ -92,8 +92,9 @@ def settings_page() -> str:
             "Settings are read from environment variables when the application starts. A duration "
             "is a number of seconds, or has units, as `15 min`, or is in ISO 8601, as `PT1M30S`: "
             "above 0 unless the description allows 0, and at most a century. An unknown variable "
-            "with the prefix `SHIELDTX_` is an error that names the nearest setting. So is a value "
-            "that breaks a rule of its description: the process ends with exit status 2.\n"
+            "with the prefix `SHIELDTX_` is an error that names the nearest setting, if one is "
+            "similar. So is a value that breaks a rule of its description: the process ends with "
+            "exit status 2.\n"
         ),
     ]
     by_topic = {name: topic_of(name) for name in Settings.model_fields}
@@ -159,7 +160,8 @@ def errors_page() -> str:
         "# Errors\n",
         NOTE,
         (
-            "Every error that shieldtx raises on purpose is a `ShieldTxError`. Import them from "
+            "Every error that shieldtx raises on purpose is a `ShieldTxError`. `shieldtx.embedded` "
+            "and `shieldtx.testing` have their own ([API](api.md)). Import the others from "
             "`shieldtx.errors`.\n"
         ),
         f"```text\n{drawn.strip()}\n```\n",

@@ -134,10 +134,10 @@ def downgrade(
 ) -> None:
     """Take the tables back to an older revision, for an older version of shieldtx.
 
-    Stop the relays and consumers first. The command shows what will be dropped, and asks for
-    confirmation. If dropped tables contain rows, it refuses without --yes. It always refuses, and
-    changes nothing, if other rows would be lost or could not be handled by the older version: the
-    error names them and the remedy. Locks and --patience are as for `shieldtx db upgrade`. Some
+    Stop the relays, consumers and writers first. The command shows what will be dropped, and asks
+    for confirmation. If dropped tables contain rows, it refuses without --yes. It always refuses,
+    and changes nothing, if other rows would be lost or could not be handled by the older version:
+    the error names them and the remedy. Locks and --patience are as for `shieldtx db upgrade`. Some
     steps build an index in their transaction, and writers wait for it.
 
     Example: `shieldtx db downgrade 0016`

@@ -62,7 +62,7 @@ def list_(
     attempts and parks such events, without an effect and without a rollback event. PARKED: a record
     that its group could not handle, with its bytes. UNRESOLVED: a half message whose outcome is
     unknown, see `shieldtx half`. MAX_RECONSUMED: a given-up event, listed with --given-up. It waits
-    for nothing: its rollback event was written with its state. The last line on standard error is
+    for nothing: its rollback event was written with its state. Standard error has the line
     "more exist" if --limit ends the list.
 
     Example: `shieldtx dead list --group stock --biz-key 4711`
