@@ -74,14 +74,6 @@ class Fleet:
         """Return the process id of a running process."""
         return self._running[name].pid
 
-    def suspend(self, name: str) -> None:
-        """Stop a process with SIGSTOP, between any two of its instructions."""
-        self._running[name].send_signal(signal.SIGSTOP)
-
-    def resume(self, name: str) -> None:
-        """Let a suspended process go on."""
-        self._running[name].send_signal(signal.SIGCONT)
-
     def kill(self, name: str) -> int:
         """End a process with SIGKILL and return its process id."""
         process = self._running.pop(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -64,28 +63,26 @@ class Watch:
         """Return how many shards of the orders' outbox each active relay owns."""
         return {row.owner: row.shards for row in self.orders.execute(_SHARDS)}
 
-    def sending(self, pid: int) -> frozenset[int]:
-        """Return the baskets that a relay, named by its process id, has claimed and not settled."""
-        return frozenset(map(int, self.orders.scalars(_SENDING, {"owner": f"%-{pid}-%"})))
+    @contextmanager
+    def claims_held(self, pid: int) -> Iterator[frozenset[int]]:
+        """Lock the events that a relay, named by its process id, has claimed and not settled.
 
-    def executes(self, name: str) -> bool:
-        """Whether PostgreSQL executes a statement of a process of the orders, named as in Fleet."""
-        return any(state == "active" for state in self.orders.scalars(_CONNECTIONS, {"name": name}))
+        Yields their baskets. The relay sends them, but it cannot settle them within the block.
+        """
+        engine = self.orders.engine.execution_options(isolation_level="READ COMMITTED")
+        with engine.begin() as connection:
+            yield frozenset(map(int, connection.scalars(_CLAIMED, {"owner": f"%-{pid}-%"})))
 
-    def await_disconnected(self, name: str) -> None:
-        """Wait until PostgreSQL has ended the connections of a process that was killed.
+    def disconnect(self, name: str) -> None:
+        """End the connections of a process that was killed, named as in Fleet.
 
-        Until then it still executes what the process had sent. Raises TimeoutError.
+        PostgreSQL would execute what the process had sent before. Raises TimeoutError.
         """
         deadline = time.monotonic() + DISCONNECTED_S
-        while self.orders.scalars(_CONNECTIONS, {"name": name}).all():
+        while self.orders.scalars(_DISCONNECT, {"name": name}).all():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"PostgreSQL did not end the connections of {name}")
             time.sleep(_POLL_S)
-
-    def unsettled(self, baskets: AbstractSet[int]) -> int:
-        """Count the baskets whose event of the orders is not settled."""
-        return len(baskets & set(map(int, self.orders.scalars(_UNSETTLED))))
 
     def refused_basket(self) -> str | None:
         """Return the business key of the first refused order; None if stock has refused none."""
@@ -126,17 +123,15 @@ _SHARDS = text("""
     WHERE owner IS NOT NULL GROUP BY owner ORDER BY owner
 """)
 
-_SENDING = text("""
-    SELECT biz_key FROM shield_outbox JOIN shield_shard USING (shard)
-    WHERE status = 'PROCESSING' AND owner LIKE :owner
+_CLAIMED = text("""
+    SELECT biz_key FROM shield_outbox AS o JOIN shield_shard USING (shard)
+    WHERE status = 'PROCESSING' AND owner LIKE :owner FOR UPDATE OF o SKIP LOCKED
 """)
 
-_CONNECTIONS = text("""
-    SELECT state FROM pg_stat_activity
+_DISCONNECT = text("""
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE application_name = :name AND datname = current_database()
 """)
-
-_UNSETTLED = text("SELECT biz_key FROM shield_outbox WHERE settled_at IS NULL")
 
 _REFUSED_BASKET = text("""
     SELECT biz_key FROM shield_inbox WHERE status = 'MAX_RECONSUMED' ORDER BY event_id LIMIT 1

@@ -24,8 +24,10 @@ CONSUMER: Final = "stock consumer"
 
 SENT_UNMARKED_S: Final = 30.0
 """How long the kill waits for a moment in which the relay has sent events and not marked them."""
+CLAIM_HELD_S: Final = 2.0
+"""How long the relay is kept from marking the events of a claim: less than its lease."""
 STEP_S: Final = 0.002
-"""How long the relay or PostgreSQL goes on between two looks."""
+"""The pause between two looks."""
 
 Look: TypeAlias = Callable[[Progress, Watch], bool]
 """Acts on the progress, and returns whether all its actions are done."""
@@ -34,8 +36,11 @@ Look: TypeAlias = Callable[[Progress, Watch], bool]
 def play(stage: Stage, fleet: Fleet, display: Display, baskets: int) -> None:
     """Take all baskets through, and stop when nothing is left to do."""
     start_workers(fleet)
-    fleet.module("checkout", "orders", "examples.retail.checkout", "--baskets", str(baskets))
-    _work_off(stage, fleet, display, baskets, look=HalfWay(stage, fleet, display, baskets).look)
+    # Before the first order: a few hundred are on the topic while a client connects.
+    with following(stage.kafka.bootstrap, COMMIT_TOPIC) as on_topic:
+        half_way = HalfWay(fleet, display, baskets, on_topic)
+        fleet.module("checkout", "orders", "examples.retail.checkout", "--baskets", str(baskets))
+        _work_off(stage, fleet, display, baskets, look=half_way.look)
 
 
 def catch_up(stage: Stage, fleet: Fleet, display: Display, baskets: int) -> None:
@@ -74,11 +79,14 @@ class HalfWay:
     another relay sends the batch again.
     """
 
-    def __init__(self, stage: Stage, fleet: Fleet, display: Display, baskets: int) -> None:
-        self._stage = stage
+    def __init__(
+        self, fleet: Fleet, display: Display, baskets: int, on_topic: Callable[[], frozenset[int]]
+    ) -> None:
+        """Kill when half of the baskets are written; `on_topic` returns those on the topic."""
         self._fleet = fleet
         self._display = display
         self._baskets = baskets
+        self._on_topic = on_topic
         self._killed_at: float | None = None
         self._dead_relay = ""
 
@@ -89,41 +97,45 @@ class HalfWay:
         """
         shards = watch.shards()
         if self._killed_at is None:
+            self._on_topic()  # read the records so far: later ones come at once then
             if progress.written >= self._baskets / 2 and progress.applied > 0 and len(shards) > 1:
-                sent = self._suspend_after_sending(watch)
-                self._kill(shards, sent, watch)
+                self._kill(shards, watch)
         elif self._dead_relay and self._dead_relay not in shards:
             seconds = time.monotonic() - self._killed_at
             self._dead_relay = ""
             self._display.say(f"its shards were taken over after {seconds:.1f} s")
         return self._killed_at is not None and not self._dead_relay
 
-    def _suspend_after_sending(self, watch: Watch) -> frozenset[int]:
-        """Suspend the relay, and return the baskets that it has sent without marking them.
+    def _kill_after_sending(self, watch: Watch) -> int:
+        """Kill the relay, and return how many events it has sent without marking them.
 
-        PostgreSQL executes none of its statements then. Empty after a while, if there was no such
-        moment.
+        That is 0 if it claims and sends nothing for a while.
         """
         pid = self._fleet.pid(RELAY)
         deadline = time.monotonic() + SENT_UNMARKED_S
-        with following(self._stage.kafka.bootstrap, COMMIT_TOPIC) as on_topic:
-            while time.monotonic() < deadline:
-                self._fleet.suspend(RELAY)
-                # It stays suspended meanwhile: the statement may be the one that marks them.
-                if not watch.executes(RELAY):
-                    claimed = watch.sending(pid)
-                    if claimed and (sent := claimed & on_topic()):
-                        return sent
-                    self._fleet.resume(RELAY)
-                time.sleep(STEP_S)
-        return frozenset()
+        while time.monotonic() < deadline:
+            with watch.claims_held(pid) as claimed:
+                if claimed and self._are_sent(claimed):
+                    self._fleet.kill(RELAY)
+                    watch.disconnect(RELAY)
+                    return len(claimed & self._on_topic())
+            time.sleep(STEP_S)
+        self._fleet.kill(RELAY)
+        return 0
 
-    def _kill(self, shards: Mapping[str, int], sent: frozenset[int], watch: Watch) -> None:
-        relay, consumer = self._fleet.kill(RELAY), self._fleet.kill(CONSUMER)
+    def _are_sent(self, claimed: frozenset[int]) -> bool:
+        """Wait until some of the claimed events are on the topic; return False if none comes."""
+        deadline = time.monotonic() + CLAIM_HELD_S
+        while not claimed & self._on_topic():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(STEP_S)
+        return True
+
+    def _kill(self, shards: Mapping[str, int], watch: Watch) -> None:
+        relay, again = self._fleet.pid(RELAY), self._kill_after_sending(watch)
+        consumer = self._fleet.kill(CONSUMER)
         self._killed_at = time.monotonic()
-        # Nothing can mark these any more but another relay, after it has sent them.
-        watch.await_disconnected(RELAY)
-        again = watch.unsettled(sent)
         # A relay's name contains its process id.
         self._dead_relay = next(owner for owner in shards if f"-{relay}-" in owner)
         self._display.say(
