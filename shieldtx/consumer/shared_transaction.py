@@ -39,6 +39,8 @@ class Progress:
     """The keys of their events."""
     stops: list[int] = field(default_factory=list)
     """The positions at which the next savepoints end after a failure, the nearest one last."""
+    failed_at: int | None = None
+    """The position of the latest call that has failed: it is repeated alone."""
     savepoints: int = 0
     undone: Savepoint | None = None
     """The savepoint to which the transaction was rolled back, if nothing was written since."""
@@ -142,7 +144,8 @@ class SharedTransaction:
 
     def _apply_protected(self, session: Session, progress: Progress, end: int, ends: float) -> None:
         began = self._clock()
-        is_doubtful = self._rates.mostly_fails(progress.attempts[progress.done])
+        is_repeated = progress.done == progress.failed_at
+        is_doubtful = is_repeated or self._rates.mostly_fails(progress.attempts[progress.done])
         savepoint = self._savepoint(session, progress, is_doubtful=is_doubtful)
         took = self._clock() - began
         try:
@@ -172,6 +175,7 @@ class SharedTransaction:
     def _go_on_after(self, session: Session, progress: Progress, failed: FailedCall) -> None:
         """Decide how the transaction continues after a call that is undone with its savepoint."""
         first, count = failed.first, failed.count
+        progress.failed_at = first
         attempt = progress.attempts[first]
         handler = self._calls.handler_of(attempt)
         refusal = self._recorder.refusal_of(attempt, handler, failed.error)
