@@ -151,9 +151,13 @@ class Cluster:
             readers = [member for member in group.members if topic.name in member.reads]
             for partition in range(len(topic.logs) if readers else 0):
                 place = (topic.name, partition)
-                reader = readers[partition % len(readers)]
+                reader = self.reader_of(place, readers)
                 reader.positions[place] = group.committed.get(place, 0)
         self.changed.notify_all()
+
+    def reader_of(self, place: TopicPartition, readers: Sequence[Member]) -> Member:
+        """Return which member of a group reads a partition."""
+        return readers[place[1] % len(readers)]
 
     def fetch(self, member: Member, limit: int, limit_bytes: int) -> list[ReceivedRecord]:
         """Return a member's next records, and advance its offsets past them.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 
 import kafka.codec
 import pytest
@@ -83,17 +83,6 @@ def outcomes(deliveries: Sequence[Delivery]) -> set[DeliveryOutcome]:
     return {delivery.outcome for delivery in deliveries}
 
 
-def published_in_the_end(
-    publisher: KafkaPublisher, records: Sequence[Record]
-) -> Sequence[Delivery]:
-    """Publish again while none is sent, as a relay does: a resumed broker may need its time."""
-    deadline = time.monotonic() + 40
-    ended = publisher.publish(records, timeout=20)
-    while outcomes(ended) == {DeliveryOutcome.UNSENT} and time.monotonic() < deadline:
-        ended = publisher.publish(records, timeout=20)
-    return ended
-
-
 def read(subscriber: KafkaSubscriber, enough: Callable[[list[str]], bool]) -> list[str]:
     """Poll until the received values are enough."""
     values: list[str] = []
@@ -125,7 +114,7 @@ def test_records_to_a_frozen_broker_are_unconfirmed(
     assert "1.5 s" in ended[0].reason
     assert outcomes(later) == {DeliveryOutcome.UNSENT}
 
-    again = published_in_the_end(publisher, [*unclear, *records(topic, "4")])
+    again = publisher.publish([*unclear, *records(topic, "4")], timeout=20)
     assert outcomes(again) == {DeliveryOutcome.ACKNOWLEDGED}, again
     subscriber = KafkaBroker(connection).subscriber(f"g-{topic}", [topic])
     try:
@@ -149,9 +138,9 @@ def test_metadata_that_take_seconds_only_delay(
     def missing(admin: KafkaTopics, topics: Sequence[str]) -> Sequence[str]:
         """Freeze the broker after its answer: the client's request for metadata comes next."""
         found = is_missing(admin, topics)
-        assert fragile.pid is not None
-        os.kill(fragile.pid, signal.SIGSTOP)
-        resumptions.append(threading.Timer(1.5, os.kill, (fragile.pid, signal.SIGCONT)))
+        freeze = ExitStack()
+        freeze.enter_context(frozen(fragile.pid))
+        resumptions.append(threading.Timer(1.5, freeze.close))
         resumptions[-1].start()
         return found
 
