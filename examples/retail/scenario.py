@@ -106,15 +106,14 @@ class HalfWay:
             self._display.say(f"its shards were taken over after {seconds:.1f} s")
         return self._killed_at is not None and not self._dead_relay
 
-    def _kill_after_sending(self, watch: Watch) -> int:
-        """Kill the relay, and return how many events it has sent without marking them.
+    def _kill_after_sending(self, relay: int, watch: Watch) -> int:
+        """Kill the relay of a process id; return how many events it has sent and not marked.
 
         That is 0 if it claims and sends nothing for a while.
         """
-        pid = self._fleet.pid(RELAY)
         deadline = time.monotonic() + SENT_UNMARKED_S
         while time.monotonic() < deadline:
-            with watch.claims_held(pid) as claimed:
+            with watch.claims_held(relay) as claimed:
                 if claimed and self._are_sent(claimed):
                     self._fleet.kill(RELAY)
                     watch.disconnect(RELAY)
@@ -133,7 +132,8 @@ class HalfWay:
         return True
 
     def _kill(self, shards: Mapping[str, int], watch: Watch) -> None:
-        relay, again = self._fleet.pid(RELAY), self._kill_after_sending(watch)
+        relay = self._fleet.pid(RELAY)
+        again = self._kill_after_sending(relay, watch)
         consumer = self._fleet.kill(CONSUMER)
         self._killed_at = time.monotonic()
         # A relay's name contains its process id.
