@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar, copy_context
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from sqlalchemy import Connection, event
@@ -22,6 +22,9 @@ from shieldtx.domain.callables import check_effect
 from shieldtx.errors import HandlerError
 
 T = TypeVar("T")
+
+Outcome: TypeAlias = tuple[object, BaseException | None]
+"""What a coroutine function returns, or the error that it raises."""
 
 _CALLS: Final = "shieldtx.calls"
 """The key in a session's info of the calls in its transaction."""
@@ -42,6 +45,9 @@ _ENDING: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 class LoopEnded(BaseException):
     """The event loop ends while a function runs on it: its attempt is interrupted, not failed."""
+
+    def __init__(self) -> None:
+        super().__init__("the event loop ends while a handler runs")
 
 
 def note_end(loop: asyncio.AbstractEventLoop) -> None:
@@ -116,39 +122,49 @@ class _Calls:
 def _in_own_task(
     function: Callable[..., Awaitable[object]], session: AsyncSession, given: Any, call: object
 ) -> object:
-    running = _without_exit(function, session, given)
+    running = _outcome_of(function, session, given)
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         # The coroutine is driven without a loop, and no tasks exist.
-        result, leaving = wait_for(running)
+        result, error = wait_for(running)
     else:
         context = copy_context()
         context.run(_CALL.set, call)
-        result, leaving = _result_of(loop, loop.create_task(running, context=context))
-    if leaving is not None:
-        raise leaving
-    return result
-
-
-def _result_of(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T]) -> T:
+        result, error = _result_of(loop, loop.create_task(running, context=context))
     try:
-        return wait_for(task)
+        if error is not None:
+            raise error
+        return result
+    finally:
+        # The error refers to this frame.
+        del error
+
+
+def _result_of(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Outcome]) -> Outcome:
+    try:
+        outcome = wait_for(task)
     except BaseException as error:
         if loop not in _ENDING:
             raise
         task.cancel()
-        raise LoopEnded("the event loop ends while a handler runs") from error
+        raise LoopEnded from error
+    if loop in _ENDING and isinstance(outcome[1], Exception):
+        raise LoopEnded from outcome[1]
+    return outcome
 
 
-async def _without_exit(
+async def _outcome_of(
     function: Callable[..., Awaitable[object]], session: AsyncSession, given: Any
-) -> tuple[object, BaseException | None]:
-    """Return the result of a function, or an error with which a task would end its loop."""
+) -> Outcome:
+    """Return the result of a function, or its error: some would end the loop of a task.
+
+    An error that a task raises would refer to the task, by the frames of those who wait for it.
+    """
     try:
         return await function(session, given), None
-    except (SystemExit, KeyboardInterrupt) as leaving:
-        return None, leaving
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001  it is raised again
+        return None, error
 
 
 def _end_tasks(tasks: set[asyncio.Task[Any]], session: Session) -> None:

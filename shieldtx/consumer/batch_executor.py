@@ -15,6 +15,7 @@ from shieldtx.consumer.batch_calls import BatchCalls, FailedCall, InterruptedCal
 from shieldtx.consumer.blocked_attempts import Key, divided, key_of
 from shieldtx.consumer.event_processor import EventProcessor
 from shieldtx.consumer.handlers import ConsumerGroup
+from shieldtx.consumer.refusal import Refusal
 from shieldtx.consumer.shared_transaction import SharedTransaction
 from shieldtx.domain.reasons import reason_of
 from shieldtx.ports.inbox import Attempt, AttemptOutcome
@@ -100,8 +101,8 @@ class BatchExecutor:
             attempts = self._free(task.attempts, batch)
             if not attempts:
                 continue
-            if task.error is not None:
-                self._fail(attempts[0], task.error, batch)
+            if task.errors:
+                self._fail(attempts[0], task.errors.pop(), batch)
             elif self._is_time_up() or self._clock() >= batch.ends:
                 self._process_alone(attempts, batch)
             else:
@@ -131,9 +132,7 @@ class BatchExecutor:
         """Apply attempts in one transaction; return the remaining tasks in order."""
         began = self._clock()
         try:
-            progress = self._transaction.apply(
-                attempts, ends=batch.ends, seconds_per_event=self._seconds_per_event
-            )
+            progress = self._transaction.apply(attempts, ends=batch.ends)
         except FailedCall as failed:
             return _divided(attempts, failed)
         except InterruptedCall as interrupted:
@@ -159,9 +158,13 @@ class BatchExecutor:
         if applied := progress.applied:
             batch.outcomes[AttemptOutcome.APPLIED] += len(applied)
             self._recorder.succeed(applied, AttemptOutcome.APPLIED)
-        for refusal in progress.refusals:
-            batch.add(refusal.attempt, self._recorder.refused(refusal))
+        self._end(progress.refusals, batch)
         return [_Task(attempts=attempts[progress.done :])]
+
+    def _end(self, refusals: list[Refusal], batch: _Batch) -> None:
+        for refusal in refusals:
+            batch.add(refusal.attempt, self._recorder.refused(refusal))
+        refusals.clear()  # as in _Task
 
     def _now(self) -> float:
         return self._clock()
@@ -203,7 +206,9 @@ class _Task:
     """Attempts to be applied together; with an error, the single attempt that has failed."""
 
     attempts: Sequence[Attempt]
-    error: Exception | None = None
+    errors: list[Exception] = field(default_factory=list)
+    """One at most, and taken out: its frames refer to the task and to all events of the batch,
+    which only the next of the rare collections would free."""
 
 
 def _divided(attempts: Sequence[Attempt], failed: FailedCall) -> list[_Task]:
@@ -218,6 +223,6 @@ def _divided(attempts: Sequence[Attempt], failed: FailedCall) -> list[_Task]:
         return [_Task(attempts=attempts[:first]), _Task(attempts=attempts[first:])]
     after = _Task(attempts=attempts[count:])
     if count == 1:
-        return [_Task(attempts=attempts[:1], error=failed.error), after]
+        return [_Task(attempts=attempts[:1], errors=[failed.error]), after]
     half = count // 2
     return [_Task(attempts=attempts[:half]), _Task(attempts=attempts[half:count]), after]

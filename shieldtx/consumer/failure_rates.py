@@ -11,8 +11,8 @@ from shieldtx.ports.inbox import Attempt
 _WEIGHT: Final = 0.01
 """The weight of the latest event in the average: the last hundred events count most."""
 
-_WEIGHT_OF_SAVEPOINT: Final = 0.1
-"""The weight of the latest savepoint in the average of their durations."""
+_WEIGHT_OF_DURATION: Final = 0.1
+"""The weight of the latest measurement in the averages of durations."""
 
 _FORGOTTEN: Final = 0.000_01
 """The rate below which a type needs no savepoints: about 700 events after a single failure."""
@@ -21,6 +21,9 @@ _MOSTLY: Final = 0.5
 
 _SAVEPOINT_S: Final = 0.000_5
 """Seconds that a savepoint and its release take, mostly in SQLAlchemy, until they are measured."""
+
+_CALL_S: Final = 0.1
+"""Seconds that a call is supposed to take until one was measured."""
 
 _SHORTEST: Final = 0.000_001
 """The minimum of a measured duration, in seconds."""
@@ -36,10 +39,11 @@ class FailureRates:
     def __init__(self) -> None:
         self._rates: dict[str, float] = {}
         self._savepoint_s = _SAVEPOINT_S
+        self._call_s: float | None = None
 
     def savepoint_took(self, seconds: float) -> None:
         """Note the duration of a savepoint and its release."""
-        self._savepoint_s += _WEIGHT_OF_SAVEPOINT * (seconds - self._savepoint_s)
+        self._savepoint_s += _WEIGHT_OF_DURATION * (seconds - self._savepoint_s)
 
     def failed(self, attempt: Attempt) -> None:
         """Note that an attempt has failed, for whatever reason."""
@@ -47,8 +51,11 @@ class FailureRates:
         rate = self._rates.get(event_type, 0.0)
         self._rates[event_type] = rate + _WEIGHT * (1 - rate)
 
-    def succeeded(self, attempts: Sequence[Attempt]) -> None:
-        """Note that attempts have succeeded."""
+    def succeeded(self, attempts: Sequence[Attempt], *, took: float) -> None:
+        """Note that the calls for some attempts have succeeded, in `took` seconds together."""
+        seconds = took / len(attempts)
+        former = seconds if self._call_s is None else self._call_s
+        self._call_s = former + _WEIGHT_OF_DURATION * (seconds - former)
         if not self._rates:
             return
         for attempt in attempts:
@@ -64,13 +71,11 @@ class FailureRates:
         """Whether most events of an attempt's type have failed lately."""
         return self._rate_of(attempt) > _MOSTLY
 
-    def next_part(
-        self, attempts: Sequence[Attempt], first: int, seconds_per_event: float
-    ) -> tuple[int, bool]:
+    def next_part(self, attempts: Sequence[Attempt], first: int) -> tuple[int, bool]:
         """Return where the next part of a transaction ends, and whether it needs a savepoint.
 
-        A savepoint costs time, and so do the events that a failure undoes with it: on average, the
-        half of its events. The number of events minimises the sum.
+        A savepoint costs time, and so do the calls that a failure undoes with it: on average, the
+        half of its calls. The number of events minimises the sum.
         """
         rate = self._rate_of(attempts[first])
         end = first + 1
@@ -78,7 +83,8 @@ class FailureRates:
             while end < len(attempts) and not self._rate_of(attempts[end]):
                 end += 1
             return end, False
-        end = min(len(attempts), first + best_number(rate, self._savepoint_s, seconds_per_event))
+        call_s = _CALL_S if self._call_s is None else self._call_s
+        end = min(len(attempts), first + best_number(rate, self._savepoint_s, call_s))
         while end > first + 1 and not self._rate_of(attempts[end - 1]):
             end -= 1
         return end, True
@@ -87,6 +93,6 @@ class FailureRates:
         return self._rates.get(attempt.envelope.type, 0.0)
 
 
-def best_number(rate: float, savepoint_s: float, seconds_per_event: float) -> int:
+def best_number(rate: float, savepoint_s: float, call_s: float) -> int:
     """Return the number of events in a savepoint at which both costs are the same."""
-    return max(1, int(sqrt(2 * savepoint_s / (rate * max(seconds_per_event, _SHORTEST)))))
+    return max(1, int(sqrt(2 * savepoint_s / (rate * max(call_s, _SHORTEST)))))

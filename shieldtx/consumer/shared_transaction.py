@@ -79,9 +79,7 @@ class SharedTransaction:
         self._clock = clock
         self._rates = FailureRates()
 
-    def apply(
-        self, attempts: Sequence[Attempt], *, ends: float, seconds_per_event: float
-    ) -> Progress:
+    def apply(self, attempts: Sequence[Attempt], *, ends: float) -> Progress:
         """Apply and commit; raises FailedCall when the transaction is rolled back for a call.
 
         Raises TimeoutError when a call would begin after `ends`.
@@ -90,7 +88,7 @@ class SharedTransaction:
         try:
             with self._store.effects(attempts) as session:
                 while progress.done < progress.limit:
-                    end, is_protected = self._next_part(progress, seconds_per_event)
+                    end, is_protected = self._next_part(progress)
                     # Some events are finished: the first one needs a single savepoint.
                     if is_protected and progress.savepoints == MOST_SAVEPOINTS:
                         break
@@ -108,25 +106,29 @@ class SharedTransaction:
         except FailedCall as failed:
             self._rates.failed(attempts[failed.first])
             raise
-        self._rates.succeeded(progress.applied)
         if progress.refusals:
             self._recorder.rollbacks_are_committed()
         return progress
 
-    def _next_part(self, progress: Progress, seconds_per_event: float) -> tuple[int, bool]:
+    def _next_part(self, progress: Progress) -> tuple[int, bool]:
         """Return where the next part ends, and whether it needs a savepoint."""
         stops = progress.stops
         while stops and stops[-1] <= progress.done:
             stops.pop()
         if stops:
             return min(stops.pop(), progress.limit), True
-        end, is_protected = self._rates.next_part(
-            progress.attempts, progress.done, seconds_per_event
-        )
+        end, is_protected = self._rates.next_part(progress.attempts, progress.done)
         return min(end, progress.limit), is_protected
 
     def _apply_part(self, session: Session, progress: Progress, end: int, ends: float) -> int:
         """Make the calls up to a position; return where the part has ended."""
+        began = self._clock()
+        after = self._make_calls(session, progress, end, ends)
+        applied = progress.attempts[progress.done : after]
+        self._rates.succeeded(applied, took=self._clock() - began)
+        return after
+
+    def _make_calls(self, session: Session, progress: Progress, end: int, ends: float) -> int:
         attempts, is_recorded = progress.attempts, self._recorder.times_attempts
         for call in self._calls.needed(attempts, progress.done, end):
             if self._clock() >= ends:
@@ -155,7 +157,8 @@ class SharedTransaction:
                 raise
             progress.undone = savepoint
             handling_is_undone(session)
-            self._go_on_after(session, progress, failed)
+            if not self._goes_on_after(session, progress, failed):
+                raise
         else:
             began = self._clock()
             savepoint.release()
@@ -172,8 +175,11 @@ class SharedTransaction:
         savepoint.set_again(is_doubtful=is_doubtful)
         return savepoint
 
-    def _go_on_after(self, session: Session, progress: Progress, failed: FailedCall) -> None:
-        """Decide how the transaction continues after a call that is undone with its savepoint."""
+    def _goes_on_after(self, session: Session, progress: Progress, failed: FailedCall) -> bool:
+        """Decide how the transaction continues after a call that is undone with its savepoint.
+
+        Returns False if the call has failed its attempt.
+        """
         first, count = failed.first, failed.count
         progress.failed_at = first
         attempt = progress.attempts[first]
@@ -182,7 +188,7 @@ class SharedTransaction:
         if refusal is None:
             # The attempt fails only as the first of a transaction.
             if first == 0:
-                raise failed
+                return False
             self._rates.failed(attempt)
             progress.limit = first
         elif first > progress.done:
@@ -197,6 +203,7 @@ class SharedTransaction:
             if (key := attempt.envelope.key) is not None:
                 progress.unwritten_keys.add(key)
             progress.done += 1
+        return True
 
     def _write_rollbacks(
         self, session: Session, progress: Progress, *, before: Sequence[Attempt] | None = None

@@ -166,8 +166,8 @@ class SqlInboxStore:
                 )
             with commits_refused(session):
                 yield session
-            settled = session.info.get(_SETTLED, attempts)
-            refusals = session.info.get(_REFUSED, {})
+            settled = session.info.pop(_SETTLED, attempts)
+            refusals = session.info.pop(_REFUSED, {})
             applied = [a.envelope.id for a in settled if a.envelope.id not in refusals]
             others = [self._refused(attempts[0], refusals)] if refusals else ()
             locked = locked._replace(number=len(applied))
