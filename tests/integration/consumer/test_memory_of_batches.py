@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from shieldtx.ports.inbox import Attempt, AttemptOutcome
 from tests.integration.consumer.test_consumer import World
 from tests.integration.consumer.test_refusals_in_batches import (
+    HANDLER_STYLES,
     Handler,
     fail,
     number,
@@ -20,7 +21,7 @@ from tests.integration.consumer.test_refusals_in_batches import (
     world,
 )
 
-__all__ = ["number", "world"]
+__all__ = ["HANDLER_STYLES", "number", "world"]
 
 
 @contextmanager

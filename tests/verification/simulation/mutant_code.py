@@ -344,14 +344,18 @@ def writes_no_rollbacks(_: Any) -> Callable[..., None]:
     return lambda self, session, refusals: None
 
 
-def repeats_no_neighbour(sound: Callable[..., None]) -> Callable[..., None]:
-    def go_on_after(
+def repeats_no_neighbour(sound: Callable[..., bool]) -> Callable[..., bool]:
+    def goes_on_after(
         self: SharedTransaction, session: Any, progress: Progress, failed: FailedCall
-    ) -> None:
+    ) -> bool:
         progress.done = failed.first
-        sound(self, session, progress, failed)
+        return sound(self, session, progress, failed)
 
-    return go_on_after
+    return goes_on_after
+
+
+def renews_nothing(_: Any) -> Callable[..., None]:
+    return lambda self, **how: None
 
 
 def waits_for_its_own_event_only(_: Any) -> Callable[..., bool]:

@@ -336,6 +336,13 @@ MUTANTS = {
             mutant_code.undoes_nothing,
         ),
         (
+            "refusal-undoes-the-savepoint-before",
+            "I3",
+            MemorySavepoint,
+            "renew",
+            mutant_code.renews_nothing,
+        ),
+        (
             "refused-in-a-batch-without-rollback",
             "I3",
             AttemptRecorder,
@@ -346,7 +353,7 @@ MUTANTS = {
             "refusal-takes-its-neighbours-along",
             "I3",
             SharedTransaction,
-            "_go_on_after",
+            "_goes_on_after",
             mutant_code.repeats_no_neighbour,
         ),
         # Half messages.

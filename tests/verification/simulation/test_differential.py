@@ -300,12 +300,18 @@ class Calls:
     def effects(self) -> None:
         part, breaks = self.part(), self.draw.random() < 0.2
         refuses, stops = self.draw.random() < 0.4, self.draw.random() < 0.2
-        written = self.events[0].evolve(id=self.pair.new_id(), source="A", biz_key=None)
+        renews = self.draw.random() < 0.5
+        first, written = (
+            self.events[0].evolve(id=self.pair.new_id(), source="A", biz_key=None) for _ in "ab"
+        )
 
         def apply(side: Any) -> None:
             attempts = part(side)
             with side.inbox.effects(attempts) as session:
                 savepoint = side.inbox.savepoint(session)
+                side.insert(session.connection(), first)
+                if renews:
+                    savepoint.renew()
                 side.insert(session.connection(), written)
                 if refuses and attempts[0].envelope.kind is TxKind.COMMIT:
                     assert savepoint.undo()
