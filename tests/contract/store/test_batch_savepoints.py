@@ -103,7 +103,7 @@ def test_renewal_is_one_message_where_the_driver_sends_several(stores: Stores) -
     assert seen == (sent if in_one_message(stores) else ["RELEASE SAVEPOINT", "SAVEPOINT"])
 
 
-def test_objects_of_a_kept_part_stay_stored_when_the_next_is_undone(stores: Stores) -> None:
+def test_objects_of_a_kept_part_stay_when_the_next_is_undone(stores: Stores) -> None:
     receipt = start(stores, envelope("a"))
     with stores.inbox.effects(receipt.started) as session:
         savepoint = stores.inbox.savepoint(session)
