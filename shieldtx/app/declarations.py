@@ -106,6 +106,8 @@ class Declarations:
             # An annotation for type checkers alone does not stop a declared type. Without a payload
             # that would refuse them, None and a list might wrongly become one payload.
             return ONE_PAYLOAD if payload is not None else ResultShape(unresolved=str(error))
+        if payload is None and annotation is None:
+            return ResultShape(is_undescribed=True)
         is_one = payload is not None and unannotated(payload) == unannotated(annotation)
         return ONE_PAYLOAD if is_one else shape_of(annotation)
 

@@ -87,7 +87,8 @@ class EventMethods(ABC):
         """Return a decorator that publishes a method's return value in its caller's transaction.
 
         With the return annotation `P | None`, the result None publishes no event. With `list[P]`,
-        each item is an event, in the order of the list: all are added, or none and an error.
+        each item is an event, in the order of the list: all are added, or none and an error. A
+        method without an annotation and a payload's type may not return None.
         `key` and `biz_key` are names of payload fields, or functions of the payload. One of `delay`
         (timedelta), `at` (aware datetime) and `level` (1 to 18) chooses the due time, as a value or
         in the same way. `payload` is the type of the payload, if the return annotation does not

@@ -23,6 +23,8 @@ class ResultShape:
     """Whether the result is a list, with an event for each of its items."""
     unresolved: str = ""
     """Why the return annotation is unknown, where no payload is declared either."""
+    is_undescribed: bool = False
+    """Whether neither a return annotation nor a payload's type says what a result is."""
 
     def payloads_of(self, result: Any) -> list[Any]:
         """Return the payloads in a result, in their order; raises PayloadRefused for a misfit."""
@@ -32,6 +34,13 @@ class ResultShape:
                 "payload",
                 f"the method returned {what}, and whether this is one payload is unknown: "
                 f"{self.unresolved}, or to shield.declare",
+            )
+        if self.is_undescribed and result is None:
+            # Most likely a forgotten `return`: consumers would get null instead of the data.
+            raise PayloadRefused(
+                "payload",
+                "the method returned None, and it has no return annotation: return the payload; "
+                "`-> None` stands for a payload of null, `-> P | None` for a call without an event",
             )
         if self.is_optional and result is None:
             return []

@@ -168,7 +168,7 @@ def test_key_is_a_payload_field_by_name_or_a_function(shop, shield, part, payloa
 @pytest.mark.parametrize("name", ["key", "biz_key"])
 def test_payload_without_its_key_is_refused_by_name(shop, shield, name, part, payload):
     @shield.publishes("order.placed", **{name: part})
-    def place(session: Session):
+    def place(session: Session) -> Any:
         return payload
 
     with shop.session() as session, session.begin(), pytest.raises(EventRefused) as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import typing
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from typing import Annotated, Any
 
 import pytest
 from pydantic import Field
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 from typing_extensions import TypeAliasType
 
@@ -102,6 +104,43 @@ def test_optional_list_takes_none_and_a_list(shop, shield):
         place(session, None)
         place(session, [Line(1)])
     assert shop.events() == ["1"]
+
+
+FORGOTTEN_RETURN = r"returned None, .* no return annotation"
+
+
+def test_forgotten_return_is_refused(shop, shield):
+    @shield.publishes("order.placed")
+    def place(session):
+        session.execute(text("SELECT 1"))
+
+    no_return = pytest.raises(PayloadRefused, match=FORGOTTEN_RETURN)
+    with shop.session() as session, session.begin(), no_return:
+        place(session)
+    assert shop.rows() == []
+
+
+def test_forgotten_return_of_a_coroutine_is_refused(shop, shield):
+    shield.declare("order.placed")
+
+    @shield.publishes("order.placed")
+    async def place(session):
+        await asyncio.sleep(0)
+
+    no_return = pytest.raises(PayloadRefused, match=FORGOTTEN_RETURN)
+    with shop.session() as session, session.begin(), no_return:
+        asyncio.run(place(session))
+    assert shop.rows() == []
+
+
+def test_declared_type_describes_a_method_without_annotation(shop, shield):
+    @shield.publishes("order.placed", payload=int | None)
+    def place(session):
+        return None
+
+    with shop.session() as session, session.begin():
+        place(session)
+    assert [row["payload"] for row in shop.rows()] == ["null"]
 
 
 def _returning(annotation: Any) -> Callable[[Session, Any], Any]:
