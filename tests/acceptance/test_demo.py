@@ -114,7 +114,7 @@ def test_demo_loses_nothing_when_relay_and_consumer_are_killed(
 
 def test_demo_finds_and_repairs_its_planted_faults(finished: Finished) -> None:
     found = verdicts(finished.folder, "found")
-    assert {key: rows for key, rows in found.items() if Verdict(key[2]).is_mismatch} == {
+    assert {key: rows for key, rows in found.items() if Verdict[key[2]].is_mismatch} == {
         ("COMMIT", "stock", "MISSING_DOWNSTREAM"): VANISHED,
         ("COMMIT", "stock", "STUCK"): LEFT,
         ("COMMIT", TOPICS, "ABSENT_FROM_TOPIC"): VANISHED,

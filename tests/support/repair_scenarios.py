@@ -23,7 +23,7 @@ from shieldtx.reconcile.repair.tally import RepairReport
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairStore
 from shieldtx.store.tables import tables
-from tests.support.service import QUICK, Service, drain, effect, make_topics
+from tests.support.service import QUICK, Service, drain_and_close, effect, make_topics
 
 BOTH = frozenset({"orders", "stock"})
 
@@ -61,9 +61,7 @@ class Pair:
             self.orders.app.build_consumer("orders"),
             *(self.stock.app.build_consumer(group) for group in ("stock", "mail")),
         ]
-        drain(*relays, *workers)
-        for worker in (*relays, *workers):
-            worker.close()
+        drain_and_close(*relays, *workers)
 
     def refuse_all(self, number: int) -> None:
         """Write events that all groups give up, and run all workers until they are idle."""

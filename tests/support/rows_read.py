@@ -47,7 +47,10 @@ def rows_read(engine: Engine) -> Iterator[list[Read]]:
 
 def _count(connection: Connection) -> int:
     # The driver's own cursor is used: SQLAlchemy would call the listeners again.
-    with connection.connection.cursor() as cursor:
+    cursor = connection.connection.cursor()
+    try:
         cursor.execute(_COUNTED)
         [counted] = cursor.fetchone()
+    finally:
+        cursor.close()
     return int(counted)

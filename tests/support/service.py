@@ -176,6 +176,12 @@ def effect(what: str) -> Callable[[Session, Any], None]:
     return handler
 
 
+def forget_groups(app: ShieldTx, *names: str) -> None:
+    """Take the declarations of consumer groups back, as another release of a service would."""
+    for name in names:
+        del app._declarations.groups[name]
+
+
 def drain(*workers: Relay | Consumer, passes: int = 200) -> None:
     """Run passes until a whole round of them finds nothing to do."""
     for _ in range(passes):
@@ -183,6 +189,13 @@ def drain(*workers: Relay | Consumer, passes: int = 200) -> None:
         if not any(busy):
             return
     raise AssertionError(f"still busy after {passes} rounds")
+
+
+def drain_and_close(*workers: Relay | Consumer) -> None:
+    """Run relays and consumers until all of them are idle, and close them."""
+    drain(*workers)
+    for worker in workers:
+        worker.close()
 
 
 class Wire:

@@ -106,7 +106,11 @@ def audits(stores: Stores) -> list[Mapping[str, Any]]:
 @pytest.mark.begun_by_hand
 def test_row_in_each_waiting_state_is_discarded_with_audit(stores: Stores) -> None:
     event, rollback, record = failed(stores), dead(stores), parked(stores)
-    rows = [letter(stores, event), letter(stores, rollback), record]
+    rows: list[DeadLetter | ParkedRecord] = [
+        letter(stores, event),
+        letter(stores, rollback),
+        record,
+    ]
 
     done = discard(stores, *rows)
 

@@ -20,7 +20,7 @@ from shieldtx.relay.relay import Relay
 from tests.support.handler_styles import STYLES
 from tests.support.log_records import fields_of, logged
 from tests.support.reasons import without_site
-from tests.support.service import QUICK, Service, Wire, drain, effect, make_topics
+from tests.support.service import QUICK, Service, Wire, drain, effect, forget_groups, make_topics
 
 HANDLER_STYLES = STYLES
 Make = Callable[..., Service]
@@ -539,7 +539,7 @@ def test_events_of_a_removed_handler_wait(world: World) -> None:
     trouble["a"] = ValueError("not yet")
     world.write("a")
     drain(world.consumer())
-    del world.downstream.app.groups["stock"]
+    forget_groups(world.downstream.app, "stock")
     world.downstream.app.consumer("stock").handles("orders.cancelled")(effect("cancelled"))
     world.downstream.execute("UPDATE shield_inbox SET due_at = now()")
     make_topics(world.downstream)

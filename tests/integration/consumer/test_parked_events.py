@@ -60,8 +60,10 @@ class Shop:
         drain(*self._relays, *self._consumers)
 
     def close(self) -> None:
-        for each in (*self._relays, *self._consumers):
-            each.close()
+        for relay in self._relays:
+            relay.close()
+        for consumer in self._consumers:
+            consumer.close()
 
     @property
     def parked(self) -> list[DeadLetter]:

@@ -17,7 +17,16 @@ from shieldtx.relay.relay import Relay
 from tests.support.handler_styles import STYLES
 from tests.support.lanes import process
 from tests.support.reasons import without_site
-from tests.support.service import QUICK, Service, Wire, as_received, drain, effect, make_topics
+from tests.support.service import (
+    QUICK,
+    Service,
+    Wire,
+    as_received,
+    drain,
+    effect,
+    forget_groups,
+    make_topics,
+)
 
 HANDLER_STYLES = STYLES
 Make = Callable[..., Service]
@@ -79,7 +88,7 @@ def test_a_refused_event_is_compensated_by_its_upstream_once(pair: Chain) -> Non
 def test_compensation_receives_the_original_from_the_outbox(pair: Chain, wire: Wire) -> None:
     seen: list[Event] = []
     orders = pair["orders"].app
-    del orders.groups["orders"]
+    forget_groups(orders, "orders")
     orders.consumer("orders").compensates("orders.placed")(
         lambda session, event: seen.append(event)
     )
@@ -267,7 +276,7 @@ def test_a_chain_of_three_is_undone_from_its_end(make_service: Make) -> None:
 
 def test_failed_compensation_is_dead_and_can_be_replayed(pair: Chain) -> None:
     orders = pair["orders"].app
-    del orders.groups["orders"]
+    forget_groups(orders, "orders")
     trouble = [RuntimeError("ledger closed")]
 
     @orders.consumer("orders").compensates("orders.placed", retry=QUICK)

@@ -12,7 +12,7 @@ from shieldtx import Event, RetryPolicy
 from shieldtx.consumer.consumer import Consumer
 from shieldtx.consumer.unhandled import SAMPLE_EVERY, UnhandledEvents
 from tests.support.log_records import logged
-from tests.support.service import Service, drain, effect, make_topics
+from tests.support.service import Service, drain, effect, forget_groups, make_topics
 
 Make = Callable[..., Service]
 BATCH = 5
@@ -34,7 +34,7 @@ class FirstTry:
 
 
 def _consumer(service: Service, *event_types: str, handler: FirstTry) -> Consumer:
-    service.app.groups.clear()
+    forget_groups(service.app, *list(service.app.groups))
     group = service.app.consumer("stock")
     for event_type in event_types:
         group.handles(event_type, retry=PATIENT)(handler)

@@ -167,9 +167,9 @@ Guard = Callable[[Any], None]
 async def run(bank: Bank, caller: Caller, guard: Guard, why: Why, end: End) -> None:
     """Make the local transaction of a service that swallows each error."""
     if caller is Caller.ASYNC_SESSION:
-        engine = create_async_engine(bank.ledger.url)
+        async_engine = create_async_engine(bank.ledger.url)
         try:
-            async with AsyncSession(engine) as session:
+            async with AsyncSession(async_engine) as session:
                 await session.run_sync(lambda local: why(bank, local))
                 with bank.swallow():
                     guard(session)
@@ -177,7 +177,7 @@ async def run(bank: Bank, caller: Caller, guard: Guard, why: Why, end: End) -> N
                     await session.run_sync(_book)
                 await _end(bank, session, end)
         finally:
-            await engine.dispose()
+            await async_engine.dispose()
         return
     engine = create_engine(bank.ledger.url)
     with Session(engine) if caller is Caller.SESSION else engine.connect() as local:
@@ -365,8 +365,8 @@ def test_the_release_of_a_savepoint_guards_nothing(bank: Bank) -> None:
     """A running AsyncSession enters its barrier with its commit, not before."""
 
     async def main() -> None:
-        engine = create_async_engine(bank.ledger.url)
-        async with bank.pay.app.half(PAID) as half, AsyncSession(engine) as session:
+        async_engine = create_async_engine(bank.ledger.url)
+        async with bank.pay.app.half(PAID) as half, AsyncSession(async_engine) as session:
             await session.execute(text("SELECT 1"))
             half.guard(session)
             async with session.begin_nested() as outer:
@@ -375,7 +375,7 @@ def test_the_release_of_a_savepoint_guards_nothing(bank: Bank) -> None:
                 await outer.rollback()
             await session.run_sync(_book)
             await session.commit()
-        await engine.dispose()
+        await async_engine.dispose()
 
     asyncio.run(main())
     assert bank.committed() == bank.sent() == 1

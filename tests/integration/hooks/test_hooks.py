@@ -21,7 +21,16 @@ from shieldtx.ports.inbox import AttemptOutcome
 from shieldtx.relay.relay import Relay
 from tests.conftest import Eventually
 from tests.support.log_records import logged
-from tests.support.service import QUICK, Service, Wire, answer, drain, effect, make_topics
+from tests.support.service import (
+    QUICK,
+    Service,
+    Wire,
+    answer,
+    drain,
+    effect,
+    forget_groups,
+    make_topics,
+)
 
 Make = Callable[..., Service]
 
@@ -332,7 +341,7 @@ def test_each_event_of_a_batch_with_a_failing_event_ends_once(pair: Pair) -> Non
 
 def test_hooks_are_called_for_each_event_of_a_list_handler(make_service: Make) -> None:
     pair = Pair(make_service)
-    del pair.stock.app.groups["stock"]
+    forget_groups(pair.stock.app, "stock")
     calls: list[int] = []
 
     @pair.stock.app.consumer("stock").handles_many("orders.placed", retry=QUICK)

@@ -6,7 +6,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer
@@ -72,7 +72,8 @@ def test_assigned_partitions_are_logged_once(
     while received < len(VALUES) and time.monotonic() < deadline:
         received += len(subscriber.poll(timeout=1, limit=3))
     (assigned,) = logged(caplog.records, "partitions_assigned")
-    (topic,) = assigned["topics"]  # type: ignore[misc]
+    topics = cast("list[str]", assigned["topics"])
+    (topic,) = topics
     assert assigned == {
         "group": topic,
         "topics": [topic],

@@ -20,6 +20,7 @@ from shieldtx.ports.repair import RepairAction, Repaired
 from shieldtx.reconcile.expectations import Others
 from shieldtx.reconcile.repair.decisions import BUSINESS_KEY, NOT_STORED, TOO_OLD, Policy
 from shieldtx.reconcile.repair.repair import Repair
+from shieldtx.reconcile.repair.tally import RepairReport
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store import transactions
 from shieldtx.store.repair import SqlRepairStore
@@ -36,7 +37,7 @@ from tests.support.repair_scenarios import (
     repair,
     rows,
 )
-from tests.support.service import QUICK, Service, drain, effect, make_topics
+from tests.support.service import QUICK, Service, drain_and_close, effect, make_topics
 
 MISSING = Verdict.MISSING_DOWNSTREAM
 HANDED_OVER = (MISSING, RepairAction.HAND_OVER)
@@ -529,14 +530,8 @@ def test_service_outside_the_file_gets_no_copy_of_purged_events(
             orders.app.outbox.add(session, Event(type="orders.placed", key=f"k{n}", payload=n))
 
     def work() -> None:
-        workers = [
-            orders.relay(),
-            stock.app.build_consumer("stock"),
-            mail.app.build_consumer("mail"),
-        ]
-        drain(*workers)
-        for worker in workers:
-            worker.close()
+        consumers = [stock.app.build_consumer("stock"), mail.app.build_consumer("mail")]
+        drain_and_close(orders.relay(), *consumers)
 
     work()
     for service, table in ((orders, "outbox"), (stock, "inbox"), (mail, "inbox")):
@@ -641,17 +636,18 @@ def test_event_handed_over_by_another_repair_counts_as_needless(pair: Pair):
     pair.work()
     pair.lose_inbox_rows("stock")
     missing = pair.missing("stock")
-    others = []
+    begun: list[str] = []
+    others: list[RepairReport] = []
 
     def come_between(statement: str) -> None:
-        if "max(shield_inbox.event_time)" in statement and not others:
-            others.append("begun")
+        if "max(shield_inbox.event_time)" in statement and not begun:
+            begun.append(statement)
             others.append(pair.repair(missing, policy=PLAIN))
 
     with before_statements(come_between):
         report = pair.repair(missing, policy=PLAIN)
 
-    assert others[1].repaired == {HANDED_OVER: Repaired(done=4)}
+    assert others[0].repaired == {HANDED_OVER: Repaired(done=4)}
     assert report.refused == {}
     assert report.repaired == {HANDED_OVER: Repaired(needless=4)}
 

@@ -21,7 +21,7 @@ from shieldtx.store.repair import SqlRepairStore
 from shieldtx.tracing.timeline import trace
 from tests.support.log_records import logged
 from tests.support.repair_scenarios import BOTH, Pair
-from tests.support.service import QUICK, Service, drain, effect, make_topics
+from tests.support.service import QUICK, Service, drain, effect, forget_groups, make_topics
 
 HANDED_OVER = (Verdict.MISSING_DOWNSTREAM, RepairAction.HAND_OVER)
 PLAIN = Policy(services=BOTH)
@@ -43,7 +43,7 @@ def hand_over_all(pair: Pair) -> None:
 
 def consumer(pair: Pair, *event_types: str, handler: Callable[..., None]) -> Consumer:
     """Return a worker of another release of stock."""
-    pair.stock.app.groups.clear()
+    forget_groups(pair.stock.app, *list(pair.stock.app.groups))
     group = pair.stock.app.consumer("stock")
     for event_type in event_types:
         group.handles(event_type, retry=QUICK)(handler)

@@ -18,7 +18,7 @@ from shieldtx.reconcile.repair.listed_rows import ListedRow
 from shieldtx.reconcile.verdicts import Verdict
 from shieldtx.store.repair import SqlRepairStore
 from tests.support.repair_scenarios import BOTH, Pair, before_statements, listed
-from tests.support.service import Service, drain
+from tests.support.service import Service, drain_and_close
 
 NUMBER = 24
 MISSING, PARKED, ABSENT = (
@@ -49,10 +49,7 @@ def write(pair: Pair) -> None:
 
 def write_and_receive(pair: Pair) -> None:
     write(pair)
-    workers = [pair.orders.relay(), pair.stock.app.build_consumer("stock")]
-    drain(*workers)
-    for worker in workers:
-        worker.close()
+    drain_and_close(pair.orders.relay(), pair.stock.app.build_consumer("stock"))
 
 
 def failed(pair: Pair) -> list[ListedRow]:

@@ -41,7 +41,7 @@ from tests.support.repair_scenarios import (
     rows,
     write_one_by_one,
 )
-from tests.support.service import Service, drain
+from tests.support.service import Service, drain, drain_and_close
 
 MISSING = Verdict.MISSING_DOWNSTREAM
 CAREFUL = Policy(services=BOTH)
@@ -791,14 +791,9 @@ def write_later_one_of_k2(pair: Pair, *groups: str) -> None:
     """Write one more event of a key, and let groups receive it."""
     with pair.orders.transaction() as session:
         pair.orders.app.outbox.add(session, Event(type="orders.placed", key="k2"))
-    workers = [
-        pair.orders.relay(),
-        *(pair.stock.app.build_consumer(group) for group in groups),
-    ]
     if groups:
-        drain(*workers)
-    for worker in workers:
-        worker.close()
+        consumers = [pair.stock.app.build_consumer(group) for group in groups]
+        drain_and_close(pair.orders.relay(), *consumers)
 
 
 @pytest.mark.parametrize("policy", [CAREFUL, OUT_OF_ORDER])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -16,7 +16,10 @@ from sqlalchemy.orm import Session
 from shieldtx import Event, Settings, ShieldTx
 from shieldtx.domain.retry import RetryPolicy
 from shieldtx.ports.broker import DeliveryOutcome
+from shieldtx.relay.relay import Relay
 from shieldtx.store import relay_store
+from shieldtx.store.relay_store import SqlRelayStore
+from shieldtx.store.shard_leases import SqlLeaseStore
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.conftest import wait
 from tests.support.postgres_settings import IDLE_LIMIT, setting
@@ -48,7 +51,7 @@ def app(request: pytest.FixtureRequest, migrated_url: str) -> Iterator[ShieldTx]
 def test_relay_stopped_while_moving_blocked_rows_is_taken_over(app: ShieldTx) -> None:
     stopped = app.build_relay("stopped")
     shards = stopped.renew().shards
-    step = stopped._in_flight._store._blocked._step("stopped")
+    step = _store_of(stopped)._blocked._step("stopped")
     _, leased = step.__enter__()
     assert set(leased) == shards
     _is_taken_over(app, shards)
@@ -59,7 +62,8 @@ def test_relay_stopped_while_moving_blocked_rows_is_taken_over(app: ShieldTx) ->
 def test_a_relay_that_is_stopped_as_it_renews_is_taken_over(app: ShieldTx) -> None:
     stopped = app.build_relay("stopped")
     shards = stopped.renew().shards
-    transaction = stopped._leases._engine.begin()
+    leases = cast("SqlLeaseStore", stopped._leases)
+    transaction = leases._engine.begin()
     transaction.__enter__().execute(text("SELECT FROM shield_shard FOR UPDATE"))
     _is_taken_over(app, shards)
     with pytest.raises(DBAPIError):
@@ -69,7 +73,7 @@ def test_a_relay_that_is_stopped_as_it_renews_is_taken_over(app: ShieldTx) -> No
 def test_relay_stopped_while_reading_a_claim_is_taken_over(app: ShieldTx) -> None:
     stopped = app.build_relay("stopped")
     shards = stopped.renew().shards
-    connection = stopped._in_flight._store._engine.connect()
+    connection = _store_of(stopped)._engine.connect()
     connection.begin()
     # More than the buffers of both sides take; this side reads nothing of it.
     connection.connection.driver_connection.pgconn.send_query(
@@ -91,9 +95,13 @@ def test_failure_without_local_rollback_has_the_relays_limit(
 
     lock = relay_store.lock_rows
     monkeypatch.setattr(relay_store, "lock_rows", lock_rows)
-    store = app.build_relay("r")._in_flight._store
+    store = _store_of(app.build_relay("r"))
     assert not store.fail(uuid4(), uuid4(), reason="too large", local_rollback=None)
     assert limits == ["3s"]
+
+
+def _store_of(relay: Relay) -> SqlRelayStore:
+    return cast("SqlRelayStore", relay._in_flight._store)
 
 
 def _is_taken_over(app: ShieldTx, shards: frozenset[int]) -> None:

@@ -10,17 +10,18 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import NullPool, QueuePool
 
 from shieldtx import Event, Settings, ShieldTx
 from shieldtx.embedded import EmbeddedPostgres
 from shieldtx.errors import ConfigurationError
+from shieldtx.store.relay_store import SqlRelayStore
 from shieldtx.testing.memory_broker import MemoryBroker
 from tests.support.postgres_settings import setting
 
@@ -201,7 +202,7 @@ def test_an_engine_that_is_passed_in_is_used_at_read_committed(
         assert shown(app.engine, "transaction_isolation") == "read committed"
         seen: list[str] = []
         store = app.build_relay()
-        single = store._in_flight._store._autocommit
+        single = cast("SqlRelayStore", store._in_flight._store)._autocommit
         with single.begin() as connection:
             seen.append(setting(connection, "transaction_isolation"))
         assert seen == ["read committed"]
@@ -224,6 +225,7 @@ def test_forked_processes_have_connections_of_their_own(
     with opened(migrated_url, engine=engine) as app:
         # As a server that loads the application before it forks (gunicorn --preload).
         app.schema.check()
+        assert isinstance(app.engine.pool, QueuePool)
         assert app.engine.pool.checkedin() == 1
         forks = multiprocessing.get_context("fork")
         children = [forks.Process(target=prepare, args=(app, number)) for number in range(4)]

@@ -182,8 +182,9 @@ def test_granted_roles_write_publish_handle_compensate_and_purge(service: Servic
         retention = app.build_retention()
         while retention.run_once().more:
             continue
-        for worker in (relay, *workers):
-            worker.close()
+        relay.close()
+        for consumer in workers:
+            consumer.close()
     assert sorted(service.effects("reserved")) == ["good", "half"]
     assert sorted(service.effects("compensated")) == ["failing", "refused"]
     assert service.outbox() == {}

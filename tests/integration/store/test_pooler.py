@@ -88,8 +88,10 @@ def test_writers_relays_and_consumers_work_through_the_pooler(
     stop.set()
     for thread in threads:
         thread.join(20)
-    for worker in (*relays, *consumers):
-        worker.close()
+    for relay in relays:
+        relay.close()
+    for consumer in consumers:
+        consumer.close()
     assert errors == []
     assert one(migrated_url, "SELECT count(DISTINCT n) FROM effects") == 2 * EVENTS
     app.close()

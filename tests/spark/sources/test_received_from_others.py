@@ -37,7 +37,7 @@ def asked(service: Any, of: type[Databases], *, is_further: bool) -> list[str]:
     now = service.now()
     since = {service.name: now - timedelta(hours=1)} if is_further else {}
     databases = of(
-        spark=None,  # type: ignore[arg-type]  no row comes by Spark
+        spark=None,  # no row comes by Spark
         request=ReconcileRequest(
             services=(service.database(),),
             folder=Path("unused"),

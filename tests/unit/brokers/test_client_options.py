@@ -32,7 +32,7 @@ from shieldtx.brokers.kafka.settings import connection_of, group_options
 from shieldtx.errors import BrokerUnavailable, ConfigurationError
 from shieldtx.ports.broker import Record
 
-CLIENTS = {
+CLIENTS: dict[Role, Any] = {
     Role.PRODUCER: KafkaProducer,
     Role.CONSUMER: KafkaConsumer,
     Role.ADMIN: KafkaAdminClient,

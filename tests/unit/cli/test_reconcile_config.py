@@ -21,7 +21,7 @@ from shieldtx.reconcile.findings import RunOutcome
 def shield(monkeypatch):
     shield = ShieldTx(Settings(source="shop", database_url="sqlite://"))
     module = ModuleType("shop_for_reconcile")
-    module.shield = shield
+    vars(module)["shield"] = shield
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return shield
 

@@ -212,4 +212,4 @@ def test_error_is_logged_if_the_pauses_cannot_be_read(caplog) -> None:
     with pytest.raises(ConnectionError, match="away"):
         recorder_of(Inbox(), breaker).fail(attempt_of(), handler_of(attempts=1), ERROR)
     [fields] = logged(caplog.records, "attempt_not_recorded")
-    assert fields["reason"].startswith("LookupError: no such shelf")
+    assert str(fields["reason"]).startswith("LookupError: no such shelf")

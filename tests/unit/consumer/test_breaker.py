@@ -444,18 +444,19 @@ def test_error_of_the_database_in_a_probe_is_no_answer(make) -> None:
 def test_error_after_a_trip_keeps_the_alarm_and_the_attempt(
     make, clock: Clock, caplog, name: str
 ) -> None:
-    worker = Worker(clock, Unreliable(make().store))
+    sound = make().store
+    unreliable = Unreliable(sound)
+    worker = Worker(clock, unreliable)
     worker.fail()
     worker.fail()
-    trip = worker.store._store.trip
 
     def trip_and_fail(*args: Any, **options: Any) -> bool:
-        worker.store.failing.append(name)
-        return trip(*args, **options)
+        unreliable.failing.append(name)
+        return sound.trip(*args, **options)
 
     worker.store.trip = trip_and_fail
     assert worker.fail()
-    assert not worker.store.failing
+    assert not unreliable.failing
     [fields] = logged(caplog.records, "handler_tripped")
     assert fields["waiting"] == (None if name == "waiting" else 0)
 

@@ -82,7 +82,9 @@ def test_wrong_option_of_the_url_is_a_setting(option: str, monkeypatch: pytest.M
 def test_missing_permission_names_role_and_grants(role: str | None):
     orig = psycopg.errors.InsufficientPrivilege("permission denied for table shield_outbox")
     error = ProgrammingError("SELECT", {}, orig)
-    error.shieldtx_database = Database(place="h/orders", role=role)
+    error.shieldtx_database = Database(  # type: ignore[attr-defined]  # as the engine marks it
+        place="h/orders", role=role
+    )
     found = explanation_of(error)
     assert found is not None
     assert "permission denied for table shield_outbox" in found.line

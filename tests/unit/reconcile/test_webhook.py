@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -33,9 +34,10 @@ def hook(url: str, **changes) -> Webhook:
     return Webhook(**{"url": url, "token": "t0ken", "allow_http": True, **changes})
 
 
-def logged(caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
+def logged(caplog: pytest.LogCaptureFixture) -> Any:
     """Return the one record, after a check that it has no secret."""
-    (record,) = caplog.records
+    records: list[Any] = caplog.records
+    (record,) = records
     assert not [secret for secret in SECRETS if secret in str(vars(record))]
     assert (record.configuration, record.run_id) == ("nightly", "r1")
     return record

@@ -71,9 +71,8 @@ def test_failed_and_interrupted_runs_are_logged(caplog: pytest.LogCaptureFixture
 
     run_by(IntervalTrigger(seconds=0.1), run, configuration="nightly")
 
-    assert [
-        (record.action, record.levelname, record.configuration) for record in caplog.records
-    ] == [
+    found = [vars(record) for record in caplog.records]
+    assert [(each["action"], each["levelname"], each["configuration"]) for each in found] == [
         ("scheduled_run_failed", "ERROR", "nightly"),
         ("scheduled_run_interrupted", "ERROR", "nightly"),
     ]

@@ -139,8 +139,8 @@ class World:
             banks.close()
             # A fault's own server may be unusable, and is removed as a whole.
             if postgres is self.postgres:
-                for side in sides:
-                    postgres.drop_database(side.database)
+                for each in sides:
+                    postgres.drop_database(each.database)
 
 
 def own_kafka(world: World, open_: ExitStack) -> Mapping[str, Any]:

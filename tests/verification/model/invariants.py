@@ -162,7 +162,7 @@ def _given_up(state: State, number: int) -> bool:
 
 def _waits_for_a_person(state: State, group: Group, number: int) -> bool:
     """Return whether an operator has to replay a DEAD rollback, with a chance of success."""
-    rows = (*state.services[0].rows, *group.inbox)
+    rows: list[Row] = [*state.services[0].rows, *group.inbox]
     if any(row.purged for row in rows if row.event == (number, "")):
         return False
     return any(

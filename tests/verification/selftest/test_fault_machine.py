@@ -6,10 +6,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psutil
 import psycopg
@@ -130,7 +131,7 @@ def test_missing_libfaketime_is_reported_with_what_to_install(
 
 
 @contextmanager
-def without_memory(cached: Callable[..., object]) -> Iterator[None]:
+def without_memory(cached: Any) -> Iterator[None]:
     cached.cache_clear()
     yield
     cached.cache_clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -59,7 +60,7 @@ KAFKA_ANSWERS = [
     (kafka_answer(3, b""), Api.FETCH),
     (kafka_answer(4, bytes(300)), Api.PRODUCE),
 ]
-CONVERSATIONS = {
+CONVERSATIONS: dict[str, Any] = {
     "kafka": (kafka, KAFKA_REQUESTS, KAFKA_ANSWERS),
     "postgres": (postgres, POSTGRES_REQUESTS, POSTGRES_ANSWERS),
 }
@@ -70,8 +71,8 @@ CONVERSATIONS = {
 def test_messages_are_separated_wherever_the_stream_is_cut(
     protocol: str, cuts: list[int], byte_by_byte: bool
 ) -> None:
-    wire, *conversation = CONVERSATIONS[protocol]
-    for scanner, said in zip(wire(), conversation, strict=True):
+    wire, requests, answers = CONVERSATIONS[protocol]
+    for scanner, said in zip(wire(), (requests, answers), strict=True):
         stream = b"".join(message for message, _ in said)
         places = sorted({0, *(range(len(stream)) if byte_by_byte else cuts), len(stream)})
         chunks = [stream[a:b] for a, b in pairwise(places)]

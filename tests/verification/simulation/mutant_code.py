@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 from unittest.mock import patch
 from uuid import UUID
 
@@ -108,7 +109,7 @@ def shows_what_is_not_committed(sound: Callable[..., None]) -> Callable[..., Non
     def insert(self: Database, transaction: Transaction, envelope: Any, **due: Any) -> None:
         waiting = len(transaction._writes)
         sound(self, transaction, envelope, **due)
-        row = transaction._writes[waiting].args[0]
+        row = cast("partial[None]", transaction._writes[waiting]).args[0]
         self.outbox[row.envelope.id] = row
 
     return insert

@@ -6,12 +6,13 @@ import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from shieldtx import Settings, ShieldTx
 from shieldtx.app import workers
 from shieldtx.app.stores import Stores
 from shieldtx.consumer.consumer import Consumer
+from shieldtx.consumer.fetcher import PrefetchingFetcher
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.consumer.lanes import Lane
 from shieldtx.domain.events import Envelope
@@ -107,7 +108,7 @@ class BreakableShield(ShieldTx):
         consumer._store = consumer._due._store = consumer._probes._store = store
         for lane in consumer._lanes:
             self._break_lane(lane)
-        fetcher = consumer._fetcher._fetcher
+        fetcher: Any = cast("PrefetchingFetcher", consumer._fetcher)._fetcher
         fetcher._subscriber._options |= membership()
         fetcher._subscriber = points.Breakable(
             fetcher._subscriber, self.breaker, points.SUBSCRIBER_STEPS

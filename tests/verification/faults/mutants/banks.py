@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
-from sqlalchemy import BigInteger, and_, bindparam, create_engine, false, func, or_, select
+from sqlalchemy import BigInteger, Engine, and_, bindparam, create_engine, false, func, or_, select
 from sqlalchemy.orm import Session
 
 from shieldtx.brokers import decoding, signing
@@ -44,6 +44,11 @@ from shieldtx.store.statements import outbox as outbox_sql
 from shieldtx.store.statements import receive as receive_sql
 from tests.verification.faults.failpoints import Breaker
 from tests.verification.faults.mutants.mutant import named
+
+
+def _engine_of(store: Any) -> Engine:
+    """Return the engine of a store of inboxes, also in a failpoint."""
+    return cast("Engine", store._engine)
 
 
 def _acknowledged_whatever_happened(breaker: Breaker) -> None:
@@ -177,7 +182,7 @@ def _duplicates_reach_the_handler(breaker: Breaker) -> None:
         if outcome is AttemptOutcome.BLOCKED:
             handler = self._group.handler_of(envelope.type, envelope.kind)
             attempt = Attempt(envelope=envelope, group=self._group.name, number=1, token=uuid4())
-            with guarded_session(self.store._engine, "handler") as (session, _):
+            with guarded_session(_engine_of(self.store), "handler") as (session, _):
                 self.caller.call(session, handler, attempt)
             return AttemptOutcome.APPLIED
         return outcome
@@ -265,7 +270,7 @@ def _rolled_back_although_it_succeeds(breaker: Breaker) -> None:
         self: AttemptRecorder, attempt: Any, handler: Any, error: Exception
     ) -> AttemptOutcome:
         if attempt.envelope.kind is TxKind.COMMIT:
-            with Session(self._store._engine) as session, session.begin():
+            with Session(_engine_of(self._store)) as session, session.begin():
                 rollback = self._outbox.rollback_of(attempt.envelope, reason=str(error))
                 self._outbox.add_envelope(session, rollback)
         return fail(self, attempt, handler, error)
