@@ -44,9 +44,6 @@ class Progress:
     savepoints: int = 0
     undone: Savepoint | None = None
     """The savepoint to which the transaction was rolled back, if nothing was written since."""
-    kept: Savepoint | None = None
-    """The savepoint of the last part, if its effects are kept and it is not released yet."""
-
     leaves_state: str | None = None
     """The type of the last event, if its handler has left a state for the next one."""
 
@@ -55,12 +52,6 @@ class Progress:
         """The attempts whose effects are in the transaction."""
         refused = {id(refusal.attempt) for refusal in self.refusals}
         return [each for each in self.attempts[: self.done] if id(each) not in refused]
-
-    def release(self) -> None:
-        """Release the savepoint of the last part."""
-        kept, self.kept = self.kept, None
-        if kept is not None:
-            kept.release()
 
 
 class SharedTransaction:
@@ -108,10 +99,8 @@ class SharedTransaction:
                         self._apply_protected(session, progress, end, ends)
                     else:
                         progress.undone = None
-                        progress.release()
                         progress.done = self._apply_part(session, progress, end, ends)
                 self._write_rollbacks(session, progress)
-                progress.release()
                 if progress.done < len(attempts):
                     self._store.settle_only(session, attempts[: progress.done])
         except FailedCall as failed:
@@ -156,7 +145,7 @@ class SharedTransaction:
         return end
 
     def _apply_protected(self, session: Session, progress: Progress, end: int, ends: float) -> None:
-        began = self._clock()
+        began, is_new = self._clock(), progress.undone is None
         is_repeated = progress.done == progress.failed_at
         is_doubtful = is_repeated or self._rates.mostly_fails(progress.attempts[progress.done])
         savepoint = self._savepoint(session, progress, is_doubtful=is_doubtful)
@@ -171,23 +160,21 @@ class SharedTransaction:
             if not self._goes_on_after(session, progress, failed):
                 raise
         else:
-            # The next part renews it, which takes one message instead of two.
-            progress.kept = savepoint
-            self._rates.savepoint_took(took)
+            began = self._clock()
+            savepoint.release()
+            if is_new:
+                self._rates.savepoint_took(took + self._clock() - began)
             progress.done = after
 
     def _savepoint(self, session: Session, progress: Progress, *, is_doubtful: bool) -> Savepoint:
-        """Set a savepoint, if possible by means of the last one."""
-        undone, progress.undone = progress.undone, None
-        if undone is not None:
-            undone.set_again(is_doubtful=is_doubtful)
-            return undone
-        progress.savepoints += 1
-        kept, progress.kept = progress.kept, None
-        if kept is not None:
-            kept.renew(is_doubtful=is_doubtful)
-            return kept
-        return self._store.savepoint(session, is_doubtful=is_doubtful)
+        """Set a savepoint; the last one again, if the transaction was just rolled back to it."""
+        savepoint = progress.undone
+        if savepoint is None:
+            progress.savepoints += 1
+            return self._store.savepoint(session, is_doubtful=is_doubtful)
+        progress.undone = None
+        savepoint.set_again(is_doubtful=is_doubtful)
+        return savepoint
 
     def _goes_on_after(self, session: Session, progress: Progress, failed: FailedCall) -> bool:
         """Decide how the transaction continues after a call that is undone with its savepoint.
@@ -233,7 +220,6 @@ class SharedTransaction:
         if later is not None and progress.unwritten_keys.isdisjoint(later):
             return
         progress.undone = None
-        progress.release()
         self._recorder.write_rollbacks(session, progress.unwritten)
         progress.unwritten = []
         progress.unwritten_keys.clear()

@@ -19,12 +19,6 @@ class BatchSavepoint:
         """Set the savepoint for further effects, after `undo`, if nothing was written since."""
         self._open = OpenSavepoint(self._session, kept=self._open.name, is_doubtful=is_doubtful)
 
-    def renew(self, *, is_doubtful: bool = False) -> None:
-        """Keep the effects since, and set a savepoint for further effects."""
-        if not self._open.renew(self._session, is_doubtful=is_doubtful):
-            self.release()
-            self._open = OpenSavepoint(self._session, is_doubtful=is_doubtful)
-
     def release(self) -> None:
         """Keep the effects since."""
         self._open.release(self._session)

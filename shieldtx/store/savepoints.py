@@ -16,7 +16,7 @@ from sqlalchemy.sql.elements import (
 )
 
 from shieldtx.domain.statement_watches import is_observed
-from shieldtx.store.prepared_statements import PreparedStatements, ignored, in_pipeline
+from shieldtx.store.prepared_statements import PreparedStatements, ignored
 
 _FIRST_NUMBER: Final = secrets.randbelow(10**12)
 """The number of the first savepoint of each transaction: user code must not hit the name."""
@@ -31,9 +31,6 @@ _BEGINS: Final[Mapping[type[Executable], str]] = {
     ReleaseSavepointClause: "RELEASE SAVEPOINT",
 }
 """How the statements about savepoints begin. SQLAlchemy's names of savepoints need no quotes."""
-
-_TAKE_SEVERAL: Final = {"psycopg", "psycopg_async", "psycopg2"}
-"""Drivers that send several statements without parameters to the server together."""
 
 _OPEN: Final = "shieldtx.savepoint"
 """The key of shieldtx's open savepoint in the info of its session."""
@@ -67,33 +64,6 @@ class OpenSavepoint:
         # work to a savepoint of its own, which its close() rolls back.
         connection.in_nested_transaction = self._has_inner  # type: ignore[method-assign]
         session.info[_OPEN] = self
-
-    def renew(self, session: Session, *, is_doubtful: bool) -> bool:
-        """Keep what was written since, and set a savepoint of the same name.
-
-        SQLAlchemy's transactions remain: beginning others takes longer than both statements.
-        Returns False, and does nothing, where somebody would miss them: user code that has ended
-        the savepoint, listeners, and events whose savepoints a buffer knows. Raises like `release`.
-        """
-        connection = self.connection
-        if not self._is_innermost(session) or _is_followed(session, connection):
-            return False
-        session.flush()
-        self._prepared.resume()
-        driver = connection.connection.driver_connection
-        with ignored(driver):
-            for statement in self._renewal(driver):
-                _execute(connection, statement)
-        # As if the session's transaction had ended, and another one had begun.
-        self.of_session._remove_snapshot()  # noqa: SLF001
-        self.of_session._take_snapshot()  # noqa: SLF001
-        self._prepared = PreparedStatements(driver, pauses=is_doubtful)
-        return True
-
-    def _renewal(self, driver: Any) -> tuple[str, ...]:
-        statements = f"RELEASE SAVEPOINT {self.name}", f"SAVEPOINT {self.name}"
-        takes_several = self.connection.dialect.driver in _TAKE_SEVERAL
-        return ("; ".join(statements),) if takes_several and not in_pipeline(driver) else statements
 
     def release(self, session: Session) -> None:
         """Keep what was written since.
@@ -130,13 +100,6 @@ class OpenSavepoint:
         A flush that fails rolls back to it at once.
         """
         return self.of_session.is_active and self._is_on_connection
-
-    def _is_innermost(self, session: Session) -> bool:
-        return (
-            self.is_intact
-            and session.get_nested_transaction() is self.of_session
-            and self.connection.get_nested_transaction() is self.of_connection
-        )
 
     @property
     def _is_on_connection(self) -> bool:
@@ -188,16 +151,6 @@ def _uncompiled(connection: Connection, *, kept: str = "") -> Iterator[None]:
         yield
     finally:
         del connection.execute
-
-
-def _is_followed(session: Session, connection: Connection) -> bool:
-    """Whether somebody follows the savepoints of the session or its connection, one by one."""
-    listeners = connection.dispatch
-    return (
-        is_observed(session.info)
-        or is_observed(connection.get_execution_options())
-        or bool(listeners.savepoint or listeners.release_savepoint)
-    )
 
 
 def _execute(connection: Connection, statement: str) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, object_session
 
 from shieldtx.errors import HandlerError
-from shieldtx.store import savepoints
-from shieldtx.store.prepared_statements import in_pipeline
-from tests.contract.conftest import POSTGRESQL, Stores
+from shieldtx.ports.savepoint import Savepoint
+from tests.contract.conftest import Stores
 from tests.contract.store.test_inbox_batches import (
     DONE,
     IN_HAND,
@@ -43,64 +40,38 @@ class Effect(Base):
     n: Mapped[int] = mapped_column(primary_key=True)
 
 
-@contextmanager
-def texts() -> Iterator[list[str]]:
-    """Collect what is sent about savepoints past SQLAlchemy, without their names."""
-    seen: list[str] = []
-    execute = savepoints._execute
-
-    def note(connection: Connection, statement: str) -> None:
-        seen.append(" ".join(word for word in statement.split() if "sa_savepoint" not in word))
-        execute(connection, statement)
-
-    savepoints._execute = note
-    try:
-        yield seen
-    finally:
-        savepoints._execute = execute
+def next_one(stores: Stores, session: Session, savepoint: Savepoint) -> Savepoint:
+    """Keep the effects since a savepoint, and set the next one."""
+    savepoint.release()
+    return stores.inbox.savepoint(session)
 
 
-def in_one_message(stores: Stores) -> bool:
-    return stores.engine.dialect.name == "postgresql"
-
-
-def test_renewed_savepoint_undoes_only_what_came_later(stores: Stores) -> None:
+def test_savepoint_undoes_only_what_came_later(stores: Stores) -> None:
     receipt = start(stores, envelope("a"), envelope("b"))
     with stores.inbox.effects(receipt.started) as session:
         savepoint = stores.inbox.savepoint(session)
         write(session, 1)
         stores.inbox.reset_session(session)
-        savepoint.renew()
+        savepoint = next_one(stores, session, savepoint)
         write(session, 2)
         assert savepoint.undo()
         savepoint.set_again()
         write(session, 3)
-        savepoint.renew()
+        savepoint = next_one(stores, session, savepoint)
         write(session, 4)
         assert savepoint.undo()
     assert effects_of(stores) == [1, 3]
     assert rows(stores) == [DONE] * 2
 
 
-def test_error_in_a_renewed_savepoint_undoes_the_transaction(stores: Stores) -> None:
+def test_error_in_a_later_savepoint_undoes_the_transaction(stores: Stores) -> None:
     receipt = start(stores, envelope("a"))
     with suppress(ArithmeticError), stores.inbox.effects(receipt.started) as session:
         savepoint = stores.inbox.savepoint(session)
         write(session, 1)
-        savepoint.renew()
+        savepoint = next_one(stores, session, savepoint)
         raise ArithmeticError
     assert effects_of(stores) == []
-
-
-def test_renewal_is_one_message_where_the_driver_sends_several(stores: Stores) -> None:
-    receipt = start(stores, envelope("a"))
-    with stores.inbox.effects(receipt.started) as session:
-        savepoint = stores.inbox.savepoint(session)
-        with texts() as seen:
-            savepoint.renew()
-        savepoint.release()
-    sent = ["RELEASE SAVEPOINT SAVEPOINT"]
-    assert seen == (sent if in_one_message(stores) else ["RELEASE SAVEPOINT", "SAVEPOINT"])
 
 
 def test_objects_of_a_kept_part_stay_when_the_next_is_undone(stores: Stores) -> None:
@@ -110,7 +81,7 @@ def test_objects_of_a_kept_part_stay_when_the_next_is_undone(stores: Stores) -> 
         session.add(kept := Effect(n=1))
         session.flush()
         stores.inbox.reset_session(session)
-        savepoint.renew()
+        savepoint = next_one(stores, session, savepoint)
         session.add(undone := Effect(n=2))
         session.flush()
         assert savepoint.undo()
@@ -124,23 +95,8 @@ def test_pending_objects_belong_to_the_kept_part(stores: Stores) -> None:
     with stores.inbox.effects(receipt.started) as session:
         savepoint = stores.inbox.savepoint(session)
         session.add(Effect(n=1))
-        savepoint.renew()
+        savepoint = next_one(stores, session, savepoint)
         assert savepoint.undo()
-    assert effects_of(stores) == [1]
-
-
-def test_listeners_for_savepoints_hear_each_of_them(stores: Stores) -> None:
-    heard: list[str] = []
-    receipt = start(stores, envelope("a"))
-    event.listen(stores.engine, "savepoint", lambda *_: heard.append("set"))
-    event.listen(stores.engine, "release_savepoint", lambda *_: heard.append("released"))
-    with stores.inbox.effects(receipt.started) as session:
-        savepoint = stores.inbox.savepoint(session)
-        write(session, 1)
-        savepoint.renew()
-        write(session, 2)
-        assert savepoint.undo()
-    assert heard == ["set", "released", "set"]
     assert effects_of(stores) == [1]
 
 
@@ -150,14 +106,14 @@ def test_open_savepoint_inside_is_released_too(stores: Stores) -> None:
         savepoint = stores.inbox.savepoint(session)
         session.begin_nested()
         write(session, 1)
-        savepoint.renew()
+        savepoint = next_one(stores, session, savepoint)
         write(session, 2)
         assert savepoint.undo()
         assert not session.in_nested_transaction()
     assert effects_of(stores) == [1]
 
 
-def test_savepoint_that_the_handler_released_cannot_be_renewed(stores: Stores) -> None:
+def test_savepoint_that_the_handler_released_is_an_error(stores: Stores) -> None:
     receipt = start(stores, envelope("a"))
 
     def release_and_go_on() -> None:
@@ -167,7 +123,7 @@ def test_savepoint_that_the_handler_released_cannot_be_renewed(stores: Stores) -
             connection: Any = session.connection()
             name = connection.get_nested_transaction()._savepoint
             connection.connection.cursor().execute(f"RELEASE SAVEPOINT {name}")
-            savepoint.renew()
+            savepoint.release()
 
     with pytest.raises(DBAPIError):
         release_and_go_on()
@@ -175,14 +131,14 @@ def test_savepoint_that_the_handler_released_cannot_be_renewed(stores: Stores) -
     assert rows(stores) == [IN_HAND]
 
 
-def test_failed_flush_is_not_renewed(stores: Stores) -> None:
+def test_savepoint_of_a_failed_flush_cannot_be_released(stores: Stores) -> None:
     receipt = start(stores, envelope("a"))
     with suppress(HandlerError), stores.inbox.effects(receipt.started) as session:
         savepoint = stores.inbox.savepoint(session)
         write(session, 1)
         _rolled_back(session)
         with pytest.raises(SQLAlchemyError):
-            savepoint.renew()
+            savepoint.release()
         raise HandlerError("as the executor does")
     assert effects_of(stores) == []
 
@@ -194,20 +150,3 @@ def _rolled_back(session: Session) -> None:
     with pytest.raises(StatementError):
         session.flush()
     assert not nested.is_active
-
-
-@pytest.mark.parametrize("stores", [POSTGRESQL], indirect=True)
-def test_pipeline_gets_one_statement_a_message(stores: Stores) -> None:
-    receipt = start(stores, envelope("a"))
-    with stores.inbox.effects(receipt.started) as session:
-        savepoint = stores.inbox.savepoint(session)
-        write(session, 1)
-        driver: Any = session.connection().connection.driver_connection
-        assert not in_pipeline(driver)
-        with driver.pipeline(), texts() as seen:
-            assert in_pipeline(driver)
-            savepoint.renew()
-        assert seen == ["RELEASE SAVEPOINT", "SAVEPOINT"]
-        write(session, 2)
-        assert savepoint.undo()
-    assert effects_of(stores) == [1]

@@ -31,7 +31,7 @@ from shieldtx.relay.result import RelayResult
 from shieldtx.store.shard_count import ShardCount
 from tests.verification.simulation.database import Database, InboxRow, OutboxRow, Transaction
 from tests.verification.simulation.half_messages import MemoryBarrier, MemoryHalfMessageStore
-from tests.verification.simulation.inbox import MemoryInboxStore
+from tests.verification.simulation.inbox import MemoryInboxStore, MemorySavepoint
 from tests.verification.simulation.inbox_receiver import open_rows
 from tests.verification.simulation.outbox import MemoryLeaseStore, MemoryOutboxStore
 from tests.verification.simulation.processes import ErrorInside, InterruptedInbox
@@ -341,6 +341,14 @@ def undoes_nothing(_: Any) -> Callable[..., bool]:
     return lambda self: True
 
 
+def undoes_everything(sound: Callable[..., bool]) -> Callable[..., bool]:
+    def undo(self: MemorySavepoint) -> bool:
+        self._begun = 0, self._begun[1]
+        return sound(self)
+
+    return undo
+
+
 def writes_no_rollbacks(_: Any) -> Callable[..., None]:
     return lambda self, session, refusals: None
 
@@ -353,10 +361,6 @@ def repeats_no_neighbour(sound: Callable[..., bool]) -> Callable[..., bool]:
         return sound(self, session, progress, failed)
 
     return goes_on_after
-
-
-def renews_nothing(_: Any) -> Callable[..., None]:
-    return lambda self, **how: None
 
 
 def waits_for_its_own_event_only(_: Any) -> Callable[..., bool]:

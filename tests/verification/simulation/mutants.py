@@ -336,11 +336,11 @@ MUTANTS = {
             mutant_code.undoes_nothing,
         ),
         (
-            "refusal-undoes-the-savepoint-before",
+            "refusal-undoes-its-transaction",
             "I3",
             MemorySavepoint,
-            "renew",
-            mutant_code.renews_nothing,
+            "undo",
+            mutant_code.undoes_everything,
         ),
         (
             "refused-in-a-batch-without-rollback",
