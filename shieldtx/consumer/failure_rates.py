@@ -42,7 +42,7 @@ class FailureRates:
         self._call_s: float | None = None
 
     def savepoint_took(self, seconds: float) -> None:
-        """Note the duration of a savepoint and its release."""
+        """Note the duration of a savepoint, with the release of the one before it."""
         self._savepoint_s += _WEIGHT_OF_DURATION * (seconds - self._savepoint_s)
 
     def failed(self, attempt: Attempt) -> None:

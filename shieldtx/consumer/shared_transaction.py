@@ -44,6 +44,8 @@ class Progress:
     savepoints: int = 0
     undone: Savepoint | None = None
     """The savepoint to which the transaction was rolled back, if nothing was written since."""
+    kept: Savepoint | None = None
+    """The savepoint of the last part, if its effects are kept and it is not released yet."""
     leaves_state: str | None = None
     """The type of the last event, if its handler has left a state for the next one."""
 
@@ -52,6 +54,12 @@ class Progress:
         """The attempts whose effects are in the transaction."""
         refused = {id(refusal.attempt) for refusal in self.refusals}
         return [each for each in self.attempts[: self.done] if id(each) not in refused]
+
+    def release(self) -> None:
+        """Release the savepoint of the last part."""
+        kept, self.kept = self.kept, None
+        if kept is not None:
+            kept.release()
 
 
 class SharedTransaction:
@@ -99,8 +107,10 @@ class SharedTransaction:
                         self._apply_protected(session, progress, end, ends)
                     else:
                         progress.undone = None
+                        progress.release()
                         progress.done = self._apply_part(session, progress, end, ends)
                 self._write_rollbacks(session, progress)
+                progress.release()
                 if progress.done < len(attempts):
                     self._store.settle_only(session, attempts[: progress.done])
         except FailedCall as failed:
@@ -145,11 +155,9 @@ class SharedTransaction:
         return end
 
     def _apply_protected(self, session: Session, progress: Progress, end: int, ends: float) -> None:
-        began, is_new = self._clock(), progress.undone is None
         is_repeated = progress.done == progress.failed_at
         is_doubtful = is_repeated or self._rates.mostly_fails(progress.attempts[progress.done])
         savepoint = self._savepoint(session, progress, is_doubtful=is_doubtful)
-        took = self._clock() - began
         try:
             after = self._apply_part(session, progress, end, ends)
         except FailedCall as failed:
@@ -160,21 +168,25 @@ class SharedTransaction:
             if not self._goes_on_after(session, progress, failed):
                 raise
         else:
-            began = self._clock()
-            savepoint.release()
-            if is_new:
-                self._rates.savepoint_took(took + self._clock() - began)
+            # The next part releases it, in one message with its own savepoint.
+            progress.kept = savepoint
             progress.done = after
 
     def _savepoint(self, session: Session, progress: Progress, *, is_doubtful: bool) -> Savepoint:
         """Set a savepoint; the last one again, if the transaction was just rolled back to it."""
-        savepoint = progress.undone
-        if savepoint is None:
-            progress.savepoints += 1
-            return self._store.savepoint(session, is_doubtful=is_doubtful)
-        progress.undone = None
-        savepoint.set_again(is_doubtful=is_doubtful)
-        return savepoint
+        undone, progress.undone = progress.undone, None
+        if undone is not None:
+            undone.set_again(is_doubtful=is_doubtful)
+            return undone
+        progress.savepoints += 1
+        kept, progress.kept = progress.kept, None
+        began = self._clock()
+        if kept is None:
+            kept = self._store.savepoint(session, is_doubtful=is_doubtful)
+        else:
+            kept.renew(is_doubtful=is_doubtful)
+        self._rates.savepoint_took(self._clock() - began)
+        return kept
 
     def _goes_on_after(self, session: Session, progress: Progress, failed: FailedCall) -> bool:
         """Decide how the transaction continues after a call that is undone with its savepoint.
@@ -220,6 +232,7 @@ class SharedTransaction:
         if later is not None and progress.unwritten_keys.isdisjoint(later):
             return
         progress.undone = None
+        progress.release()
         self._recorder.write_rollbacks(session, progress.unwritten)
         progress.unwritten = []
         progress.unwritten_keys.clear()

@@ -15,6 +15,10 @@ class Savepoint(Protocol):
         """
         ...
 
+    def renew(self, *, is_doubtful: bool = False) -> None:
+        """Keep the effects since, and set a savepoint for further effects: as release, and set."""
+        ...
+
     def release(self) -> None:
         """Keep the effects since."""
         ...

@@ -15,6 +15,10 @@ class BatchSavepoint:
         self._session = session
         self._open = OpenSavepoint(session, is_doubtful=is_doubtful)
 
+    def renew(self, *, is_doubtful: bool = False) -> None:
+        """Keep the effects since, and set the next savepoint."""
+        self._open = self._open.next(self._session, is_doubtful=is_doubtful)
+
     def set_again(self, *, is_doubtful: bool = False) -> None:
         """Set the savepoint for further effects, after `undo`, if nothing was written since."""
         self._open = OpenSavepoint(self._session, kept=self._open.name, is_doubtful=is_doubtful)

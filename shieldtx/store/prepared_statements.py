@@ -63,6 +63,11 @@ def ignored(driver: Any) -> Iterator[None]:
         driver.prepare_threshold = threshold
 
 
+def in_pipeline(driver: Any) -> bool:
+    """Whether user code has left psycopg's connection in its pipeline mode."""
+    return bool(getattr(getattr(driver, "pgconn", None), "pipeline_status", 0))
+
+
 def _number_prepared(driver: Any) -> int | None:
     """Return how many statements psycopg has prepared so far; None for other drivers."""
     number: int | None = getattr(getattr(driver, "_prepared", None), "_prepared_idx", None)

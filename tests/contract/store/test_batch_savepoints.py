@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, object_session
 
 from shieldtx.errors import HandlerError
-from shieldtx.ports.savepoint import Savepoint
-from tests.contract.conftest import Stores
+from shieldtx.store import savepoints
+from shieldtx.store.prepared_statements import in_pipeline
+from tests.contract.conftest import POSTGRESQL, Stores
 from tests.contract.store.test_inbox_batches import (
     DONE,
     IN_HAND,
@@ -40,10 +43,21 @@ class Effect(Base):
     n: Mapped[int] = mapped_column(primary_key=True)
 
 
-def next_one(stores: Stores, session: Session, savepoint: Savepoint) -> Savepoint:
-    """Keep the effects since a savepoint, and set the next one."""
-    savepoint.release()
-    return stores.inbox.savepoint(session)
+@contextmanager
+def texts() -> Iterator[list[str]]:
+    """Collect what is sent about savepoints past SQLAlchemy, by their first words."""
+    seen: list[str] = []
+    execute = savepoints._execute
+
+    def note(connection: Connection, statement: str) -> None:
+        seen.append("; ".join(each.split()[0] for each in statement.split("; ")))
+        execute(connection, statement)
+
+    savepoints._execute = note
+    try:
+        yield seen
+    finally:
+        savepoints._execute = execute
 
 
 def test_savepoint_undoes_only_what_came_later(stores: Stores) -> None:
@@ -52,12 +66,12 @@ def test_savepoint_undoes_only_what_came_later(stores: Stores) -> None:
         savepoint = stores.inbox.savepoint(session)
         write(session, 1)
         stores.inbox.reset_session(session)
-        savepoint = next_one(stores, session, savepoint)
+        savepoint.renew()
         write(session, 2)
         assert savepoint.undo()
         savepoint.set_again()
         write(session, 3)
-        savepoint = next_one(stores, session, savepoint)
+        savepoint.renew()
         write(session, 4)
         assert savepoint.undo()
     assert effects_of(stores) == [1, 3]
@@ -69,9 +83,20 @@ def test_error_in_a_later_savepoint_undoes_the_transaction(stores: Stores) -> No
     with suppress(ArithmeticError), stores.inbox.effects(receipt.started) as session:
         savepoint = stores.inbox.savepoint(session)
         write(session, 1)
-        savepoint = next_one(stores, session, savepoint)
+        savepoint.renew()
         raise ArithmeticError
     assert effects_of(stores) == []
+
+
+def test_renewal_is_one_message_where_the_driver_sends_several(stores: Stores) -> None:
+    receipt = start(stores, envelope("a"))
+    with stores.inbox.effects(receipt.started) as session:
+        savepoint = stores.inbox.savepoint(session)
+        with texts() as seen:
+            savepoint.renew()
+        savepoint.release()
+    takes_several = stores.engine.dialect.name == "postgresql"
+    assert seen == (["RELEASE; SAVEPOINT"] if takes_several else ["RELEASE", "SAVEPOINT"])
 
 
 def test_objects_of_a_kept_part_stay_when_the_next_is_undone(stores: Stores) -> None:
@@ -81,7 +106,7 @@ def test_objects_of_a_kept_part_stay_when_the_next_is_undone(stores: Stores) -> 
         session.add(kept := Effect(n=1))
         session.flush()
         stores.inbox.reset_session(session)
-        savepoint = next_one(stores, session, savepoint)
+        savepoint.renew()
         session.add(undone := Effect(n=2))
         session.flush()
         assert savepoint.undo()
@@ -95,9 +120,78 @@ def test_pending_objects_belong_to_the_kept_part(stores: Stores) -> None:
     with stores.inbox.effects(receipt.started) as session:
         savepoint = stores.inbox.savepoint(session)
         session.add(Effect(n=1))
-        savepoint = next_one(stores, session, savepoint)
+        savepoint.renew()
         assert savepoint.undo()
     assert effects_of(stores) == [1]
+
+
+def test_listeners_for_savepoints_hear_each_of_them(stores: Stores) -> None:
+    heard: list[str] = []
+    receipt = start(stores, envelope("a"))
+    event.listen(stores.engine, "savepoint", lambda *_: heard.append("set"))
+    event.listen(stores.engine, "release_savepoint", lambda *_: heard.append("released"))
+    with stores.inbox.effects(receipt.started) as session:
+        savepoint = stores.inbox.savepoint(session)
+        write(session, 1)
+        savepoint.renew()
+        write(session, 2)
+        assert savepoint.undo()
+    assert heard == ["set", "released", "set"]
+    assert effects_of(stores) == [1]
+
+
+@contextmanager
+def listening(name: str, function: Callable[..., None]) -> Iterator[None]:
+    """Let a function listen to all sessions, as an application's audit does."""
+    event.listen(Session, name, function)
+    try:
+        yield
+    finally:
+        event.remove(Session, name, function)
+
+
+def test_listeners_of_sessions_hear_the_end_of_each_part(stores: Stores) -> None:
+    """An audit writes what it has collected before an end, and forgets it at an undo."""
+    receipt = start(stores, envelope("a"))
+    collected: list[int] = []
+
+    def write_collected(session: Session) -> None:
+        while collected:
+            write(session, collected.pop())
+
+    def forget(*_: object) -> None:
+        collected.clear()
+
+    with (
+        listening("before_commit", write_collected),
+        listening("after_soft_rollback", forget),
+        stores.inbox.effects(receipt.started) as session,
+    ):
+        savepoint = stores.inbox.savepoint(session)
+        collected.append(1)
+        savepoint.renew()
+        collected.append(2)
+        assert savepoint.undo()
+    assert effects_of(stores) == [1]
+
+
+def test_objects_that_a_flush_brings_about_belong_to_their_part(stores: Stores) -> None:
+    receipt = start(stores, envelope("a"))
+    reactions = [2]
+
+    def add_next(session: Session, _: object) -> None:
+        if reactions:
+            session.add(Effect(n=reactions.pop()))
+
+    with (
+        listening("after_flush_postexec", add_next),
+        stores.inbox.effects(receipt.started) as session,
+    ):
+        savepoint = stores.inbox.savepoint(session)
+        session.add(Effect(n=1))
+        savepoint.renew()
+        assert savepoint.undo()
+    assert effects_of(stores) == [1, 2]
 
 
 def test_open_savepoint_inside_is_released_too(stores: Stores) -> None:
@@ -106,7 +200,7 @@ def test_open_savepoint_inside_is_released_too(stores: Stores) -> None:
         savepoint = stores.inbox.savepoint(session)
         session.begin_nested()
         write(session, 1)
-        savepoint = next_one(stores, session, savepoint)
+        savepoint.renew()
         write(session, 2)
         assert savepoint.undo()
         assert not session.in_nested_transaction()
@@ -150,3 +244,20 @@ def _rolled_back(session: Session) -> None:
     with pytest.raises(StatementError):
         session.flush()
     assert not nested.is_active
+
+
+@pytest.mark.parametrize("stores", [POSTGRESQL], indirect=True)
+def test_pipeline_gets_one_statement_a_message(stores: Stores) -> None:
+    receipt = start(stores, envelope("a"))
+    with stores.inbox.effects(receipt.started) as session:
+        savepoint = stores.inbox.savepoint(session)
+        write(session, 1)
+        driver: Any = session.connection().connection.driver_connection
+        assert not in_pipeline(driver)
+        with driver.pipeline(), texts() as seen:
+            assert in_pipeline(driver)
+            savepoint.renew()
+        assert seen == ["RELEASE", "SAVEPOINT"]
+        write(session, 2)
+        assert savepoint.undo()
+    assert effects_of(stores) == [1]

@@ -120,9 +120,9 @@ def statements(world: World) -> Iterator[list[str]]:
     ]
     execute = savepoints._execute
 
-    def note_savepoint(connection: Connection, statement: str) -> None:
-        seen.append(statement)
-        execute(connection, statement)
+    def note_savepoint(connection: Connection, message: str) -> None:
+        seen.extend(message.split("; "))
+        execute(connection, message)
 
     for engine in engines:
         sqlalchemy_event.listen(engine, "before_cursor_execute", note)
@@ -451,6 +451,33 @@ def test_number_of_savepoints_in_a_transaction_is_bounded(world: World, number: 
     )
     assert longest <= MOST_SAVEPOINTS
     assert number == ALL_IN_ONE or longest == MOST_SAVEPOINTS
+
+
+@pytest.mark.parametrize("number", [ONE_EACH], indirect=True, ids=["one-each"])
+def test_next_savepoint_goes_with_the_release_of_the_last(
+    world: World, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages: list[str] = []
+    execute = savepoints._execute
+
+    def note(connection: Connection, message: str) -> None:
+        messages.append(message.split(maxsplit=1)[0] + " ;" * message.count("; SAVEPOINT"))
+        execute(connection, message)
+
+    monkeypatch.setattr(savepoints, "_execute", note)
+    handler = Handler(world)
+    keys = [f"k{n}" for n in range(40)]
+    handler.trouble |= dict.fromkeys(keys[::2], refuse)
+    outcomes, _ = outcomes_and_statements(world, handler, keys)
+    assert outcomes == {AttemptOutcome.REFUSED: 20, AttemptOutcome.APPLIED: 20}
+    engine = world.downstream.async_engine or world.downstream.engine
+    together, alone = messages.count("RELEASE ;"), messages.count("RELEASE")
+    if engine.dialect.driver in savepoints._TAKE_SEVERAL:
+        assert (messages.count("SAVEPOINT"), alone) == (1, 1)
+        assert together > 10
+    else:
+        assert together == 0
+        assert alone == messages.count("SAVEPOINT") > 10
 
 
 def test_refused_events_one_after_the_other_share_a_savepoint(world: World) -> None:

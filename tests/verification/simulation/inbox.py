@@ -65,6 +65,11 @@ class MemorySavepoint:
         """Go on in the savepoint: a further `undo` returns to the same writes."""
         self._transaction.require()
 
+    def renew(self, **_how: object) -> None:
+        """Keep the writes since: a further `undo` returns to the present ones."""
+        self._transaction.require()
+        self._begun = self._transaction.size
+
     def release(self) -> None:
         """Keep the writes since."""
         self._transaction.require()

@@ -349,6 +349,10 @@ def undoes_everything(sound: Callable[..., bool]) -> Callable[..., bool]:
     return undo
 
 
+def renews_nothing(_: Any) -> Callable[..., None]:
+    return lambda self, **how: None
+
+
 def writes_no_rollbacks(_: Any) -> Callable[..., None]:
     return lambda self, session, refusals: None
 

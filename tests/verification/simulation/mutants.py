@@ -336,6 +336,13 @@ MUTANTS = {
             mutant_code.undoes_nothing,
         ),
         (
+            "refusal-undoes-the-savepoint-before",
+            "I3",
+            MemorySavepoint,
+            "renew",
+            mutant_code.renews_nothing,
+        ),
+        (
             "refusal-undoes-its-transaction",
             "I3",
             MemorySavepoint,

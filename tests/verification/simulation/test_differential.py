@@ -300,7 +300,7 @@ class Calls:
     def effects(self) -> None:
         part, breaks = self.part(), self.draw.random() < 0.2
         refuses, stops = self.draw.random() < 0.4, self.draw.random() < 0.2
-        follows = self.draw.random() < 0.5
+        renews = self.draw.random() < 0.5
         first, written = (
             self.events[0].evolve(id=self.pair.new_id(), source="A", biz_key=None) for _ in "ab"
         )
@@ -310,9 +310,8 @@ class Calls:
             with side.inbox.effects(attempts) as session:
                 savepoint = side.inbox.savepoint(session)
                 side.insert(session.connection(), first)
-                if follows:
-                    savepoint.release()
-                    savepoint = side.inbox.savepoint(session)
+                if renews:
+                    savepoint.renew()
                 side.insert(session.connection(), written)
                 if refuses and attempts[0].envelope.kind is TxKind.COMMIT:
                     assert savepoint.undo()
