@@ -14,7 +14,7 @@ from shieldtx.consumer.handler import Handler
 from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.consumer.interception import intercept
 from shieldtx.domain.callables import run_for_effect
-from shieldtx.domain.events import Envelope, Event
+from shieldtx.domain.events import Envelope, Event, reason_of_rollback
 from shieldtx.errors import PayloadRefused
 from shieldtx.outbox.causation import handling, handling_is_over
 from shieldtx.outbox.session_events import flush_events
@@ -42,6 +42,8 @@ class HandlerCaller:
         Writes that the handler leaves pending in the session fail here, as the handler's failure.
         """
         event = opened(handler, original or attempt.envelope, attempt.number)
+        if original is not None:
+            event = replace(event, reason=reason_of_rollback(attempt.envelope))
         if handler.takes_list:
             self.call_with_list(session, handler, [event])
             return

@@ -86,6 +86,9 @@ class Event(Generic[P_co]):
     external_id: str | None = field(default=None, compare=False)
     """In a handler, the id as its producer wrote it, where that is not a UUID: `id` then is the
     UUIDv5 of it. None: `id` is the producer's."""
+    reason: str | None = field(default=None, compare=False)
+    """In a compensation, the error for which the consumer gave the event up, as `Refused: sold
+    out`, up to 500 characters. None where the rollback event names none."""
 
     if not TYPE_CHECKING:
         # An alias of typing would set an attribute of each `Event[Booking](...)`, which is frozen.
@@ -183,6 +186,13 @@ def logical_topic(prefix: str, name: str) -> str | None:
 def shard_of(key: str | None, event_id: UUID, shards: int) -> int:
     """Return the shard (0 to `shards` - 1) of a key; an event without a key spreads by its id."""
     return zlib.crc32(key.encode() if key is not None else event_id.bytes) % shards
+
+
+def reason_of_rollback(rollback: Envelope) -> str | None:
+    """Return why a rollback event was written; None if it names no reason as `rollback_of` does."""
+    payload = json.loads(rollback.payload)
+    reason = payload.get("reason") if isinstance(payload, dict) else None
+    return reason if isinstance(reason, str) else None
 
 
 def storable(text: str, limit: int = LONGEST_REASON) -> str:

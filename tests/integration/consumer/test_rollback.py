@@ -101,7 +101,8 @@ def test_compensation_receives_the_original_from_the_outbox(pair: Chain, wire: W
         {"key": "a"},
         {"shop": "7"},
     )
-    # The body of the rollback has other content.
+    # The body of the rollback has other content, of which the handler gets the reason.
+    assert original.reason == "Refused: not today"
     [rollback] = [r for r in wire.published if r.topic == "orders.placed.rollback"]
     assert b"not today" in rollback.value
 

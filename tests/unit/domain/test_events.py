@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shieldtx import Event, Operation, TxKind, new_event_id
-from shieldtx.domain.events import Envelope, physical_topic, shard_of, storable
+from shieldtx.domain.events import (
+    Envelope,
+    physical_topic,
+    reason_of_rollback,
+    rollback_of,
+    shard_of,
+    storable,
+)
 
 KEYS = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -67,7 +74,7 @@ def test_opened_envelope_is_the_event_with_decoded_payload():
     assert event.payload == {"total": 3}
     assert (event.attempt, event.max_attempts) == (2, 5)
     assert event.external_id is None
-    of_handlers = {"payload", "attempt", "max_attempts", "external_id"}
+    of_handlers = {"payload", "attempt", "max_attempts", "external_id", "reason"}
     for name in {f.name for f in fields(Event)} - of_handlers:
         assert getattr(event, name) == getattr(envelope, name), name
 
@@ -125,3 +132,23 @@ def test_event_of_a_payload_type_is_a_plain_event_at_run_time() -> None:
     event = Event[int](type="bookings.made", payload=1)
     assert type(event) is Event
     assert replace(event, payload=2).payload == 2
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        ('{"reason":"sold out"}', "sold out"),
+        ('{"reason":""}', ""),
+        ('{"reason":7}', None),
+        ('{"why":"sold out"}', None),
+        ('["reason"]', None),
+        ("null", None),
+    ],
+)
+def test_reason_of_a_rollback_is_the_text_of_its_payload(payload: str, reason: str | None):
+    assert reason_of_rollback(an_envelope().evolve(payload=payload)) == reason
+
+
+def test_rollback_carries_its_reason():
+    rollback = rollback_of(an_envelope(), source="stock", reason="sold out\x00")
+    assert reason_of_rollback(rollback) == "sold out\N{REPLACEMENT CHARACTER}"
