@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from shieldtx.errors import TransactionRefused
 from shieldtx.outbox.session_binding import begun_connections, route_of
-from shieldtx.outbox.transaction_watch import enclosing
+from shieldtx.outbox.session_savepoints import enclosing
 from shieldtx.ports.half_messages import Barrier
 
 

@@ -11,8 +11,9 @@ from shieldtx.errors import TransactionRefused
 from shieldtx.outbox.connection_buffers import register
 from shieldtx.outbox.entries import Entry
 from shieldtx.outbox.session_binding import SessionBinding
+from shieldtx.outbox.session_savepoints import enclosing, is_in_unknown_savepoint
 from shieldtx.outbox.several_commits import refuse_several_commits
-from shieldtx.outbox.transaction_watch import TransactionWatch, enclosing, refuse_end
+from shieldtx.outbox.transaction_watch import TransactionWatch, refuse_end
 from shieldtx.ports.outbox import OutboxWriter, Posting
 
 
@@ -146,12 +147,10 @@ class SessionBuffer:
         return [entry for entry in self._entries if not entry.written_in]
 
     def _examine(self, connection: Connection) -> None:
-        session = self._session
         if not self.binding.takes_events(connection):
             return
         self._writer.examine(connection)
-        is_nested = connection.in_nested_transaction() and not session.in_nested_transaction()
-        if is_nested and not self.binding.is_shared:
+        if not self.binding.is_shared and is_in_unknown_savepoint(self._session, connection):
             raise TransactionRefused(
                 "the connection is in a savepoint that its session knows nothing of: begin it "
                 "with session.begin_nested(), so that its events can follow it"

@@ -17,11 +17,10 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from shieldtx.domain.sql import ends_transaction, savepoints_in
 from shieldtx.errors import TransactionRefused
+from shieldtx.outbox.session_savepoints import enclosing, sets_savepoint
 from shieldtx.ports.transaction_marks import TransactionMarks, TransactionState
 
 _OWNERS = count(1)
-_SQLALCHEMYS = "sa_savepoint_"
-"""The prefix of the names of SQLAlchemy's savepoints."""
 _GONE = (
     "the transaction that the events were added in has ended without the session, or a part of it "
     "has been rolled back: by the driver's connection, by one of its blocks, or to a savepoint "
@@ -129,7 +128,7 @@ class TransactionWatch:
 
     def _has_savepoint(self, savepoints: Sequence[str]) -> bool:
         """Whether the session's begin_nested() set them: it misses those of a connection."""
-        return self._session.in_nested_transaction() and savepoints[0].startswith(_SQLALCHEMYS)
+        return sets_savepoint(self._session, savepoints[0])
 
     def on_flush(self, connection: Connection | None) -> None:
         """Record that the session has written its objects, perhaps those of the events.
@@ -275,11 +274,3 @@ def refuse_end(statement: str, *, waiting: int) -> None:
             f"the statement {statement.strip()[:40]!r} would end the transaction without "
             f"{waiting} of its events: call session.commit() or session.rollback()"
         )
-
-
-def enclosing(session: Session) -> Iterator[SessionTransaction]:
-    """Yield the innermost open transaction of the session and all around it."""
-    transaction = session.get_nested_transaction() or session.get_transaction()
-    while transaction is not None:
-        yield transaction
-        transaction = transaction.parent

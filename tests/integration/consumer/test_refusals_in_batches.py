@@ -248,6 +248,27 @@ def end_the_savepoint(session: Session) -> None:
         nested.commit()
 
 
+def test_event_in_a_savepoint_of_the_connection_is_refused(world: World) -> None:
+    """As alone: its rollback would leave the event without its data."""
+    handler = Handler(world)
+    world.downstream.app.declare("stock.reserved")
+    outbox = world.downstream.app.outbox
+
+    def reserve_and_undo(session: Session) -> None:
+        savepoint = session.connection().begin_nested()
+        effect("undone")(session, Event(type="stock.reserved", key="b"))
+        outbox.add(session, Event(type="stock.reserved", key="b"))
+        savepoint.rollback()
+
+    handler.trouble["b"] = reserve_and_undo
+    consumer = handler.primed()
+    world.write(*"abc")
+    done = consumer.run_once()
+    assert done.outcomes == {AttemptOutcome.APPLIED: 2, AttemptOutcome.RETRIED: 1}
+    assert world.downstream.effects() == list("ac")
+    assert world.downstream.rows("SELECT key FROM shield_outbox WHERE tx_kind = 'COMMIT'") == []
+
+
 def test_ended_savepoint_rolls_the_transaction_back(world: World) -> None:
     def end_and_refuse(session: Session) -> None:
         end_the_savepoint(session)

@@ -190,6 +190,17 @@ def test_savepoint_unknown_to_the_session_is_refused(shop: Shop):
     assert shop.events() == ["after"]
 
 
+def test_savepoint_of_the_connection_inside_of_the_sessions_is_refused(shop: Shop):
+    with shop.session() as session, session.begin(), session.begin_nested():
+        session.execute(insert(Order).values(id=1))
+        savepoint = session.connection().begin_nested()
+        with pytest.raises(TransactionRefused, match=r"session\.begin_nested"):
+            shop.outbox.add(session, Event(type="order.placed", key="inside"))
+        savepoint.rollback()
+        shop.outbox.add(session, Event(type="order.placed", key="after"))
+    assert shop.events() == ["after"]
+
+
 STEPS = st.lists(
     st.sampled_from(["begin", "event", "place", "flush", "release", "undo"]),
     min_size=4,
