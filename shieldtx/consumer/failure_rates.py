@@ -41,9 +41,9 @@ class FailureRates:
         self._savepoint_s = _SAVEPOINT_S
         self._call_s: float | None = None
 
-    def savepoint_took(self, seconds: float) -> None:
-        """Note the duration of a savepoint, with the release of the one before it."""
-        self._savepoint_s += _WEIGHT_OF_DURATION * (seconds - self._savepoint_s)
+    def savepoints_took(self, seconds: float, *, number: int) -> None:
+        """Note how long a number of savepoints took, with their releases."""
+        self._savepoint_s += _WEIGHT_OF_DURATION * (seconds / number - self._savepoint_s)
 
     def failed(self, attempt: Attempt) -> None:
         """Note that an attempt has failed, for whatever reason."""

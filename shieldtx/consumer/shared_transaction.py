@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -46,6 +47,8 @@ class Progress:
     """The savepoint to which the transaction was rolled back, if nothing was written since."""
     kept: Savepoint | None = None
     """The savepoint of the last part, if its effects are kept and it is not released yet."""
+    savepoints_s: float = 0.0
+    """Seconds that savepoints and their releases have taken."""
     leaves_state: str | None = None
     """The type of the last event, if its handler has left a state for the next one."""
 
@@ -54,12 +57,6 @@ class Progress:
         """The attempts whose effects are in the transaction."""
         refused = {id(refusal.attempt) for refusal in self.refusals}
         return [each for each in self.attempts[: self.done] if id(each) not in refused]
-
-    def release(self) -> None:
-        """Release the savepoint of the last part."""
-        kept, self.kept = self.kept, None
-        if kept is not None:
-            kept.release()
 
 
 class SharedTransaction:
@@ -107,15 +104,17 @@ class SharedTransaction:
                         self._apply_protected(session, progress, end, ends)
                     else:
                         progress.undone = None
-                        progress.release()
+                        self._release(progress)
                         progress.done = self._apply_part(session, progress, end, ends)
                 self._write_rollbacks(session, progress)
-                progress.release()
+                self._release(progress)
                 if progress.done < len(attempts):
                     self._store.settle_only(session, attempts[: progress.done])
         except FailedCall as failed:
             self._rates.failed(attempts[failed.first])
             raise
+        if progress.savepoints:
+            self._rates.savepoints_took(progress.savepoints_s, number=progress.savepoints)
         if progress.refusals:
             self._recorder.rollbacks_are_committed()
         return progress
@@ -180,13 +179,24 @@ class SharedTransaction:
             return undone
         progress.savepoints += 1
         kept, progress.kept = progress.kept, None
-        began = self._clock()
-        if kept is None:
-            kept = self._store.savepoint(session, is_doubtful=is_doubtful)
-        else:
+        with self._measured(progress):
+            if kept is None:
+                return self._store.savepoint(session, is_doubtful=is_doubtful)
             kept.renew(is_doubtful=is_doubtful)
-        self._rates.savepoint_took(self._clock() - began)
-        return kept
+            return kept
+
+    def _release(self, progress: Progress) -> None:
+        """Release the savepoint of the last part."""
+        kept, progress.kept = progress.kept, None
+        if kept is not None:
+            with self._measured(progress):
+                kept.release()
+
+    @contextmanager
+    def _measured(self, progress: Progress) -> Iterator[None]:
+        began = self._clock()
+        yield
+        progress.savepoints_s += self._clock() - began
 
     def _goes_on_after(self, session: Session, progress: Progress, failed: FailedCall) -> bool:
         """Decide how the transaction continues after a call that is undone with its savepoint.
@@ -232,7 +242,7 @@ class SharedTransaction:
         if later is not None and progress.unwritten_keys.isdisjoint(later):
             return
         progress.undone = None
-        progress.release()
+        self._release(progress)
         self._recorder.write_rollbacks(session, progress.unwritten)
         progress.unwritten = []
         progress.unwritten_keys.clear()

@@ -49,22 +49,22 @@ class OpenSavepoint:
         session: Session,
         *,
         kept: str = "",
-        after: Sequence[str] = (),
+        before: Sequence[str] = (),
         is_doubtful: bool = False,
     ) -> None:
         """Set the savepoint, after the session has written its objects.
 
         `kept` is the name of one to which the transaction was just rolled back: that does not end
         it, and a further one inside would use up a subtransaction. If it `is_doubtful` whether the
-        savepoint will be released, psycopg prepares no statements inside. The statements `after`
-        which it is set go to the server with it.
+        savepoint will be released, psycopg prepares no statements inside. The statements `before`
+        it go to the server in its message.
         """
         # Without the call, SQLAlchemy would wait for the first statement of the session; but user
         # code may have a connection of an earlier call.
         self.connection = connection = session.connection()
         used = int(kept.rpartition("_")[2]) - 1 if kept else getattr(connection, _NUMBER, 0)
         setattr(connection, _NUMBER, max(_FIRST_NUMBER, used))
-        with _uncompiled(connection, kept=kept, after=after):
+        with _uncompiled(connection, kept=kept, pending=list(before)):
             self.of_session = session.begin_nested()
             session.connection()
         self.of_connection = connection.get_nested_transaction()
@@ -83,7 +83,7 @@ class OpenSavepoint:
         that it left open inside end too: the next handler cannot return to them.
         """
         self.forget(session)
-        with _uncompiled(self.connection):
+        with _uncompiled(self.connection, pending=[]):
             self.of_session.commit()
 
     def next(self, session: Session, *, is_doubtful: bool) -> OpenSavepoint:
@@ -92,10 +92,11 @@ class OpenSavepoint:
         Both are one message, if the driver takes several statements: half of the time.
         """
         self.forget(session)
-        withheld: list[str] | None = [] if _takes_several(self.connection) else None
-        with _uncompiled(self.connection, withheld=withheld):
+        pending: list[str] = []
+        withheld = self.name if _takes_several(self.connection) else ""
+        with _uncompiled(self.connection, withheld=withheld, pending=pending):
             self.of_session.commit()
-        return OpenSavepoint(session, after=withheld or (), is_doubtful=is_doubtful)
+        return OpenSavepoint(session, before=pending, is_doubtful=is_doubtful)
 
     def roll_back(self, session: Session) -> bool:
         """Undo what was written since, with the savepoints inside; return whether that worked."""
@@ -108,7 +109,7 @@ class OpenSavepoint:
         is_rolled_back = not self._is_on_connection
         if is_rolled_back and self.of_session.is_active:
             return False
-        with _uncompiled(connection), self._prepared.kept():
+        with _uncompiled(connection, pending=[]), self._prepared.kept():
             self.of_session.rollback()
         if is_rolled_back:
             # A flush that failed did it, and later statements may have gone past the session.
@@ -154,13 +155,13 @@ def _uncompiled(
     connection: Connection,
     *,
     kept: str = "",
-    after: Sequence[str] = (),
-    withheld: list[str] | None = None,
+    withheld: str = "",
+    pending: list[str],
 ) -> Iterator[None]:
     """Execute statements about savepoints as texts, which SQLAlchemy does not compile.
 
-    A savepoint of the name `kept` exists already. The one that is set is sent `after` other
-    statements. Those that release savepoints are added to `withheld` instead, if it is given.
+    A savepoint of the name `kept` exists already. The release of the one that is `withheld` becomes
+    `pending`, until the next of these statements takes it along in its message.
     """
 
     def execute(statement: Any, *arguments: Any, **options: Any) -> Any:
@@ -170,13 +171,13 @@ def _uncompiled(
         if begin is None:
             return Connection.execute(connection, statement, *arguments, **options)
         text = f"{begin} {statement.ident}"
-        if withheld is not None and isinstance(statement, ReleaseSavepointClause):
-            withheld.append(text)
+        if isinstance(statement, ReleaseSavepointClause) and statement.ident == withheld:
+            pending.append(text)
             return None
-        if isinstance(statement, SavepointClause):
-            text = "; ".join((*after, text))
-        if isinstance(statement, RollbackToSavepointClause):
+        if isinstance(statement, RollbackToSavepointClause) and not pending:
             return _execute(connection, text)
+        text = "; ".join((*pending, text))
+        pending.clear()
         with ignored(connection.connection.driver_connection):
             return _execute(connection, text)
 

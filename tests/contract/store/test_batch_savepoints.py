@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, event, insert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, object_session
 
@@ -173,6 +173,52 @@ def test_listeners_of_sessions_hear_the_end_of_each_part(stores: Stores) -> None
         collected.append(2)
         assert savepoint.undo()
     assert effects_of(stores) == [1]
+
+
+def write_in_savepoints(connection: Connection, *numbers: int) -> None:
+    for number in numbers:
+        with connection.begin_nested():
+            connection.execute(insert(Effect.__table__).values(n=number))
+
+
+def test_listeners_may_set_savepoints_before_the_end_of_a_part(stores: Stores) -> None:
+    receipt = start(stores, envelope("a"))
+    numbers = [1, 2, 3]
+
+    def write_all(session: Session) -> None:
+        if numbers:
+            connection = session.connection()
+            write_in_savepoints(connection, numbers.pop(), numbers.pop())
+
+    with listening("before_commit", write_all), stores.inbox.effects(receipt.started) as session:
+        savepoint = stores.inbox.savepoint(session)
+        savepoint.renew()
+        write(session, 4)
+        assert savepoint.undo()
+        numbers.clear()
+    assert effects_of(stores) == [2, 3]
+
+
+@pytest.mark.parametrize("name", ["after_transaction_create", "after_begin", "after_commit"])
+def test_listeners_may_set_savepoints_between_two_parts(stores: Stores, name: str) -> None:
+    receipt = start(stores, envelope("a"))
+    known: list[Connection] = []
+
+    def write_one(session: Session, *_: object) -> None:
+        if known:
+            write_in_savepoints(known.pop(), 1)
+
+    with listening(name, write_one), stores.inbox.effects(receipt.started) as session:
+        savepoint = stores.inbox.savepoint(session)
+        known.append(session.connection())
+        savepoint.renew()
+        write(session, 2)
+        assert savepoint.undo()
+        savepoint.set_again()
+        write(session, 3)
+        savepoint.release()
+    assert effects_of(stores)[-1] == 3
+    assert not known
 
 
 def test_objects_that_a_flush_brings_about_belong_to_their_part(stores: Stores) -> None:

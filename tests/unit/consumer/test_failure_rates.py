@@ -118,7 +118,7 @@ def test_slow_savepoints_protect_more_events() -> None:
     batch = attempts(*["bad"] * 500)
     slow, fast = rates_after(successes=0, failures=50), rates_after(successes=0, failures=50)
     for _ in range(50):
-        slow.savepoint_took(0.02)
-        fast.savepoint_took(0.000_01)
+        slow.savepoints_took(0.04, number=2)
+        fast.savepoints_took(0.000_01, number=1)
     assert slow.next_part(batch, 0)[0] > 5
     assert fast.next_part(batch, 0) == (1, True)
