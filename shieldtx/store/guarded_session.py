@@ -17,6 +17,7 @@ from shieldtx.domain.sql import ends_transaction
 from shieldtx.errors import HandlerError
 from shieldtx.store.as_found import AsFound
 from shieldtx.store.dialects import LOCKED_AT, OF_MARK, TRANSACTION, dialect_of
+from shieldtx.store.prepared_statements import in_pipeline
 from shieldtx.store.residual_state import ResidualState, residual_state_of
 from shieldtx.store.savepoints import forget_savepoint, release_savepoints
 
@@ -71,7 +72,7 @@ def guarded_session(engine: Engine, owner: str) -> Iterator[tuple[Session, Conne
             yield session, connection
         finally:
             forget_savepoint(session)
-            if guard.residual_state is ResidualState.IN_SESSION:
+            if guard.residual_state is ResidualState.IN_SESSION or in_pipeline(connection):
                 _close_when_returned(connection)
 
 
@@ -286,9 +287,10 @@ def check_intact(session: Session) -> None:
     root = connection.get_transaction()
     if root is not guard.root or root is None or not root.is_active:
         raise guard.violation
+    if in_pipeline(connection):
+        raise HandlerError(f"the {guard.owner} left the driver's pipeline open: end its block")
     dialect = dialect_of(connection.dialect)
-    if dialect.has_ended(connection):
-        # Through the driver, without SQLAlchemy.
+    if dialect.has_ended(connection):  # through the driver, without SQLAlchemy
         raise guard.violation
     if dialect.is_aborted(connection):
         raise HandlerError(

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sqlalchemy import Connection
+
 
 class PreparedStatements:
     """The prepared statements of a driver's connection at a savepoint; other drivers have none."""
@@ -63,8 +65,11 @@ def ignored(driver: Any) -> Iterator[None]:
         driver.prepare_threshold = threshold
 
 
-def in_pipeline(driver: Any) -> bool:
+def in_pipeline(connection: Connection) -> bool:
     """Whether user code has left psycopg's connection in its pipeline mode."""
+    if connection.closed or connection.invalidated:
+        return False
+    driver = connection.connection.driver_connection
     return bool(getattr(getattr(driver, "pgconn", None), "pipeline_status", 0))
 
 

@@ -192,7 +192,7 @@ def _takes_several(connection: Connection) -> bool:
     """Whether several statements can go to the server together, and nothing observes each one."""
     return (
         connection.dialect.driver in _TAKE_SEVERAL
-        and not in_pipeline(connection.connection.driver_connection)
+        and not in_pipeline(connection)
         and not is_observed(connection.get_execution_options())
     )
 

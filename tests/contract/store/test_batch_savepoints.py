@@ -298,10 +298,11 @@ def test_pipeline_gets_one_statement_a_message(stores: Stores) -> None:
     with stores.inbox.effects(receipt.started) as session:
         savepoint = stores.inbox.savepoint(session)
         write(session, 1)
-        driver: Any = session.connection().connection.driver_connection
-        assert not in_pipeline(driver)
+        connection = session.connection()
+        driver: Any = connection.connection.driver_connection
+        assert not in_pipeline(connection)
         with driver.pipeline(), texts() as seen:
-            assert in_pipeline(driver)
+            assert in_pipeline(connection)
             savepoint.renew()
         assert seen == ["RELEASE", "SAVEPOINT"]
         write(session, 2)

@@ -617,6 +617,29 @@ def test_failed_pipeline_of_a_refused_event_harms_no_other(world: World) -> None
     assert rollbacks(world) == ["b"]
 
 
+@pytest.mark.plain_handlers
+def test_handler_that_leaves_a_pipeline_open_fails_alone(world: World) -> None:
+    def open_pipeline(session: Session) -> None:
+        driver: Any = session.connection().connection.driver_connection
+        left.append(pipeline := driver.pipeline())
+        pipeline.__enter__()
+
+    left: list[Any] = []
+    handler = Handler(world)
+    handler.trouble |= {"b": open_pipeline, "d": refuse}
+    consumer = handler.primed()
+    world.write(*"abcde")
+    done = consumer.run_once()
+    assert done.outcomes == {
+        AttemptOutcome.APPLIED: 3,
+        AttemptOutcome.RETRIED: 1,
+        AttemptOutcome.REFUSED: 1,
+    }
+    assert world.downstream.effects() == list("ace")
+    [(error,)] = world.downstream.rows("SELECT last_error FROM shield_inbox WHERE key = 'b'")
+    assert "left the driver's pipeline open" in error
+
+
 def prepared(world: World) -> list[str]:
     """Return the statements that are prepared on the only connection of the consumer's engine."""
     with world.downstream.engine.connect() as connection:
