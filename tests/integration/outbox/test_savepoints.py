@@ -190,7 +190,7 @@ def test_savepoint_unknown_to_the_session_is_refused(shop: Shop):
     assert shop.events() == ["after"]
 
 
-def test_savepoint_of_the_connection_inside_of_the_sessions_is_refused(shop: Shop):
+def test_connections_savepoint_inside_the_sessions_is_refused(shop: Shop):
     with shop.session() as session, session.begin(), session.begin_nested():
         session.execute(insert(Order).values(id=1))
         savepoint = session.connection().begin_nested()
