@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from shieldtx.consumer.handler import Handler
 from shieldtx.consumer.handler_caller import HandlerCaller
 from shieldtx.consumer.handlers import ConsumerGroup
-from shieldtx.domain.events import Envelope, age_of
+from shieldtx.domain.events import Envelope, age_of, reason_of_rollback
 from shieldtx.domain.log_fields import cause_fields, event_fields
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import NothingToCompensate
@@ -255,7 +255,8 @@ class Compensation:
         if cause is not None and cause.kind is TxKind.ROLLBACK:
             return
         if cause is not None:
-            reason = f"{undone.type} {undone.id} was taken back by {attempt.envelope.source}"
+            taken_back = f"{undone.type} {undone.id} was taken back by {attempt.envelope.source}"
+            reason = ": ".join(filter(None, (taken_back, reason_of_rollback(attempt.envelope))))
             self._outbox.add_envelope(session, self._outbox.rollback_of(cause, reason=reason))
         elif why := self._may_be_purged(undone.causation_id, self._kept_for.inbox):
             raise NothingToCompensate(

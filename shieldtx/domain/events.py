@@ -192,7 +192,7 @@ def reason_of_rollback(rollback: Envelope) -> str | None:
     """Return why a rollback event was written; None if it names no reason as `rollback_of` does."""
     payload = json.loads(rollback.payload)
     reason = payload.get("reason") if isinstance(payload, dict) else None
-    return reason if isinstance(reason, str) else None
+    return storable(reason, LONGEST_ON_THE_WIRE) if isinstance(reason, str) else None
 
 
 def storable(text: str, limit: int = LONGEST_REASON) -> str:

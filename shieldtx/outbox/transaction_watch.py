@@ -17,10 +17,12 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from shieldtx.domain.sql import ends_transaction, savepoints_in
 from shieldtx.errors import TransactionRefused
-from shieldtx.outbox.session_savepoints import enclosing, sets_savepoint
+from shieldtx.outbox.session_savepoints import enclosing
 from shieldtx.ports.transaction_marks import TransactionMarks, TransactionState
 
 _OWNERS = count(1)
+_SQLALCHEMYS = "sa_savepoint_"
+"""The prefix of the names of SQLAlchemy's savepoints."""
 _GONE = (
     "the transaction that the events were added in has ended without the session, or a part of it "
     "has been rolled back: by the driver's connection, by one of its blocks, or to a savepoint "
@@ -128,7 +130,7 @@ class TransactionWatch:
 
     def _has_savepoint(self, savepoints: Sequence[str]) -> bool:
         """Whether the session's begin_nested() set them: it misses those of a connection."""
-        return sets_savepoint(self._session, savepoints[0])
+        return self._session.in_nested_transaction() and savepoints[0].startswith(_SQLALCHEMYS)
 
     def on_flush(self, connection: Connection | None) -> None:
         """Record that the session has written its objects, perhaps those of the events.

@@ -17,7 +17,7 @@ from shieldtx.domain.sql import ends_transaction
 from shieldtx.errors import HandlerError
 from shieldtx.store.as_found import AsFound
 from shieldtx.store.dialects import LOCKED_AT, OF_MARK, TRANSACTION, dialect_of
-from shieldtx.store.prepared_statements import in_pipeline
+from shieldtx.store.prepared_statements import in_pipeline, refuse_pipeline
 from shieldtx.store.residual_state import ResidualState, residual_state_of
 from shieldtx.store.savepoints import forget_savepoint, release_savepoints
 
@@ -156,6 +156,7 @@ def settle(
     """
     check_intact(session)
     guard: _Guard = session.info[_GUARD]
+    refuse_pipeline(guard.connection, guard.owner)
     if not dialect_of(guard.connection.dialect).is_marked_transaction(guard.connection):
         raise guard.violation
     has_made_temporary = False
@@ -178,6 +179,7 @@ def end_event(session: Session) -> None:
     """
     check_intact(session)
     guard: _Guard = session.info[_GUARD]
+    refuse_pipeline(guard.connection, guard.owner)
     _check_effect(guard)
     if not release_savepoints(session, guard.connection):
         raise guard.violation
@@ -193,6 +195,7 @@ def undo_event(session: Session) -> bool:
     """
     check_intact(session)
     guard: _Guard = session.info[_GUARD]
+    refuse_pipeline(guard.connection, guard.owner)
     session.expunge_all()
     guard.effect = None
     return is_left_as_found(session)
@@ -287,8 +290,6 @@ def check_intact(session: Session) -> None:
     root = connection.get_transaction()
     if root is not guard.root or root is None or not root.is_active:
         raise guard.violation
-    if in_pipeline(connection):
-        raise HandlerError(f"the {guard.owner} left the driver's pipeline open: end its block")
     dialect = dialect_of(connection.dialect)
     if dialect.has_ended(connection):  # through the driver, without SQLAlchemy
         raise guard.violation

@@ -14,6 +14,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from shieldtx.errors import HandlerError
+
 
 class PreparedStatements:
     """The prepared statements of a driver's connection at a savepoint; other drivers have none."""
@@ -71,6 +73,12 @@ def in_pipeline(connection: Connection) -> bool:
         return False
     driver = connection.connection.driver_connection
     return bool(getattr(getattr(driver, "pgconn", None), "pipeline_status", 0))
+
+
+def refuse_pipeline(connection: Connection, owner: str) -> None:
+    """Raise HandlerError if user code has left the connection in its pipeline mode."""
+    if in_pipeline(connection):
+        raise HandlerError(f"the {owner} left the driver's pipeline open: end its block")
 
 
 def _number_prepared(driver: Any) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -243,10 +244,12 @@ def test_rollback_waits_for_its_event_that_is_being_retried(
 def test_a_chain_of_three_is_undone_from_its_end(make_service: Make) -> None:
     chain = Chain(make_service, ["a", "b", "c"])
     order: list[str] = []
+    reasons: list[str | None] = []
 
     def undo(name: str) -> Callable[[Session, Event], None]:
         def handler(session: Session, event: Event) -> None:
             order.append(name)
+            reasons.append(event.reason)
             effect(f"undone by {name}")(session, event)
 
         return handler
@@ -268,6 +271,10 @@ def test_a_chain_of_three_is_undone_from_its_end(make_service: Make) -> None:
         a.outbox.add(session, Event(type="a.done", key="k"))
     chain.drain()
     assert order == ["b", "a"]
+    [of_b, of_a] = reasons
+    assert of_b == "Refused: not today"
+    assert of_a is not None
+    assert re.fullmatch(r"b\.done \S+ was taken back by c: Refused: not today", of_a)
     assert chain["b"].effects("undone by b") == ["k"]
     assert chain["a"].effects("undone by a") == ["k"]
     assert chain["c"].effects() == []

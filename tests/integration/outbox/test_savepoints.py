@@ -201,6 +201,18 @@ def test_connections_savepoint_inside_the_sessions_is_refused(shop: Shop):
     assert shop.events() == ["after"]
 
 
+def test_connections_savepoint_around_the_sessions_is_refused(shop: Shop):
+    with shop.session() as session, session.begin():
+        savepoint = session.connection().begin_nested()
+        with session.begin_nested():
+            session.execute(insert(Order).values(id=1))
+            with pytest.raises(TransactionRefused, match=r"session\.begin_nested"):
+                shop.outbox.add(session, Event(type="order.placed", key="inside"))
+        savepoint.rollback()
+        shop.outbox.add(session, Event(type="order.placed", key="after"))
+    assert (shop.orders(), shop.events()) == ([], ["after"])
+
+
 STEPS = st.lists(
     st.sampled_from(["begin", "event", "place", "flush", "release", "undo"]),
     min_size=4,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from dataclasses import FrozenInstanceError, fields, replace
@@ -139,6 +140,7 @@ def test_event_of_a_payload_type_is_a_plain_event_at_run_time() -> None:
     [
         ('{"reason":"sold out"}', "sold out"),
         ('{"reason":""}', ""),
+        (json.dumps({"reason": "x" * 600}), "x" * 500),
         ('{"reason":7}', None),
         ('{"why":"sold out"}', None),
         ('["reason"]', None),
