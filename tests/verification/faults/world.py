@@ -163,6 +163,11 @@ def own_postgres(
     return {"postgres": server}
 
 
+def own_servers(world: World, open_: ExitStack) -> Mapping[str, Any]:
+    """Start a broker and a PostgreSQL: one whose transactions are those of this fault alone."""
+    return {**own_kafka(world, open_), **own_postgres(world, open_)}
+
+
 def own_ledger(world: World, open_: ExitStack) -> Mapping[str, Any]:
     """Give the upstream bank a ledger in another database, and relays that check it soon."""
     name = f"ledger_{uuid.uuid4().hex[:8]}"
