@@ -12,7 +12,6 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, object_session
 
 from shieldtx.errors import HandlerError
-from shieldtx.store import savepoints
 from shieldtx.store.prepared_statements import in_pipeline
 from tests.contract.conftest import POSTGRESQL, Stores
 from tests.contract.store.test_inbox_batches import (
@@ -25,6 +24,7 @@ from tests.contract.store.test_inbox_batches import (
     write,
 )
 from tests.contract.store.test_outbox import envelope
+from tests.support.savepoint_messages import savepoint_messages
 
 __all__ = ["effect_table"]
 
@@ -47,17 +47,12 @@ class Effect(Base):
 def texts() -> Iterator[list[str]]:
     """Collect what is sent about savepoints past SQLAlchemy, by their first words."""
     seen: list[str] = []
-    execute = savepoints._execute
 
-    def note(connection: Connection, statement: str) -> None:
-        seen.append("; ".join(each.split()[0] for each in statement.split("; ")))
-        execute(connection, statement)
+    def note(message: str) -> None:
+        seen.append("; ".join(each.split()[0] for each in message.split("; ")))
 
-    savepoints._execute = note
-    try:
+    with savepoint_messages(note):
         yield seen
-    finally:
-        savepoints._execute = execute
 
 
 def test_savepoint_undoes_only_what_came_later(stores: Stores) -> None:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
 from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -24,6 +24,7 @@ from tests.integration.consumer.test_consumer import SLOW, Make, World
 from tests.support.handler_styles import STYLES
 from tests.support.lanes import executor_of
 from tests.support.log_records import fields_of, logged
+from tests.support.savepoint_messages import savepoint_messages
 from tests.support.service import Wire, drain, effect, make_topics
 
 HANDLER_STYLES = [style for style in STYLES if style.lanes == 1]
@@ -118,19 +119,12 @@ def statements(world: World) -> Iterator[list[str]]:
         service.engine,
         *([service.async_engine.sync_engine] if service.async_engine else []),
     ]
-    execute = savepoints._execute
-
-    def note_savepoint(connection: Connection, message: str) -> None:
-        seen.extend(message.split("; "))
-        execute(connection, message)
-
     for engine in engines:
         sqlalchemy_event.listen(engine, "before_cursor_execute", note)
-    savepoints._execute = note_savepoint
     try:
-        yield seen
+        with savepoint_messages(lambda message: seen.extend(message.split("; "))):
+            yield seen
     finally:
-        savepoints._execute = execute
         for engine in engines:
             sqlalchemy_event.remove(engine, "before_cursor_execute", note)
 
@@ -475,21 +469,17 @@ def test_number_of_savepoints_in_a_transaction_is_bounded(world: World, number: 
 
 
 @pytest.mark.parametrize("number", [ONE_EACH], indirect=True, ids=["one-each"])
-def test_next_savepoint_goes_with_the_release_of_the_last(
-    world: World, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_savepoint_goes_with_the_release_of_the_last(world: World, number: int) -> None:
     messages: list[str] = []
-    execute = savepoints._execute
 
-    def note(connection: Connection, message: str) -> None:
+    def note(message: str) -> None:
         messages.append(message.split(maxsplit=1)[0] + " ;" * message.count("; SAVEPOINT"))
-        execute(connection, message)
 
-    monkeypatch.setattr(savepoints, "_execute", note)
     handler = Handler(world)
     keys = [f"k{n}" for n in range(40)]
     handler.trouble |= dict.fromkeys(keys[::2], refuse)
-    outcomes, _ = outcomes_and_statements(world, handler, keys)
+    with savepoint_messages(note):
+        outcomes, _ = outcomes_and_statements(world, handler, keys)
     assert outcomes == {AttemptOutcome.REFUSED: 20, AttemptOutcome.APPLIED: 20}
     engine = world.downstream.async_engine or world.downstream.engine
     together, alone = messages.count("RELEASE ;"), messages.count("RELEASE")

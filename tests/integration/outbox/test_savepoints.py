@@ -180,24 +180,29 @@ def test_events_follow_the_savepoints_of_a_connection(shop: Shop):
     assert agreed(shop) == [1]
 
 
+def refuse_event(shop: Shop, session: Session) -> None:
+    with pytest.raises(TransactionRefused, match=r"session\.begin_nested"):
+        shop.outbox.add(session, Event(type="order.placed", key="inside"))
+
+
+def add_in_and_after_a_savepoint(shop: Shop, session: Session) -> None:
+    """Add an event inside of a savepoint of the connection, which is refused, and one after it."""
+    savepoint = session.connection().begin_nested()
+    refuse_event(shop, session)
+    savepoint.rollback()
+    shop.outbox.add(session, Event(type="order.placed", key="after"))
+
+
 def test_savepoint_unknown_to_the_session_is_refused(shop: Shop):
     with shop.session() as session, session.begin():
-        savepoint = session.connection().begin_nested()
-        with pytest.raises(TransactionRefused, match=r"session\.begin_nested"):
-            shop.outbox.add(session, Event(type="order.placed", key="inside"))
-        savepoint.rollback()
-        shop.outbox.add(session, Event(type="order.placed", key="after"))
+        add_in_and_after_a_savepoint(shop, session)
     assert shop.events() == ["after"]
 
 
 def test_connections_savepoint_inside_the_sessions_is_refused(shop: Shop):
     with shop.session() as session, session.begin(), session.begin_nested():
         session.execute(insert(Order).values(id=1))
-        savepoint = session.connection().begin_nested()
-        with pytest.raises(TransactionRefused, match=r"session\.begin_nested"):
-            shop.outbox.add(session, Event(type="order.placed", key="inside"))
-        savepoint.rollback()
-        shop.outbox.add(session, Event(type="order.placed", key="after"))
+        add_in_and_after_a_savepoint(shop, session)
     assert shop.events() == ["after"]
 
 
@@ -206,8 +211,7 @@ def test_connections_savepoint_around_the_sessions_is_refused(shop: Shop):
         savepoint = session.connection().begin_nested()
         with session.begin_nested():
             session.execute(insert(Order).values(id=1))
-            with pytest.raises(TransactionRefused, match=r"session\.begin_nested"):
-                shop.outbox.add(session, Event(type="order.placed", key="inside"))
+            refuse_event(shop, session)
         savepoint.rollback()
         shop.outbox.add(session, Event(type="order.placed", key="after"))
     assert (shop.orders(), shop.events()) == ([], ["after"])
