@@ -149,13 +149,13 @@ def _checks_of(event_type: str) -> str:
 
 def consumer_process(app: ShieldTx, group: str) -> Worker:
     """Build the process that consumes for one group; its passes wait for records themselves."""
-    is_first = app.settings.early_takeover
+    is_first = True
     consumer = app.build_consumer(group, stopping=lambda: worker.stopping)
 
     def consume() -> bool:
         nonlocal is_first
         if is_first:
-            app.stores.dead_owners().end_first_attempts(group)
+            end_dead_attempts(app, group)
             is_first = False
         consumer.run_once()
         return True
@@ -175,6 +175,16 @@ def consumer_process(app: ShieldTx, group: str) -> Worker:
         identity=_identity(app, group=group),
     )
     return worker
+
+
+def end_dead_attempts(app: ShieldTx, group: str) -> int:
+    """End the first attempts of a group's workers that have died on this host.
+
+    Returns their number: 0 where SHIELDTX_EARLY_TAKEOVER is off.
+    """
+    if not app.settings.early_takeover:
+        return 0
+    return app.stores.dead_owners().end_first_attempts(group)
 
 
 def _identity(

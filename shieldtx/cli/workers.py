@@ -18,7 +18,7 @@ import typer
 
 from shieldtx.app.application import ShieldTx
 from shieldtx.app.start_checks import check_group, check_relay, check_tables
-from shieldtx.app.workers import consumer_process, relay_process
+from shieldtx.app.workers import consumer_process, end_dead_attempts, relay_process
 from shieldtx.cli.app_loading import invocation
 from shieldtx.cli.errors import FAILED, Failure, report
 from shieldtx.cli.output import AsJson, announce, print_json, print_line, require
@@ -97,7 +97,8 @@ def consume(
     signal at once. When it works, it prints a line that begins with "ready".
 
     With --once it handles the records of the topics and the due events of the inbox, and exits.
-    Retries that are not due stay in the inbox. Records of a partition that is paused, because too
+    Retries that are not due stay in the inbox, as do events in progress at other workers; the
+    output has the number of unfinished events. Records of a partition that is paused, because too
     many of its events are unfinished, are left to the next run.
 
     Example: `shieldtx --app shop.stock:shield consume stock`
@@ -116,10 +117,19 @@ def consume(
     if not once:
         _run(consumer_process(app, group), f"consumer {group} of {app.settings.source}")
     done = _consume_once(app, group)
+    # After the end of its consumer: what is in progress now is in progress at others.
+    unfinished = _unfinished(app, group)
     if as_json:
-        print_json(done)
+        print_json(done | {"unfinished": asdict(unfinished)})
     else:
         print_line(_listed(done, *done))
+        print_line(f"events unfinished in the inbox: {_number(unfinished)}")
+
+
+def _unfinished(app: ShieldTx, group: str) -> Count:
+    """Return the number of a group's events that wait, or that other workers hold."""
+    groups = {each.group: each.backlog for each in app.stores.status().read().groups}
+    return groups[group].unfinished if group in groups else Count()
 
 
 def _checked(context: typer.Context) -> ShieldTx:
@@ -209,7 +219,10 @@ def _consume_what_is_due(app: ShieldTx, group: str, stop: threading.Event) -> di
             done["parked"] += step.parked
             for outcome, count in step.outcomes.items():
                 done[outcome.name.lower()] += count
-            if not step.more and consumer.has_caught_up():
+            if step.more or not consumer.has_caught_up():
+                continue
+            # Last: a worker that died with events in progress holds them until its leases end.
+            if not end_dead_attempts(app, group):
                 break
     finally:
         consumer.close()

@@ -126,7 +126,44 @@ def test_once_handles_all_events_after_a_killed_member(shop: Shop, eventually: E
     assert first_of_each_key(shop.reserved()) == IN_ORDER
     assert result.data["parked"] == 0
     again = shop.stock.ok("consume", stock_group(shop), "--once", "--json").data
-    assert again == {"records": 0, "fresh": 0, "duplicates": 0, "parked": 0}
+    nothing = dict.fromkeys(("records", "fresh", "duplicates", "parked"), 0)
+    assert again == nothing | {"unfinished": {"rows": 0, "precision": "exact"}}
+
+
+def test_once_handles_events_in_progress_at_a_killed_worker(
+    shop: Shop, eventually: Eventually
+) -> None:
+    """Their records are read and their offsets committed: the leases of the dead keep them."""
+    shop.migrate()
+    shop.place(TWENTY)
+    shop.orders.ok("relay", "--once")
+    with shop.closed_gate():
+        a_consumer_at_the_gate(shop, eventually).kill()
+    assert shop.stock.inbox() == {"PROCESSING": 20}
+
+    result = shop.stock.ok("consume", stock_group(shop), "--once", "--json").data
+
+    assert first_of_each_key(shop.reserved()) == IN_ORDER
+    assert shop.stock.inbox() == {"PROCESSED": 20}
+    assert result["applied"] == 20
+    assert result["unfinished"]["rows"] == 0
+
+
+def test_once_reports_events_in_progress_at_another_worker(
+    shop: Shop, eventually: Eventually
+) -> None:
+    shop.migrate()
+    shop.place([1])
+    shop.orders.ok("relay", "--once")
+    with shop.closed_gate():
+        a_consumer_at_the_gate(shop, eventually).kill()
+    # A worker of another host: nobody here knows whether it has died.
+    shop.stock.execute("UPDATE shield_inbox SET lease_token = gen_random_uuid()")
+
+    assert shop.stock.ok("consume", stock_group(shop), "--once").out == (
+        "0 records, 0 fresh, 0 duplicates, 0 parked\nevents unfinished in the inbox: 1\n"
+    )
+    assert shop.reserved() == []
 
 
 def test_once_runs_an_event_and_its_compensation(shop: Shop) -> None:
@@ -137,10 +174,12 @@ def test_once_runs_an_event_and_its_compensation(shop: Shop) -> None:
     shop.orders.ok("relay", "--once")
     assert shop.stock.ok("consume", stock_group(shop), "--once").out == (
         "2 records, 2 fresh, 0 duplicates, 0 parked, 1 applied, 1 refused\n"
+        "events unfinished in the inbox: 0\n"
     )
     shop.stock.ok("relay", "--once")
     assert shop.orders.ok("consume", orders_group(shop), "--once").out == (
         "1 records, 1 fresh, 0 duplicates, 0 parked, 1 compensated\n"
+        "events unfinished in the inbox: 0\n"
     )
 
     assert shop.orders.rows("SELECT number FROM cancelled") == [(2,)]
