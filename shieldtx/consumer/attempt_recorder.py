@@ -85,12 +85,14 @@ class AttemptRecorder:
         self._timer.fail(attempt, outcome, error)
         return outcome
 
-    def refusal_of(self, attempt: Attempt, handler: Handler, error: Exception) -> Refusal | None:
-        """Return how the event of a failed attempt is given up at once; None: it is not."""
+    def is_refused(self, attempt: Attempt, handler: Handler, error: Exception) -> bool:
+        """Whether the event of a failed attempt is given up at once."""
         is_commit = attempt.envelope.kind is TxKind.COMMIT
         is_readable = not isinstance(error, UnknownSchemaVersion)
-        if not (is_commit and is_readable and failure_kinds.is_final(error, handler)):
-            return None
+        return is_commit and is_readable and failure_kinds.is_final(error, handler)
+
+    def refusal_of(self, attempt: Attempt, handler: Handler, error: Exception) -> Refusal:
+        """Return how the event of an attempt that `is_refused` is given up."""
         return Refusal(
             attempt=attempt,
             error=error,

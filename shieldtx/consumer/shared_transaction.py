@@ -207,8 +207,7 @@ class SharedTransaction:
         progress.failed_at = first
         attempt = progress.attempts[first]
         handler = self._calls.handler_of(attempt)
-        refusal = self._recorder.refusal_of(attempt, handler, failed.error)
-        if refusal is None:
+        if not self._recorder.is_refused(attempt, handler, failed.error):
             # The attempt fails only as the first of a transaction.
             if first == 0:
                 return False
@@ -220,6 +219,7 @@ class SharedTransaction:
             progress.stops += [first + count, first + count // 2]
         else:
             self._rates.failed(attempt)
+            refusal = self._recorder.refusal_of(attempt, handler, failed.error)
             self._store.refuse(session, attempt, reason=refusal.reason)
             progress.refusals.append(refusal)
             progress.unwritten.append(refusal)
