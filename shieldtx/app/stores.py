@@ -23,6 +23,7 @@ from shieldtx.store.pauses import SqlPauseAdmin, SqlPauseStore
 from shieldtx.store.refusals import SqlRefusals
 from shieldtx.store.status import SqlLimitStatus, SqlStatus
 from shieldtx.store.trace import SqlTraceStore
+from shieldtx.store.unfinished_rows import UnfinishedRows
 
 if TYPE_CHECKING:
     from shieldtx.store.schema import Schema
@@ -58,6 +59,14 @@ class Stores:
         """Build the consumer's store of the inbox table; `engine` replaces the service's own."""
         return SqlInboxStore(
             engine or self._connections.engine,
+            self._connections.tables,
+            batch_bytes=self._settings.consumer_batch_bytes,
+        )
+
+    def unfinished_rows(self) -> UnfinishedRows:
+        """Build the finder of the events that consumer groups have received and not finished."""
+        return UnfinishedRows(
+            self._connections.engine,
             self._connections.tables,
             batch_bytes=self._settings.consumer_batch_bytes,
         )

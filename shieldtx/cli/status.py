@@ -144,7 +144,7 @@ def _at_limit(app: ShieldTx, overview: ServiceStatus) -> dict[str, list[dict[str
     crowded = {
         g.group: app.handled_by(g.group)
         for g in overview.groups
-        if g.backlog.unfinished.rows >= min(most, DEFAULT_LIMIT)
+        if _open_rows(g.backlog) >= min(most, DEFAULT_LIMIT)
     }
     found = app.stores.limits()
     return {
@@ -172,7 +172,7 @@ def _unhandled(app: ShieldTx, overview: ServiceStatus) -> list[dict[str, Any]]:
     """Count the inbox events without a handler in this application, by type."""
     store = app.stores.inbox()
     found = []
-    for group in [g.group for g in overview.groups if g.backlog.unfinished.rows]:
+    for group in [g.group for g in overview.groups if _open_rows(g.backlog)]:
         rows_of = store.unhandled(group, handled=app.handled_by(group), limit=DEFAULT_LIMIT)
         is_cut = sum(rows_of.values()) >= DEFAULT_LIMIT
         precision = Precision.AT_LEAST if is_cut else Precision.EXACT
@@ -182,6 +182,10 @@ def _unhandled(app: ShieldTx, overview: ServiceStatus) -> list[dict[str, Any]]:
             for (event_type, kind), rows in sorted(rows_of.items())
         ]
     return found
+
+
+def _open_rows(backlog: Backlog) -> int:
+    return sum(backlog.states[state].rows for state in ("INIT", "PROCESSING"))
 
 
 def _show_backlogs(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -30,7 +30,7 @@ from shieldtx.scheduling.gc_tuning import few_collections
 from shieldtx.scheduling.signals import graceful_signals
 from shieldtx.scheduling.worker import Worker, end_at_once
 from shieldtx.scheduling.worker_log import WorkerIdentity, WorkerLog
-from shieldtx.store.status import Count, Precision, Unsent
+from shieldtx.store.status import DEFAULT_LIMIT, Count, Precision, Unsent
 
 log = logging.getLogger(__name__)
 
@@ -97,9 +97,10 @@ def consume(
     signal at once. When it works, it prints a line that begins with "ready".
 
     With --once it handles the records of the topics and the due events of the inbox, and exits.
-    Retries that are not due stay in the inbox, as do events in progress at other workers; the
-    output has the number of unfinished events. Records of a partition that is paused, because too
-    many of its events are unfinished, are left to the next run.
+    Events that wait stay in the inbox (for a retry, another event, a paused handler), as do events
+    in progress at other workers; the output has the number of all that are unfinished. Records of a
+    partition that is paused, because too many of its events are unfinished, are left to the next
+    run; the output then has the number of such partitions ("paused").
 
     Example: `shieldtx --app shop.stock:shield consume stock`
 
@@ -117,19 +118,24 @@ def consume(
     if not once:
         _run(consumer_process(app, group), f"consumer {group} of {app.settings.source}")
     done = _consume_once(app, group)
-    # After the end of its consumer: what is in progress now is in progress at others.
-    unfinished = _unfinished(app, group)
-    if as_json:
-        print_json(done | {"unfinished": asdict(unfinished)})
-    else:
-        print_line(_listed(done, *done))
-        print_line(f"events unfinished in the inbox: {_number(unfinished)}")
+    left: dict[str, Any] = {}
+    try:
+        # After the end of its consumer: what is in progress now is in progress at others.
+        left["unfinished"] = _unfinished(app, group)
+    finally:
+        if as_json:
+            print_json(done | {name: asdict(count) for name, count in left.items()})
+        else:
+            print_line(_listed(done, *done))
+            for name, count in left.items():
+                print_line(f"events {name} in the inbox: {_number(count)}")
 
 
 def _unfinished(app: ShieldTx, group: str) -> Count:
-    """Return the number of a group's events that wait, or that other workers hold."""
-    groups = {each.group: each.backlog for each in app.stores.status().read().groups}
-    return groups[group].unfinished if group in groups else Count()
+    """Return how many of a group's events wait, for whatever reason, or run in other workers."""
+    rows = app.stores.unfinished_rows().count(group, limit=DEFAULT_LIMIT)
+    precision = Precision.AT_LEAST if rows >= DEFAULT_LIMIT else Precision.EXACT
+    return Count(rows=rows, precision=precision)
 
 
 def _checked(context: typer.Context) -> ShieldTx:
@@ -222,8 +228,11 @@ def _consume_what_is_due(app: ShieldTx, group: str, stop: threading.Event) -> di
             if step.more or not consumer.has_caught_up():
                 continue
             # Last: a worker that died with events in progress holds them until its leases end.
-            if not end_dead_attempts(app, group):
-                break
+            if end_dead_attempts(app, group):
+                continue
+            if step.paused:
+                done["paused"] = step.paused
+            break
     finally:
         consumer.close()
         app.tracer.close()

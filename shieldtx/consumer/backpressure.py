@@ -77,6 +77,12 @@ class PartitionBackpressure:
         self._bound += added
         self._is_needed = self._is_needed or any(self._bound[p] >= self._limit for p in added)
 
+    def sample_paused(self) -> None:
+        """Count them now if a partition is paused."""
+        if self._paused:
+            self._is_needed = True
+            self.sample()
+
     def sample(self) -> None:
         """Count the unfinished events if a sample is needed, or due."""
         if not (self._is_needed or self._sampler.is_due()):

@@ -166,10 +166,12 @@ class Consumer:
     def has_caught_up(self) -> bool:
         """Whether the passes have received all records of the topics, for this member of the group.
 
-        Events that wait in the inbox do not count, nor do paused partitions. Raises
+        Events that wait in the inbox do not count, nor do partitions that stay paused. Raises
         BrokerUnavailable.
         """
-        return self._fetcher.has_caught_up()
+        self._backpressure.sample_paused()
+        is_up_to_date = self._backpressure.paused == self._paused
+        return is_up_to_date and self._fetcher.has_caught_up()
 
     def close(self) -> None:
         """Leave the group."""

@@ -50,16 +50,6 @@ class Backlog:
     oldest: timedelta | None
     """How long the oldest due row has been waiting; None if no row is due."""
 
-    @property
-    def unfinished(self) -> Count:
-        """The rows that are not settled, without HALF messages."""
-        counts = [self.states[state] for state in ("INIT", "PROCESSING")]
-        is_exact = all(count.precision is Precision.EXACT for count in counts)
-        return Count(
-            rows=sum(count.rows for count in counts),
-            precision=Precision.EXACT if is_exact else Precision.AT_LEAST,
-        )
-
 
 class StatusCounter:
     """Counts by state, of a table and of each of its parts; counting stopped at `limit`."""

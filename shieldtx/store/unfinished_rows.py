@@ -28,6 +28,7 @@ class UnfinishedRows:
         self._longest_due = inbox_unfinished.longest_due(tables, dialect)
         self._newest_unattempted = inbox_unfinished.newest_unattempted(tables, dialect)
         self._pending = inbox_unfinished.pending(tables, dialect)
+        self._unfinished = inbox_unfinished.unfinished(tables, dialect)
         self._unhandled = inbox_unfinished.unhandled(tables, dialect)
 
     def due(self, group: str, *, handled: Handled, limit: int) -> Sequence[Envelope]:
@@ -57,6 +58,12 @@ class UnfinishedRows:
         with self._autocommit.begin() as connection:
             rows = connection.execute(self._pending, parameters).all()
         return {(topic, TxKind(kind), partition): rows for topic, kind, partition, rows in rows}
+
+    def count(self, group: str, *, limit: int) -> int:
+        """Count the unfinished rows of all types, `limit` rows at most."""
+        given = inbox_unfinished.group_parameters(group, frozenset(), limit)
+        with self._autocommit.begin() as connection:
+            return int(connection.scalars(self._unfinished, given).one())
 
     def unhandled(
         self, group: str, *, handled: Handled, limit: int

@@ -158,7 +158,10 @@ def test_once_reports_events_in_progress_at_another_worker(
     with shop.closed_gate():
         a_consumer_at_the_gate(shop, eventually).kill()
     # A worker of another host: nobody here knows whether it has died.
-    shop.stock.execute("UPDATE shield_inbox SET lease_token = gen_random_uuid()")
+    shop.stock.execute(
+        "UPDATE shield_inbox SET lease_token = gen_random_uuid(), "
+        "lease_until = now() + interval '1 hour'"
+    )
 
     assert shop.stock.ok("consume", stock_group(shop), "--once").out == (
         "0 records, 0 fresh, 0 duplicates, 0 parked\nevents unfinished in the inbox: 1\n"

@@ -103,6 +103,19 @@ def pending(t: Tables, d: Dialect) -> Select[Any]:
 
 
 @built_once
+def unfinished(t: Tables, d: Dialect) -> Select[Any]:  # noqa: ARG001  as the others
+    """Count a group's unfinished rows of all types, up to a limit."""
+    i = t.inbox
+    rows = (
+        select(i.c.seq)
+        .where(i.c.consumer_group == _GROUP, i.c.settled_at.is_(None))
+        .limit(_MOST)
+        .subquery()
+    )
+    return select(func.count()).select_from(rows)
+
+
+@built_once
 def unhandled(t: Tables, d: Dialect) -> Select[Any]:
     """Count unfinished rows without a handler by type and kind, up to a limit."""
     i = t.inbox

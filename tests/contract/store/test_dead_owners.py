@@ -157,13 +157,16 @@ def test_the_attempt_of_this_process_has_not_died(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("stores", [POSTGRESQL], indirect=True)
-def test_an_attempt_whose_transaction_still_runs_is_left(stores: Stores) -> None:
+def test_an_attempt_whose_transaction_still_runs_is_left(
+    stores: Stores, own_log: pytest.LogCaptureFixture
+) -> None:
     event = envelope("k")
     receive(stores, event)
     died = begin(stores, event, lease=LEASE)
     with stores.inbox.effect(died):
         assert dead_owners(stores, died.token).end_first_attempts(GROUP) == 0
     assert due(stores) == []
+    assert own_log.records == []
 
 
 def test_relay_that_was_built_before_a_fork_is_refused(

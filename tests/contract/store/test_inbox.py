@@ -12,9 +12,10 @@ from sqlalchemy import create_engine, select
 from shieldtx.domain.events import Envelope, new_event_id
 from shieldtx.domain.states import InboxStatus, TxKind
 from shieldtx.errors import LeaseLost
-from shieldtx.ports.broker import ReceivedRecord
+from shieldtx.ports.broker import BATCH_BYTES, ReceivedRecord
 from shieldtx.ports.inbox import Attempt, IncomingEvent, Parked, Receipt
 from shieldtx.store.inbox_store import SqlInboxStore
+from shieldtx.store.unfinished_rows import UnfinishedRows
 from tests.contract.conftest import POSTGRESQL, Stores
 from tests.contract.store.test_outbox import envelope, write
 
@@ -107,6 +108,18 @@ def test_rows_without_a_handler_are_not_due_but_counted(stores: Stores, kind: Tx
     assert sum(inbox.unhandled(GROUP, handled=handled, limit=3).values()) == 3
     assert inbox.due(GROUP, handled=set(), limit=5) == []
     assert sum(inbox.unhandled(GROUP, handled=set(), limit=100).values()) == 7
+
+
+def test_unfinished_rows_of_all_types_are_counted_up_to_a_limit(stores: Stores) -> None:
+    unfinished = UnfinishedRows(stores.engine, stores.tables, batch_bytes=BATCH_BYTES)
+    assert unfinished.count(GROUP, limit=100) == 0
+    settled, started, odd = envelope("a"), envelope("b"), envelope("c", type="things.were")
+    receive(stores, settled, started, odd)
+    receive(stores, *(envelope("d") for _ in range(5)), group="another")
+    finish(stores, begin(stores, settled))
+    begin(stores, started)
+    assert unfinished.count(GROUP, limit=100) == 2
+    assert unfinished.count(GROUP, limit=1) == 1
 
 
 def test_settled_rows_and_other_groups_are_not_counted(stores: Stores) -> None:

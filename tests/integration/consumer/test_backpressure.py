@@ -140,6 +140,22 @@ def test_failing_partition_is_paused_and_drains_after_healing(
     consumer.close()
 
 
+def test_drained_partition_is_read_again_without_another_sample(
+    service: Service, group: str, healed: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that handles all that is due must not end before them."""
+    consumer = service.app.build_consumer(group)
+    passes_until(service, lambda: consumer.run_once().paused == 1, consumer, most=LIMIT + BATCH - 1)
+    monkeypatch.setattr("shieldtx.domain.sampler.Sampler.is_due", lambda _: False)
+    healed.set()
+    passes_until(service, lambda: not unfinished(service).get(0), consumer, most=LIMIT + BATCH - 1)
+    assert not consumer.has_caught_up()
+    while consumer.run_once().more or not consumer.has_caught_up():
+        continue
+    consumer.close()
+    assert_each_had_its_effect_once(service)
+
+
 def test_a_paused_partition_is_not_lost_in_a_rebalance(
     service: Service, group: str, healed: threading.Event
 ) -> None:

@@ -182,6 +182,7 @@ def test_granted_roles_write_publish_handle_compensate_and_purge(service: Servic
         retention = app.build_retention()
         while retention.run_once().more:
             continue
+        assert app.stores.unfinished_rows().count("stock", limit=100) == 0
         relay.close()
         for consumer in workers:
             consumer.close()

@@ -155,6 +155,16 @@ def test_paused_partition_is_logged_once_a_minute(
     assert len(logged(own_log.records, "partition_paused")) == 2
 
 
+def test_paused_partition_is_sampled_at_once_on_demand(inbox: Inbox) -> None:
+    inbox.backpressure.sample_paused()
+    assert inbox.samples == 1, "none is paused"
+    inbox.receive(A, LIMIT)
+    assert inbox.paused() == {A}
+    inbox.open[A] = 0
+    inbox.backpressure.sample_paused()
+    assert not inbox.backpressure.paused
+
+
 def test_slow_samples_are_taken_seldom(inbox: Inbox) -> None:
     inbox.took = 2.0
     inbox.now += SAMPLE_EVERY

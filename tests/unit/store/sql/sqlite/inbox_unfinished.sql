@@ -101,6 +101,13 @@ WHERE shield_inbox.consumer_group = :of_group AND shield_inbox.settled_at IS NUL
     shield_inbox.event_type IN (:handled_rollbacks)) AND shield_inbox.record_partition IS NOT NULL
 GROUP BY shield_inbox.topic, shield_inbox.tx_kind, shield_inbox.record_partition;
 
+-- unfinished
+SELECT count(*) AS count_1
+FROM (SELECT shield_inbox.seq AS seq
+  FROM shield_inbox
+  WHERE shield_inbox.consumer_group = :of_group AND shield_inbox.settled_at IS NULL
+  LIMIT :most OFFSET 0) AS anon_1;
+
 -- unhandled
 SELECT anon_1.event_type, anon_1.tx_kind, count(*) AS count_1
 FROM (SELECT shield_inbox.event_type AS event_type, shield_inbox.tx_kind AS tx_kind
