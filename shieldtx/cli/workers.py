@@ -100,7 +100,7 @@ def consume(
     Events that wait stay in the inbox (for a retry, another event, a paused handler), as do events
     in progress at other workers; the output has the number of all that are unfinished. Records of a
     partition that is paused, because too many of its events are unfinished, are left to the next
-    run; the output then has the number of such partitions ("paused").
+    run; the output also has the number of the group's paused partitions.
 
     Example: `shieldtx --app shop.stock:shield consume stock`
 
@@ -117,18 +117,21 @@ def consume(
     check_group(app, group, may_wait=not once)
     if not once:
         _run(consumer_process(app, group), f"consumer {group} of {app.settings.source}")
-    done = _consume_once(app, group)
-    left: dict[str, Any] = {}
+    done, paused = _consume_once(app, group)
+    if not as_json:
+        print_line(_listed(done, *done))
+    left: dict[str, Any] = {"paused_partitions": paused}
     try:
         # After the end of its consumer: what is in progress now is in progress at others.
-        left["unfinished"] = _unfinished(app, group)
+        unfinished = _unfinished(app, group)
+        left["unfinished"] = asdict(unfinished)
     finally:
         if as_json:
-            print_json(done | {name: asdict(count) for name, count in left.items()})
-        else:
-            print_line(_listed(done, *done))
-            for name, count in left.items():
-                print_line(f"events {name} in the inbox: {_number(count)}")
+            print_json(done | left)
+    if not as_json:
+        print_line(
+            f"events unfinished in the inbox: {_number(unfinished)}; partitions paused: {paused}"
+        )
 
 
 def _unfinished(app: ShieldTx, group: str) -> Count:
@@ -207,15 +210,21 @@ def _relay_what_is_due(app: ShieldTx, stop: threading.Event) -> RelayResult:
 
 
 @few_collections()
-def _consume_once(app: ShieldTx, group: str) -> dict[str, int]:
-    """Handle the records of the topics and the due events of the inbox; return the counts."""
+def _consume_once(app: ShieldTx, group: str) -> tuple[dict[str, int], int]:
+    """Handle the records of the topics and the due events of the inbox.
+
+    Returns the counts, and the number of partitions of the group that are paused at the end.
+    """
     with _stopped_by_signals(f"consume {group} --once") as stop:
         return _consume_what_is_due(app, group, stop)
 
 
-def _consume_what_is_due(app: ShieldTx, group: str, stop: threading.Event) -> dict[str, int]:
+def _consume_what_is_due(
+    app: ShieldTx, group: str, stop: threading.Event
+) -> tuple[dict[str, int], int]:
     consumer = app.build_consumer(group, stopping=stop.is_set)
     done: Counter[str] = Counter(dict.fromkeys(("records", "fresh", "duplicates", "parked"), 0))
+    paused = 0
     try:
         while not stop.is_set():
             step = consumer.run_once()
@@ -223,20 +232,18 @@ def _consume_what_is_due(app: ShieldTx, group: str, stop: threading.Event) -> di
             done["fresh"] += step.fresh
             done["duplicates"] += step.duplicates
             done["parked"] += step.parked
+            paused = step.paused
             for outcome, count in step.outcomes.items():
                 done[outcome.name.lower()] += count
             if step.more or not consumer.has_caught_up():
                 continue
             # Last: a worker that died with events in progress holds them until its leases end.
-            if end_dead_attempts(app, group):
-                continue
-            if step.paused:
-                done["paused"] = step.paused
-            break
+            if not end_dead_attempts(app, group):
+                break
     finally:
         consumer.close()
         app.tracer.close()
-    return dict(done)
+    return dict(done), paused
 
 
 def _check_once(app: ShieldTx, stop: threading.Event) -> None:

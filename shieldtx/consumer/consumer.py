@@ -167,11 +167,13 @@ class Consumer:
         """Whether the passes have received all records of the topics, for this member of the group.
 
         Events that wait in the inbox do not count, nor do partitions that stay paused. Raises
-        BrokerUnavailable.
+        BrokerUnavailable, and errors of the database.
         """
+        if not self._fetcher.has_caught_up():
+            return False
         self._backpressure.sample_paused()
-        is_up_to_date = self._backpressure.paused == self._paused
-        return is_up_to_date and self._fetcher.has_caught_up()
+        # The next pass reads a partition that has drained since it was paused.
+        return self._paused <= self._backpressure.paused
 
     def close(self) -> None:
         """Leave the group."""

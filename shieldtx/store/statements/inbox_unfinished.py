@@ -109,6 +109,7 @@ def unfinished(t: Tables, d: Dialect) -> Select[Any]:  # noqa: ARG001  as the ot
     rows = (
         select(i.c.seq)
         .where(i.c.consumer_group == _GROUP, i.c.settled_at.is_(None))
+        .order_by(i.c.seq)
         .limit(_MOST)
         .subquery()
     )

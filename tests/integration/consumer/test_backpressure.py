@@ -145,10 +145,18 @@ def test_drained_partition_is_read_again_without_another_sample(
 ) -> None:
     """A run that handles all that is due must not end before them."""
     consumer = service.app.build_consumer(group)
-    passes_until(service, lambda: consumer.run_once().paused == 1, consumer, most=LIMIT + BATCH - 1)
+    most = LIMIT + BATCH - 1
+    passes_until(
+        service,
+        lambda: set(service.effects()) == WELL and unfinished(service).get(0, 0) >= LIMIT,
+        consumer,
+        most=most,
+    )
+    assert consumer.run_once().paused == 1
     monkeypatch.setattr("shieldtx.domain.sampler.Sampler.is_due", lambda _: False)
     healed.set()
-    passes_until(service, lambda: not unfinished(service).get(0), consumer, most=LIMIT + BATCH - 1)
+    passes_until(service, lambda: not unfinished(service).get(0), consumer, most=most)
+    assert consumer.run_once().paused == 1, "no sample was due"
     assert not consumer.has_caught_up()
     while consumer.run_once().more or not consumer.has_caught_up():
         continue

@@ -106,6 +106,7 @@ SELECT count(*) AS count_1
 FROM (SELECT shield_inbox.seq AS seq
   FROM shield_inbox
   WHERE shield_inbox.consumer_group = :of_group AND shield_inbox.settled_at IS NULL
+  ORDER BY shield_inbox.seq
   LIMIT :most OFFSET 0) AS anon_1;
 
 -- unhandled
