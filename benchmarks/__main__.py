@@ -30,6 +30,7 @@ from benchmarks.experiments import (
     import_time,
     large_events,
     memory,
+    metrics_cost,
     open_snapshot,
     publish_latency,
     purge,
@@ -68,6 +69,7 @@ EXPERIMENTS: Final[dict[str, ModuleType]] = {
     "memory": memory,
     "large_events": large_events,
     "purge": purge,
+    "metrics": metrics_cost,
     "consumer_recovery": consumer_recovery,
     "relay_recovery": relay_recovery,
 }

@@ -40,7 +40,7 @@ SETTING_TOPICS: Final = {
     "Relay": ("relay",),
     "Consumer": ("consumer",),
     "Half messages": ("half", "barrier"),
-    "Worker processes": ("stop", "watchdog", "failure", "early"),
+    "Worker processes": ("stop", "watchdog", "failure", "early", "http"),
     "Retention": ("retention",),
     "Tracing": ("trace",),
 }

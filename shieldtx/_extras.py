@@ -14,6 +14,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "crc32c": "kafka",
     "jinja2": "spark",
     "kafka": "kafka",
+    "prometheus_client": "metrics",
     "rich": "cli",
     "typer": "cli",
 }

@@ -55,16 +55,15 @@ def run(bench: Bench) -> ExperimentResult:
     return ExperimentResult(figures=compared(runs, FIGURES), absolutes=rates(runs), remarks=remarks)
 
 
-def ours(bench: Bench, client: str, *, relays: int) -> Run:
-    """Drain with one or several relay processes of shieldtx."""
+def ours(bench: Bench, client: str, *, relays: int, metrics: bool = False) -> Run:
+    """Drain with one or several relay processes of shieldtx, with metrics or without."""
     events, keys = bench.sizes.events, bench.sizes.keys
     with bench.servers.place() as place:
         with place.connect() as connection:
             fill(connection, begin=0, end=events + WARM, keys=keys)
         place.tidy()
-        run = run_subjects(
-            place, "relay", [{"client": client, "relays": relays}] * relays, events=events
-        )
+        job = {"client": client, "relays": relays, "metrics": metrics}
+        run = run_subjects(place, "relay", [job] * relays, events=events)
         reading = check(read_topic(place.bootstrap, place.topic), written(events + WARM, keys))
         reading.require_whole(f"{relays} relays with {client}")
     return run

@@ -22,7 +22,11 @@ def main() -> None:
     reporter = ProgressReporter()
     job = reporter.job
     app = application(
-        url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"], client=job["client"]
+        url=job["url"],
+        bootstrap=job["bootstrap"],
+        prefix=job["prefix"],
+        client=job["client"],
+        metrics=job.get("metrics", False),
     )
     relay = app.build_relay()
     share = DEFAULT_SHARDS // job.get("relays", 1)
@@ -36,6 +40,8 @@ def main() -> None:
     purge = _Purge(app, reporter)
     if job.get("purge"):
         purge.start()
+    if job.get("metrics"):
+        threading.Thread(target=_scrape, args=[app, reporter], daemon=True).start()
     process = psutil.Process()
     published = 0
     while not reporter.is_over:
@@ -46,8 +52,27 @@ def main() -> None:
             raise RuntimeError(f"the relay was disturbed: {done}")
         if not done.more:
             time.sleep(IDLE_S)
+    if job.get("metrics") and not _published(app) >= published:
+        raise RuntimeError(f"{published} events were published, and {_published(app)} counted")
     relay.close()
     app.close()
+
+
+def _scrape(app: ShieldTx, reporter: ProgressReporter) -> None:
+    """Read the metrics once a second, as Prometheus would."""
+    from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415
+
+    registry = CollectorRegistry()
+    registry.register(app.metrics)
+    while not reporter.is_over:
+        generate_latest(registry)
+        time.sleep(1)
+
+
+def _published(app: ShieldTx) -> float:
+    """Return how many events the metrics count as published."""
+    samples = (sample for metric in app.metrics.collect() for sample in metric.samples)
+    return sum(s.value for s in samples if s.name == "shieldtx_relay_events_total")
 
 
 class _Purge(threading.Thread):

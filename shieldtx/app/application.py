@@ -23,6 +23,7 @@ from shieldtx.app.event_methods import EventMethods
 from shieldtx.app.half_message_declarations import HalfMessageDeclarations
 from shieldtx.app.half_message_methods import HalfMessageMethods
 from shieldtx.app.half_messages import HalfMessageWiring
+from shieldtx.app.optional_metrics import OptionalMetrics
 from shieldtx.app.replays import ParkedCheck
 from shieldtx.app.stores import Stores
 from shieldtx.app.wiring import GivenParts, Wiring
@@ -208,13 +209,17 @@ class ShieldTx(EventMethods, HalfMessageMethods, DeclaredNames):
         """Writes an entry for each send and each attempt if SHIELDTX_TRACE is set."""
         return self._wire().tracer
 
+    @property
+    def metrics(self) -> OptionalMetrics:
+        """The metrics of this process's workers: a collector for prometheus_client's registries."""
+        return self._wire().metrics
+
     # --- workers ----------------------------------------------------------------------------------
 
     def build_relay(self, name: str | None = None) -> Relay:
         """Return a relay; its `name`, by default a new one, must be unique, also among restarts."""
         return builders.build_relay(
-            self.settings,
-            connections=self.connections,
+            self._wire(),
             declarations=self._declarations,
             broker=self.broker,
             hooks=self.hooks,
@@ -229,12 +234,9 @@ class ShieldTx(EventMethods, HalfMessageMethods, DeclaredNames):
         A pass begins no further attempt once `stopping` returns true.
         """
         return builders.build_consumer(
-            self.settings,
+            self._wire(),
             group=group,
-            stores=self.stores,
-            connections=self.connections,
             declarations=self._declarations,
-            outbox=self.outbox,
             broker=self.broker,
             hooks=self.hooks,
             stopping=stopping,

@@ -13,7 +13,7 @@ from shieldtx._process_tokens import name_with_token, owner_has_died
 from shieldtx.app.connections import Connections
 from shieldtx.app.declarations import Declarations
 from shieldtx.app.half_messages import HalfMessageWiring
-from shieldtx.app.stores import Stores
+from shieldtx.app.wiring import Wiring
 from shieldtx.brokers import signing
 from shieldtx.consumer.attempt_log import AttemptLog
 from shieldtx.consumer.breaker import Breaker
@@ -25,9 +25,10 @@ from shieldtx.consumer.handlers import ConsumerGroup
 from shieldtx.consumer.lanes import OneLane
 from shieldtx.errors import ConfigurationError
 from shieldtx.hooks.hooks import Hooks
-from shieldtx.outbox.outbox import Outbox
 from shieldtx.ports.broker import Broker
 from shieldtx.ports.lanes import Lanes
+from shieldtx.ports.meters import AttemptMeter
+from shieldtx.ports.relay import LeaseStore, RelayStore
 from shieldtx.relay.relay import CLAIMS_AT_A_TIME, Relay
 from shieldtx.relay.settings import RelaySettings
 from shieldtx.retention import Retention, RetentionService
@@ -40,9 +41,8 @@ from shieldtx.store.tables import tables
 
 
 def build_relay(
-    settings: Settings,
+    wiring: Wiring,
     *,
-    connections: Connections,
     declarations: Declarations,
     broker: Broker,
     hooks: Hooks,
@@ -50,24 +50,29 @@ def build_relay(
 ) -> Relay:
     """Build a relay of this `name`, which no other relay or restart may have."""
     declarations.check_payload_types()
-    s = settings
+    s, connections = wiring.settings, wiring.connections
     lanes, engine = _lanes_of(connections, 1, has_coroutines=declarations.has_coroutine_rollbacks)
+    store: RelayStore = SqlRelayStore(
+        connections.relay_engine,
+        connections.tables,
+        source=s.source,
+        of_local_rollbacks=engine,
+        run_local_rollback=lambda call: lanes.run([call])[0],
+        batch_bytes=max(1, s.relay_batch_bytes // CLAIMS_AT_A_TIME),
+    )
+    leases: LeaseStore = SqlLeaseStore(
+        connections.relay_engine,
+        connections.tables,
+        shards=s.shards,
+        has_died=owner_has_died if s.early_takeover else _never,
+    )
+    publisher = broker.publisher()
+    if (metrics := wiring.metrics.of_worker()) is not None:
+        store, leases, publisher = metrics.of_relay(store, leases, publisher)
     return Relay(
-        store=SqlRelayStore(
-            connections.relay_engine,
-            connections.tables,
-            source=s.source,
-            of_local_rollbacks=engine,
-            run_local_rollback=lambda call: lanes.run([call])[0],
-            batch_bytes=max(1, s.relay_batch_bytes // CLAIMS_AT_A_TIME),
-        ),
-        leases=SqlLeaseStore(
-            connections.relay_engine,
-            connections.tables,
-            shards=s.shards,
-            has_died=owner_has_died if s.early_takeover else _never,
-        ),
-        publisher=broker.publisher(),
+        store=store,
+        leases=leases,
+        publisher=publisher,
         encode=partial(signing.encode, prefix=s.topic_prefix, keys=s.signing_keys),
         settings=RelaySettings(
             name=name,
@@ -83,19 +88,16 @@ def build_relay(
 
 
 def build_consumer(
-    settings: Settings,
+    wiring: Wiring,
     *,
     group: str,
-    stores: Stores,
-    connections: Connections,
     declarations: Declarations,
-    outbox: Outbox,
     broker: Broker,
     hooks: Hooks,
     stopping: Callable[[], bool],
 ) -> Consumer:
     """Build the consumer of a declared group; raises ConfigurationError for an unknown group."""
-    s = settings
+    s, connections, stores = wiring.settings, wiring.connections, wiring.stores
     declared = declarations.group(group)
     declarations.check_payload_types()
     # SQLite has one writer at a time.
@@ -112,9 +114,13 @@ def build_consumer(
         first_probe=s.consumer_probe_interval,
     )
     of_handlers = store if engine is connections.engine else stores.inbox(engine)
+    subscriber = broker.subscriber(declarations.group_id(group), declarations.topics_of(group))
+    meter: AttemptMeter | None = None
+    if (metrics := wiring.metrics.of_worker()) is not None:
+        subscriber, meter = metrics.of_consumer(subscriber, group, topic_prefix=s.topic_prefix)
     fetcher = BlockingFetcher(
         group=declared,
-        subscriber=broker.subscriber(declarations.group_id(group), declarations.topics_of(group)),
+        subscriber=subscriber,
         decode=partial(signing.decode, prefix=s.topic_prefix, keys=s.signing_keys, reader=s.source),
     )
     return Consumer(
@@ -125,12 +131,13 @@ def build_consumer(
             EventProcessor(
                 group=declared,
                 store=of_handlers,
-                outbox=outbox,
+                outbox=wiring.outbox,
                 hooks=hooks,
                 kept_for=KeptFor(inbox=s.retention_inbox, outbox=s.retention_outbox),
                 handled_elsewhere=partial(declarations.is_handled_elsewhere, group),
                 log=log,
                 breaker=breaker,
+                meter=meter,
             )
             for _ in range(lanes.count)
         ],

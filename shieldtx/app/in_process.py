@@ -8,11 +8,12 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Self
 
 from shieldtx.app.application import ShieldTx
+from shieldtx.app.http_endpoints import WatchedWorkers, http_endpoints
 from shieldtx.app.start_checks import check_group, check_relay, check_tables
 from shieldtx.app.workers import consumer_process, relay_process
 from shieldtx.domain.callables import check_callable
@@ -69,6 +70,7 @@ class InProcessWorkers:
         self._on_failure = on_failure
         self._running: list[tuple[Worker, threading.Thread]] = []
         self._stopping = False
+        self._endpoints = ExitStack()
 
     def start(self) -> None:
         """Start all workers and wait until they work.
@@ -81,14 +83,15 @@ class InProcessWorkers:
         self._stopping = False
         check_tables(self._app)
         groups = self._groups_to_run()
-        for group in groups:
-            check_group(self._app, group, may_wait=True)
         try:
+            watched = self._open_endpoints()
+            for group in groups:
+                check_group(self._app, group, may_wait=True)
             if self._relay:
                 check_relay(self._app, may_wait=True)
-                self._start("relay", relay_process(self._app))
+                self._start("relay", relay_process(self._app), watched)
             for group in groups:
-                self._start(f"consumer {group}", consumer_process(self._app, group))
+                self._start(f"consumer {group}", consumer_process(self._app, group), watched)
         except BaseException:
             self.stop()
             raise
@@ -103,6 +106,7 @@ class InProcessWorkers:
             if thread is not threading.current_thread():
                 thread.join()
         self._running.clear()
+        self._endpoints.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -136,6 +140,15 @@ class InProcessWorkers:
     ) -> None:
         await asyncio.to_thread(self.stop)
 
+    def _open_endpoints(self) -> WatchedWorkers:
+        watched = self._endpoints.enter_context(http_endpoints(self._app))
+        if watched.address is not None:
+            log.info(
+                "HTTP endpoints are open",
+                extra={"action": "http_endpoints_open", "address": watched.address},
+            )
+        return watched
+
     def _groups_to_run(self) -> list[str]:
         """Return the groups; by default all with handlers, also those declared after this object.
 
@@ -148,7 +161,8 @@ class InProcessWorkers:
             raise ConfigurationError("there is nothing to run: no group has a handler")
         return found
 
-    def _start(self, name: str, worker: Worker) -> None:
+    def _start(self, name: str, worker: Worker, watched: WatchedWorkers) -> None:
+        watched.add(worker)
         ready = threading.Event()
         errors: list[BaseException] = []
 

@@ -12,6 +12,7 @@ from shieldtx.app.connections import Connections
 from shieldtx.app.declarations import Declarations
 from shieldtx.app.half_message_declarations import HalfMessageDeclarations
 from shieldtx.app.half_messages import HalfMessageWiring
+from shieldtx.app.optional_metrics import OptionalMetrics
 from shieldtx.app.stores import Stores
 from shieldtx.hooks.hooks import Hooks
 from shieldtx.outbox.delayed_events import DelayedEvents
@@ -72,6 +73,7 @@ class Wiring:
             run_on_loop=lambda call: connections.event_loop.run([call])[0],
         )
         self.stores = Stores(settings, connections=connections, half_messages=self.half_messages)
+        self.metrics = OptionalMetrics(settings)
         self.tracer = TraceRecorder(self.stores.trace)
         if settings.trace:
             self.tracer.attach(hooks)

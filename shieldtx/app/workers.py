@@ -24,6 +24,8 @@ CHECKS = timedelta(seconds=1)
 PARKING = timedelta(seconds=10)
 TAKEOVER = timedelta(seconds=2)
 """The interval between two looks for relays that have died on this host."""
+READY = timedelta(seconds=60)
+"""How long after a pass without an error a relay counts as ready."""
 LINGER = timedelta(milliseconds=100)
 """How long the relay stays awake for the next hint."""
 
@@ -43,8 +45,12 @@ def relay_process(app: ShieldTx) -> Worker:
     def wake(job: str) -> None:
         worker.wake(job)
 
+    outage = ""
+
     def poll() -> bool | timedelta:
+        nonlocal outage
         done = relay.run_once()
+        outage = done.outage
         if done.slowed and not done.outage:
             return timedelta(seconds=done.slowed)
         return done.backlog and not done.outage
@@ -62,7 +68,13 @@ def relay_process(app: ShieldTx) -> Worker:
     worker = Worker(
         name="relay",
         jobs=[
-            PeriodicJob(name="renew", run=renew, every=lease / RENEWALS_PER_LEASE, vital=True),
+            PeriodicJob(
+                name="renew",
+                run=renew,
+                every=lease / RENEWALS_PER_LEASE,
+                vital=True,
+                fresh_for=lease,
+            ),
             PeriodicJob(
                 name="poll",
                 run=poll,
@@ -70,6 +82,8 @@ def relay_process(app: ShieldTx) -> Worker:
                 linger=LINGER,
                 until_next=partial(relay.until_due, within=poll_interval),
                 vital=True,
+                fresh_for=max(READY, 2 * poll_interval),
+                obstacle=lambda: outage,
             ),
             PeriodicJob(name="retention", run=purge, every=RETENTION),
             *_takeover_jobs(app, renew),
@@ -81,6 +95,7 @@ def relay_process(app: ShieldTx) -> Worker:
         failure_limit=app.settings.failure_limit,
         identity=_identity(app, relay=relay.name),
     )
+    app.metrics.add(worker.probe)
     listener = app.connections.listener(lambda: worker.wake("poll"))
     if listener is not None:
         listener.start()
@@ -167,13 +182,22 @@ def consumer_process(app: ShieldTx, group: str) -> Worker:
     worker = Worker(
         name=f"consumer {group}",
         # The interval is the pause after a failed pass.
-        jobs=[PeriodicJob(name="poll", run=consume, every=timedelta(seconds=1), vital=True)],
+        jobs=[
+            PeriodicJob(
+                name="poll",
+                run=consume,
+                every=timedelta(seconds=1),
+                vital=True,
+                fresh_for=_longest_pass(app, group),
+            )
+        ],
         close=close,
         stop_timeout=app.settings.stop_timeout,
         watchdog=max(app.settings.watchdog, _longest_pass(app, group)),
         failure_limit=app.settings.failure_limit,
         identity=_identity(app, group=group),
     )
+    app.metrics.add(worker.probe)
     return worker
 
 

@@ -9,7 +9,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, NoReturn
@@ -17,6 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from shieldtx.app.application import ShieldTx
+from shieldtx.app.http_endpoints import WatchedWorkers, http_endpoints
 from shieldtx.app.start_checks import check_group, check_relay, check_tables
 from shieldtx.app.workers import consumer_process, end_dead_attempts, relay_process
 from shieldtx.cli.app_loading import invocation
@@ -63,9 +64,10 @@ def relay(context: typer.Context, *, once: Once = False, as_json: AsJson = False
     if once:
         require()
     app = _checked(context)
-    check_relay(app, may_wait=True)
-    if not once:
-        _run(relay_process(app), f"relay of {app.settings.source}")
+    with http_endpoints(app) if not once else nullcontext() as watched:
+        check_relay(app, may_wait=True)
+        if watched is not None:
+            _run(watched, relay_process(app), f"relay of {app.settings.source}")
     done = _relay_once(app)
     # After the end of its relay: the shards that are held now are those of others.
     left = app.stores.status().unsent()
@@ -114,9 +116,12 @@ def consume(
     if once:
         require()
     app = _checked(context)
-    check_group(app, group, may_wait=not once)
-    if not once:
-        _run(consumer_process(app, group), f"consumer {group} of {app.settings.source}")
+    with http_endpoints(app) if not once else nullcontext() as watched:
+        check_group(app, group, may_wait=not once)
+        if watched is not None:
+            _run(
+                watched, consumer_process(app, group), f"consumer {group} of {app.settings.source}"
+            )
     done, paused = _consume_once(app, group)
     if not as_json:
         print_line(_listed(done, *done))
@@ -149,11 +154,13 @@ def _checked(context: typer.Context) -> ShieldTx:
     return app
 
 
-def _run(worker: Worker, what: str) -> NoReturn:
+def _run(watched: WatchedWorkers, worker: Worker, what: str) -> NoReturn:
     """Run a worker until it stops, and end the process with its exit status."""
     # The worker freezes all objects itself: the modules of the program and of the application.
     gc.unfreeze()
-    raise typer.Exit(worker.run(lambda: announce(f"ready: {what} (pid {os.getpid()})")))
+    watched.add(worker)
+    address = f", http://{watched.address}" if watched.address else ""
+    raise typer.Exit(worker.run(lambda: announce(f"ready: {what} (pid {os.getpid()}{address})")))
 
 
 def _number(count: Count) -> str:

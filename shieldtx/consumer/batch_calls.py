@@ -62,7 +62,8 @@ class BatchCalls:
         first, attempts, handler = call
         try:
             if handler.takes_list:
-                self._caller.call_with_list(session, handler, _opened(first, attempts, handler))
+                events = _opened(first, attempts, handler)
+                self._caller.call_with_list(session, handler, events, attempts[0].envelope)
             else:
                 self._caller.call(session, handler, attempts[0])
         except Exception as error:

@@ -20,6 +20,7 @@ from shieldtx.hooks.attempt_timer import AttemptTimer
 from shieldtx.hooks.hooks import Hooks
 from shieldtx.outbox.outbox import Outbox
 from shieldtx.ports.inbox import Attempt, AttemptOutcome, InboxStore
+from shieldtx.ports.meters import AttemptMeter
 
 log = logging.getLogger(__name__)
 
@@ -38,15 +39,17 @@ class EventProcessor:
         handled_elsewhere: Callable[[str], bool] = lambda _: False,
         log: AttemptLog | None = None,
         breaker: Breaker | None = None,
+        meter: AttemptMeter | None = None,
     ) -> None:
         """Process events through the ports; the processors of a worker share its `breaker`.
 
-        For `handled_elsewhere`, see `Compensation`; for `log`, `AttemptRecorder`.
+        For `handled_elsewhere`, see `Compensation`; for `log`, `AttemptRecorder`. A `meter` counts
+        calls and outcomes.
         """
         self.breaker = breaker or Breaker(group=group.name)
         self._group = group
         self.store = store
-        self.caller = HandlerCaller(group=group, store=store)
+        self.caller = HandlerCaller(group=group, store=store, meter=meter)
         self._compensation = Compensation(
             group=group,
             store=store,
@@ -60,7 +63,7 @@ class EventProcessor:
             store=store,
             outbox=outbox,
             compensation=self._compensation,
-            timer=AttemptTimer(hooks or Hooks()),
+            timer=AttemptTimer(hooks or Hooks(), meter=meter),
             log=log,
             breaker=self.breaker,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,14 +20,24 @@ from shieldtx.errors import PayloadRefused
 from shieldtx.outbox.causation import handling, handling_is_over
 from shieldtx.outbox.session_events import flush_events
 from shieldtx.ports.inbox import Attempt, InboxStore
+from shieldtx.ports.meters import AttemptMeter
 
 
 class HandlerCaller:
     """Calls the handlers of one group, inside the group's interceptors."""
 
-    def __init__(self, *, group: ConsumerGroup, store: InboxStore) -> None:
+    def __init__(
+        self,
+        *,
+        group: ConsumerGroup,
+        store: InboxStore,
+        meter: AttemptMeter | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._group = group
         self._store = store
+        self._meter = meter
+        self._clock = clock
 
     def call(
         self,
@@ -45,7 +56,7 @@ class HandlerCaller:
         if original is not None:
             event = replace(event, reason=reason_of_rollback(attempt.envelope))
         if handler.takes_list:
-            self.call_with_list(session, handler, [event])
+            self.call_with_list(session, handler, [event], attempt.envelope)
             return
         # Without its payload: a closed session is in a reference cycle, which is collected late.
         handling(session, attempt.envelope.opened(None))
@@ -54,17 +65,35 @@ class HandlerCaller:
             call = partial(self._run_noted, handler, session, event)
         for interceptor in reversed(self._group.interceptors):
             call = partial(intercept, interceptor, session, event, call)
-        let_fail(call)
+        self._measure(attempt.envelope, call)
         if self._group.interceptors:
             # Writes of an interceptor after `proceed()` belong to the event too.
             _flush(session)
         self._end_call(session)
 
-    def call_with_list(self, session: Session, handler: Handler, events: Sequence[Event]) -> None:
-        """Call a handler that takes a list; an event that it adds names its cause, or has none."""
+    def call_with_list(
+        self, session: Session, handler: Handler, events: Sequence[Event], first: Envelope
+    ) -> None:
+        """Call a handler that takes a list; an event that it adds names its cause, or has none.
+
+        `first` is the envelope of the first of the events.
+        """
         handling(session, *(replace(event, payload=None) for event in events), is_list=True)
-        let_fail(partial(_run, handler, session, events))
+        self._measure(first, partial(_run, handler, session, events))
         self._end_call(session)
+
+    def _measure(self, event: Envelope, call: Callable[[], None]) -> None:
+        """Make the call, and let the meter count it."""
+        if self._meter is None:
+            let_fail(call)
+            return
+        began = self._clock()
+        try:
+            let_fail(call)
+        except BaseException as error:
+            self._meter.called(event, took=self._clock() - began, error=error)
+            raise
+        self._meter.called(event, took=self._clock() - began)
 
     def _run_noted(self, handler: Handler, session: Session, event: Event) -> None:
         _run(handler, session, event)

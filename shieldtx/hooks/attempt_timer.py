@@ -1,4 +1,7 @@
-"""The timer of one consumer: calls the hooks around its attempts, and measures their duration."""
+"""The timer of one consumer: calls the hooks around its attempts, and measures their duration.
+
+It also counts the outcomes for the metrics of the process.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,21 @@ from uuid import UUID
 from shieldtx.domain.error_groups import reason_with_leaves
 from shieldtx.hooks.hooks import Hooks
 from shieldtx.ports.inbox import Attempt, AttemptOutcome
+from shieldtx.ports.meters import AttemptMeter
 
 
 class AttemptTimer:
-    """Calls the consume hooks, if there are any. Used by one thread."""
+    """Calls the consume hooks, if there are any, and the meter. Used by one thread."""
 
-    def __init__(self, hooks: Hooks, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        hooks: Hooks,
+        *,
+        meter: AttemptMeter | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._hooks = hooks
+        self._meter = meter
         self._clock = clock
         self._since: dict[tuple[UUID, str], float] = {}
         """Start times of the attempts in progress, by the event's id and source."""
@@ -35,6 +46,8 @@ class AttemptTimer:
 
     def end(self, attempts: Sequence[Attempt], outcome: AttemptOutcome) -> None:
         """Record that these attempts succeeded; to be called after their commit."""
+        if self._meter is not None:
+            self._meter.ended(attempts, outcome)
         if not self.is_on:
             return
         now = self._clock()
@@ -43,6 +56,8 @@ class AttemptTimer:
 
     def fail(self, attempt: Attempt, outcome: AttemptOutcome, error: Exception | str) -> None:
         """Record that an attempt failed with `error`; to be called after that is committed."""
+        if self._meter is not None:
+            self._meter.ended([attempt], outcome)
         if not self.is_on:
             return
         exception = None if isinstance(error, str) else error

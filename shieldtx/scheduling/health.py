@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,12 +31,19 @@ class Health:
         watchdog: timedelta,
         failure_limit: timedelta,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Allow a pass `watchdog`, and a job `failure_limit` without success (NEVER: no limit)."""
         self._clock = clock
+        self._wall_clock = wall_clock
         self._watchdog = watchdog
         self._failure_limit = failure_limit
         self._began: dict[str, float] = {}
+        self._ended: dict[str, float] = {}
+        """When the last pass of each job ended."""
+        self._succeeded: dict[str, tuple[float, float]] = {}
+        """The time of each job's last success, and the same as a Unix time."""
+        self._started = clock()
         self._failing: dict[str, tuple[float, float]] = {}
         """End times of each job's first and last failed pass since its last successful pass."""
 
@@ -47,11 +54,13 @@ class Health:
         try:
             yield
         finally:
+            self._ended[job] = self._clock()
             self._began.pop(job, None)
 
     def succeeded(self, job: str) -> None:
         """Record a successful pass."""
         self._failing.pop(job, None)
+        self._succeeded[job] = self._clock(), self._wall_clock()
 
     def failed(self, job: str, error: Exception) -> None:
         """Record a failed pass; an unreachable broker does not count: a restart does not help."""
@@ -70,6 +79,23 @@ class Health:
             if now - began > self._watchdog.total_seconds():
                 return Symptom(job=job, seconds=now - began)
         return None
+
+    def idle(self, job: str, *, every: timedelta) -> Symptom | None:
+        """Return a job that should run so often, and has not begun for longer than is allowed."""
+        if job in self._began:
+            return None
+        seconds = self._clock() - self._ended.get(job, self._started)
+        is_idle = seconds > (self._watchdog + every).total_seconds()
+        return Symptom(job=job, seconds=seconds) if is_idle else None
+
+    def since_success(self, job: str) -> float | None:
+        """Return the seconds since a job's last success; None: it had none."""
+        succeeded = self._succeeded.get(job)
+        return None if succeeded is None else self._clock() - succeeded[0]
+
+    def last_successes(self) -> Mapping[str, float]:
+        """Return the Unix time of each job's last success."""
+        return {job: at for job, (_, at) in list(self._succeeded.items())}
 
     def failing(self) -> Symptom | None:
         """Return a job without a successful pass for longer than the limit.

@@ -25,3 +25,7 @@ class PeriodicJob:
     """Called when a pass finds nothing more to do: time to an earlier run, or None."""
     vital: bool = False
     """Whether the worker is useless while this job fails."""
+    fresh_for: timedelta = timedelta(seconds=60)
+    """How long after a success a vital job counts as working."""
+    obstacle: Callable[[], str] = lambda: ""
+    """Returns why its passes do nothing although they succeed, such as an unreachable broker."""

@@ -29,6 +29,7 @@ from shieldtx.scheduling.periodic_job import PeriodicJob
 from shieldtx.scheduling.process_state import main_thread_has_returned, wall_clock_lead
 from shieldtx.scheduling.signals import graceful_signals
 from shieldtx.scheduling.worker_log import WorkerIdentity, WorkerLog
+from shieldtx.scheduling.worker_probe import WorkerProbe
 
 _UNPLANNED = timedelta(days=365)
 """Interval between two runs of a job that only runs when woken."""
@@ -78,6 +79,9 @@ class Worker:
         self._ending: SimpleQueue[None] = SimpleQueue()
         self._woken = {name: threading.Event() for name in self._jobs}
         self._running = {name: threading.Lock() for name in self._jobs}
+        self.probe = WorkerProbe(
+            name, jobs, self._health, is_running=lambda job: self._running[job].locked()
+        )
         with import_extra("a worker process"):
             from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
 

@@ -20,6 +20,8 @@ _LONGEST = timedelta(days=36_525)
 """The longest duration that locks, databases and calendars can represent."""
 
 
+_LAST_PORT = 65_535
+
 _DRIVERS = {"postgresql", "postgresql+psycopg", "sqlite", "sqlite+pysqlite"}
 
 
@@ -112,6 +114,16 @@ def _signing_keys(value: SecretStr | None) -> SecretStr | None:
     return value
 
 
+def _address(value: str | None) -> str | None:
+    if value is None:
+        return None
+    host, _, port = value.rpartition(":")
+    is_number = port.isascii() and port.isdecimal() and int(port) <= _LAST_PORT
+    if not host or not is_number:
+        raise ValueError("not an address; it looks like 127.0.0.1:9464, or [::1]:9464")
+    return value
+
+
 Name = Annotated[str, AfterValidator(_name)]
 """A name of a service, a group or a topic: letters, digits, dots, underscores, hyphens."""
 
@@ -124,6 +136,14 @@ DatabaseUrl = Annotated[SecretStr, AfterValidator(_url)]
 SigningKeys = Annotated[SecretStr | None, AfterValidator(_signing_keys)]
 """Keys for signatures, separated by commas; None without signatures."""
 
+HttpAddress = Annotated[
+    str | None,
+    AfterValidator(_address),
+    Field(
+        description="address at which a relay or consumer serves /metrics, /livez and /readyz, as "
+        "host:port; with port 0 it takes a free one and prints it (default: none)",
+    ),
+]
 Concurrency = Annotated[
     int,
     Field(

@@ -20,6 +20,7 @@ from shieldtx.settings.fields import (
     BreakerLength,
     Concurrency,
     DatabaseUrl,
+    HttpAddress,
     Name,
     ProbeInterval,
     SchemaName,
@@ -206,6 +207,7 @@ class Settings(KafkaFields, BaseSettings):
         description="maximum duration of a pass; then the process exits. For consumers at least "
         "the longest lease of their handlers",
     )
+    http: HttpAddress = None
     failure_limit: SecondsOrNever = Field(
         default=timedelta(minutes=10),
         description="a worker without a successful pass for this long exits with status 75; 0 "

@@ -16,7 +16,7 @@ from typing import Any
 from tests.support.project import ROOT
 
 # The extras that shieldtx names where it imports their packages.
-EXTRAS = ("cli", "kafka", "migrations", "binary", "spark", "embedded", "confluent")
+EXTRAS = ("cli", "kafka", "migrations", "binary", "spark", "embedded", "confluent", "metrics")
 OWN = {"shieldtx", "spark", "migrations"}
 # pydantic pins one exact release of pydantic_core, and documents its ValidationError and from_json.
 PART_OF = {"pydantic_core": "pydantic"}

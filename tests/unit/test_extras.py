@@ -132,7 +132,7 @@ def test_defect_in_an_import_is_not_a_missing_extra() -> None:
 
 def test_every_guarded_package_is_in_its_extra() -> None:
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    distributions = {"kafka": "kafka-python"}
+    distributions = {"kafka": "kafka-python", "prometheus_client": "prometheus-client"}
 
     for package, extra in EXTRAS.items():
         name = distributions.get(package, package)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +26,7 @@ from shieldtx import (
 )
 from shieldtx.scheduling.exit_status import EXIT_FAILING
 from shieldtx.testing.memory_broker import MemoryBroker
+from tests.conftest import Eventually
 from tests.support.log_records import logged
 
 WAIT_S = 20
@@ -87,6 +91,34 @@ def test_events_are_published_and_handled_in_the_process(make_shop: Callable[...
     assert worker_threads() == []
     with shop.app.engine.connect() as connection:
         assert connection.scalar(text("SELECT count(owner) FROM shield_shard")) == 0
+
+
+def test_endpoints_of_all_workers_are_open_while_they_run(
+    make_shop: Callable[..., Shop], caplog: pytest.LogCaptureFixture, eventually: Eventually
+) -> None:
+    caplog.set_level("INFO")
+    shop = make_shop(http="127.0.0.1:0")
+    shop.prepare()
+    workers = ("relay", "consumer warehouse")
+    with InProcessWorkers(shop.app):
+        (fields,) = logged(caplog.records, "http_endpoints_open")
+        address = f"http://{fields['address']}"
+
+        def are_shown() -> bool:
+            with urllib.request.urlopen(f"{address}/metrics", timeout=WAIT_S) as response:  # noqa: S310
+                samples = sorted_labels(response.read().decode())
+            return all(f'service="shop",worker="{worker}"' in samples for worker in workers)
+
+        eventually(are_shown, "both have succeeded")
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"{address}/livez", timeout=WAIT_S)  # noqa: S310
+
+
+def sorted_labels(metrics: str) -> str:
+    """Return samples with their labels in alphabetical order."""
+    return re.sub(
+        r"{([^}]*)}", lambda labels: "{" + ",".join(sorted(labels[1].split(","))) + "}", metrics
+    )
 
 
 def test_workers_run_while_an_async_block_is_open(make_shop: Callable[..., Shop]) -> None:

@@ -103,6 +103,11 @@ def test_missing_settings_are_named_all_at_once(environment):
         ("STOP_TIMEOUT", "nan", "'nan' is not a duration"),
         ("STOP_TIMEOUT", "1e300", "longer than a duration can be"),
         ("MAX_PAYLOAD_BYTES", "0", "greater than or equal to 1"),
+        ("HTTP", "9464", "not an address; it looks like 127.0.0.1:9464, or [::1]:9464"),
+        ("HTTP", ":9464", "not an address"),
+        ("HTTP", "localhost:http", "not an address"),
+        ("HTTP", "localhost:65536", "not an address"),
+        ("HTTP", "localhost:-1", "not an address"),
     ],
 )
 def test_bad_value_is_named_by_its_variable(environment, name, value, problem):
@@ -283,3 +288,9 @@ def test_text_setting_is_read_from_its_variable(environment):
     environment(SHIELDTX_KAFKA_BOOTSTRAP="a:1,b:2", SHIELDTX_KAFKA_SASL_USERNAME="shop")
     settings = Settings.from_env()
     assert (settings.kafka_bootstrap, settings.kafka_sasl_username) == ("a:1,b:2", "shop")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:65535", "localhost:9464"])
+def test_address_is_a_host_and_a_port(environment, address):
+    environment(SHIELDTX_HTTP=address)
+    assert Settings.from_env().http == address
