@@ -67,7 +67,6 @@ def application(
     prefix: str,
     client: str = "kafka-python",
     concurrency: int = 1,
-    metrics: bool = False,
 ) -> ShieldTx:
     """Return the application; `client` is the Kafka client of its relay."""
     settings: dict[str, Any] = {
@@ -78,8 +77,6 @@ def application(
     }
     if concurrency > 1:
         settings["consumer_concurrency"] = concurrency
-    if metrics:
-        settings["http"] = "127.0.0.1:0"
     broker = None
     if "kafka_producer" in Settings.model_fields:
         settings["kafka_producer"] = client

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import psutil
 
@@ -26,8 +27,13 @@ def main() -> None:
         bootstrap=job["bootstrap"],
         prefix=job["prefix"],
         client=job["client"],
-        metrics=job.get("metrics", False),
     )
+    registry = None
+    if job.get("metrics"):
+        from prometheus_client import CollectorRegistry  # noqa: PLC0415  only where it is measured
+
+        registry = CollectorRegistry()
+        registry.register(app.metrics)
     relay = app.build_relay()
     share = DEFAULT_SHARDS // job.get("relays", 1)
     deadline = time.monotonic() + 60
@@ -40,8 +46,8 @@ def main() -> None:
     purge = _Purge(app, reporter)
     if job.get("purge"):
         purge.start()
-    if job.get("metrics"):
-        threading.Thread(target=_scrape, args=[app, reporter], daemon=True).start()
+    if registry is not None:
+        threading.Thread(target=_scrape, args=[registry, reporter], daemon=True).start()
     process = psutil.Process()
     published = 0
     while not reporter.is_over:
@@ -58,12 +64,10 @@ def main() -> None:
     app.close()
 
 
-def _scrape(app: ShieldTx, reporter: ProgressReporter) -> None:
+def _scrape(registry: Any, reporter: ProgressReporter) -> None:
     """Read the metrics once a second, as Prometheus would."""
-    from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415
+    from prometheus_client import generate_latest  # noqa: PLC0415
 
-    registry = CollectorRegistry()
-    registry.register(app.metrics)
     while not reporter.is_over:
         generate_latest(registry)
         time.sleep(1)

@@ -105,8 +105,8 @@ class InProcessWorkers:
             # `on_failure` may call this in the thread of the worker that has failed.
             if thread is not threading.current_thread():
                 thread.join()
+        self._endpoints.pop_all().close()
         self._running.clear()
-        self._endpoints.close()
 
     def __enter__(self) -> Self:
         self.start()

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class OptionalMetrics:
     """The metrics of this process's relays and consumers, as a collector of prometheus_client.
 
-    `REGISTRY.register(shield.metrics)` makes the workers count that are built after it. With
-    SHIELDTX_HTTP, they count anyway.
+    `REGISTRY.register(shield.metrics)` makes the workers count that are built after it, as the HTTP
+    endpoints do with a registry of their own.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -43,10 +43,8 @@ class OptionalMetrics:
     def of_worker(self) -> ProcessMetrics | None:
         """Return the metrics for a worker that is about to be built; None: it counts nothing."""
         with self._lock:
-            if self._settings.http is None and self._metrics is None:
-                self._has_workers_without = True
-                return None
-            return self._made()
+            self._has_workers_without = self._metrics is None
+            return self._metrics
 
     def add(self, probe: WorkerProbe) -> None:
         """Show when the jobs of a worker last succeeded, if anything is counted."""

@@ -136,3 +136,6 @@ class MeteredSubscriber:
     def close(self) -> None:
         """Leave the group."""
         self._subscriber.close()
+        with self._metrics.guard:
+            for topic in self._paused:
+                self._metrics.paused.labels(self._group, topic).set(0)

@@ -6,13 +6,13 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socket import AF_INET, AF_INET6
 from socketserver import TCPServer, ThreadingMixIn
 from threading import BoundedSemaphore, Thread
 from typing import Any, Final, TypeAlias
-from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -26,6 +26,8 @@ MOST_CONNECTIONS: Final = 16
 """The maximum number of clients at a time; further ones are disconnected."""
 TIMEOUT_S: Final = 10.0
 """Seconds after which a client that sends or reads nothing is disconnected."""
+
+_STOP_LOOK_S: Final = 0.05
 
 Why: TypeAlias = Callable[[], str]
 """Returns why the answer of a probe is no, "" for yes."""
@@ -58,7 +60,8 @@ def endpoints(
             f"SHIELDTX_HTTP: cannot listen at {address}: {error.strerror or error}; each process "
             "on a host needs a port of its own, and port 0 takes a free one"
         ) from error
-    thread = Thread(target=server.serve_forever, name="shieldtx-http", daemon=True)
+    serve = partial(server.serve_forever, poll_interval=_STOP_LOOK_S)
+    thread = Thread(target=serve, name="shieldtx-http", daemon=True)
     thread.start()
     try:
         yield f"{f'[{host}]' if is_ipv6 else host}:{server.server_address[1]}"
@@ -89,7 +92,7 @@ class _Pages:
 
     def _answer(self, path: str, accepted: str) -> _Answer:
         if path == "/metrics":
-            encode, content_type = choose_encoder(accepted)
+            encode, content_type = _encoder_for(accepted)
             return HTTPStatus.OK, content_type, encode(self._registry)
         if path not in self._probes:
             known = ", ".join(["/metrics", *self._probes])
@@ -97,6 +100,15 @@ class _Pages:
         if problem := self._probes[path]():
             return HTTPStatus.SERVICE_UNAVAILABLE, _PLAIN, f"{problem}\n".encode()
         return HTTPStatus.OK, _PLAIN, b"ok\n"
+
+
+def _encoder_for(accepted: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    """Return the encoder of a format that the client accepts; of plain text, if nobody knows."""
+    try:
+        return choose_encoder(accepted)
+    except (TypeError, ValueError):
+        # prometheus_client reads some versions of formats as numbers.
+        return choose_encoder("")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -114,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send_head()
 
     def _send_head(self) -> bytes:
-        path = urlsplit(self.path).path
+        path = self.path.partition("?")[0]
         status, content_type, content = self.pages.answer(path, self.headers.get("Accept", ""))
         self.send_response(status)
         self.send_header("Content-Type", content_type)
@@ -141,10 +153,15 @@ class _Server(ThreadingMixIn, TCPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a new thread, or disconnect a client above the limit."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            # No thread could start.
+            self._free.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, in the thread of the request."""

@@ -43,6 +43,9 @@ class Health:
         """When the last pass of each job ended."""
         self._succeeded: dict[str, tuple[float, float]] = {}
         """The time of each job's last success, and the same as a Unix time."""
+        self._failed: set[str] = set()
+        """The jobs whose last pass has failed."""
+        self._waiting: set[str] = set()
         self._started = clock()
         self._failing: dict[str, tuple[float, float]] = {}
         """End times of each job's first and last failed pass since its last successful pass."""
@@ -57,13 +60,25 @@ class Health:
             self._ended[job] = self._clock()
             self._began.pop(job, None)
 
+    @contextmanager
+    def waiting(self, job: str) -> Iterator[None]:
+        """Count the block as a wait between two passes of one run, however long it takes."""
+        self._waiting.add(job)
+        try:
+            yield
+        finally:
+            self._ended[job] = self._clock()
+            self._waiting.discard(job)
+
     def succeeded(self, job: str) -> None:
         """Record a successful pass."""
         self._failing.pop(job, None)
+        self._failed.discard(job)
         self._succeeded[job] = self._clock(), self._wall_clock()
 
     def failed(self, job: str, error: Exception) -> None:
         """Record a failed pass; an unreachable broker does not count: a restart does not help."""
+        self._failed.add(job)
         if isinstance(error, BrokerUnavailable):
             self._failing.pop(job, None)
         else:
@@ -82,11 +97,15 @@ class Health:
 
     def idle(self, job: str, *, every: timedelta) -> Symptom | None:
         """Return a job that should run so often, and has not begun for longer than is allowed."""
-        if job in self._began:
+        if job in self._began or job in self._waiting:
             return None
         seconds = self._clock() - self._ended.get(job, self._started)
         is_idle = seconds > (self._watchdog + every).total_seconds()
         return Symptom(job=job, seconds=seconds) if is_idle else None
+
+    def has_failed(self, job: str) -> bool:
+        """Whether the last pass of a vital job has failed."""
+        return job in self._failed
 
     def since_success(self, job: str) -> float | None:
         """Return the seconds since a job's last success; None: it had none."""

@@ -79,9 +79,7 @@ class Worker:
         self._ending: SimpleQueue[None] = SimpleQueue()
         self._woken = {name: threading.Event() for name in self._jobs}
         self._running = {name: threading.Lock() for name in self._jobs}
-        self.probe = WorkerProbe(
-            name, jobs, self._health, is_running=lambda job: self._running[job].locked()
-        )
+        self.probe = WorkerProbe(name, jobs, self._health)
         with import_extra("a worker process"):
             from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
 
@@ -197,7 +195,8 @@ class Worker:
                 self._health.succeeded(job.name)
                 if isinstance(more, timedelta):
                     self._log.job_succeeded(job.name)
-                    woken.wait(more.total_seconds())
+                    with self._health.waiting(job.name):
+                        woken.wait(more.total_seconds())
                     continue
                 if more or woken.wait(job.linger.total_seconds()):
                     self._log.job_succeeded(job.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from shieldtx.scheduling.health import Health
 from shieldtx.scheduling.periodic_job import PeriodicJob
@@ -11,20 +11,10 @@ from shieldtx.scheduling.periodic_job import PeriodicJob
 class WorkerProbe:
     """Answers about one worker, from any thread, without a call of the database or the broker."""
 
-    def __init__(
-        self,
-        name: str,
-        jobs: Iterable[PeriodicJob],
-        health: Health,
-        *,
-        is_running: Callable[[str], bool],
-    ) -> None:
-        """Answer for the jobs; `is_running` says of one whether it runs, or waits inside a run."""
+    def __init__(self, name: str, jobs: Iterable[PeriodicJob], health: Health) -> None:
         self.name = name
-        self._jobs = list(jobs)
-        self._vital = [job for job in self._jobs if job.vital]
+        self._vital = [job for job in jobs if job.vital]
         self._health = health
-        self._is_running = is_running
 
     def why_not_live(self) -> str:
         """Return why a restart would help, "" where it would not.
@@ -35,7 +25,7 @@ class WorkerProbe:
         if (hung := self._health.hung()) is not None:
             return f"{self.name}: a pass of job {hung.job} has run for {hung.seconds:.0f} s"
         for job in self._vital:
-            if job.every is None or self._is_running(job.name):
+            if job.every is None:
                 continue
             if (idle := self._health.idle(job.name, every=job.every)) is not None:
                 return f"{self.name}: job {job.name} has not begun for {idle.seconds:.0f} s"
@@ -49,6 +39,8 @@ class WorkerProbe:
                 return f"{self.name}: job {job.name} has not succeeded yet"
             if seconds > job.fresh_for.total_seconds():
                 return f"{self.name}: job {job.name} last succeeded {seconds:.0f} s ago"
+            if self._health.has_failed(job.name):
+                return f"{self.name}: the last pass of job {job.name} has failed"
             if obstacle := job.obstacle():
                 return f"{self.name}: job {job.name} does nothing: {obstacle}"
         return ""

@@ -36,9 +36,10 @@ class Shop:
     """A service with a consumer that notes the orders it has handled."""
 
     def __init__(self, folder: Path, **settings: object) -> None:
+        self.broker = MemoryBroker()
         self.app = ShieldTx(
             Settings(source="shop", database_url=f"sqlite:///{folder}/shop.db", **settings),
-            broker=MemoryBroker(),
+            broker=self.broker,
         )
         self.app.declare("orders.placed")
         self.handled: list[int] = []
@@ -112,6 +113,33 @@ def test_endpoints_of_all_workers_are_open_while_they_run(
         eventually(are_shown, "both have succeeded")
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"{address}/livez", timeout=WAIT_S)  # noqa: S310
+
+
+def test_workers_are_not_ready_while_the_broker_is_down(
+    make_shop: Callable[..., Shop], caplog: pytest.LogCaptureFixture, eventually: Eventually
+) -> None:
+    caplog.set_level("INFO")
+    shop = make_shop(http="127.0.0.1:0")
+    shop.prepare()
+
+    def answer(path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://{address}{path}", timeout=WAIT_S) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    with InProcessWorkers(shop.app, groups=[]):
+        (fields,) = logged(caplog.records, "http_endpoints_open")
+        address = fields["address"]
+        eventually(lambda: answer("/readyz")[0] == 200, "the relay is ready")
+        shop.broker.go_down()
+        shop.place(7)
+        eventually(lambda: answer("/readyz")[0] == 503, "the relay is not")
+        assert "relay: job poll does nothing: " in answer("/readyz")[1]
+        assert answer("/livez") == (200, "ok\n")
+        shop.broker.come_back()
+        eventually(lambda: answer("/readyz")[0] == 200, "it is ready again")
 
 
 def sorted_labels(metrics: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 
 from shieldtx import ConfigurationError, Settings, ShieldTx
 from shieldtx.consumer.consumer import Consumer
@@ -36,8 +37,8 @@ def an_app(tmp_path: Path) -> Iterator[Made]:
 
 
 def test_workers_count_after_a_registry_has_the_metrics(an_app: Made) -> None:
-    app, registry = an_app(), CollectorRegistry(auto_describe=True)
-    registry.register(app.metrics)  # type: ignore[arg-type]  # a collector by its methods
+    app = an_app()
+    registry = counting(app)
     app.build_relay().close()
     assert registry.get_sample_value("shieldtx_relay_shards", {"service": "orders"}) == 0.0
     labels = {"service": "orders", "version": app_version()}
@@ -57,16 +58,26 @@ def test_metrics_that_come_too_late_are_refused(an_app: Made) -> None:
         CollectorRegistry().register(app.metrics)  # type: ignore[arg-type]
 
 
-def test_workers_of_a_process_with_endpoints_count_anyway(an_app: Made) -> None:
+def test_setting_alone_needs_no_package_and_counts_nothing(
+    an_app: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`relay --once` has the settings of the relay, and opens no endpoints."""
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
     app = an_app(http="127.0.0.1:0")
     app.build_relay().close()
-    registry = CollectorRegistry()
+    with pytest.raises(ConfigurationError, match="register it before the workers start"):
+        app.metrics.describe()
+
+
+def counting(app: ShieldTx) -> CollectorRegistry:
+    registry = CollectorRegistry(auto_describe=True)
     registry.register(app.metrics)  # type: ignore[arg-type]
-    assert b"shieldtx_relay_shards" in generate_latest(registry)
+    return registry
 
 
 def test_relay_and_consumers_share_the_metrics_of_the_process(an_app: Made) -> None:
-    app = an_app(http="127.0.0.1:0")
+    app = an_app()
+    counting(app)
     app.declare("orders.placed")
     for name in ("stock", "mail"):
         app.consumer(name).handles("orders.placed")(lambda session, event: None)
@@ -82,7 +93,8 @@ def test_relay_and_consumers_share_the_metrics_of_the_process(an_app: Made) -> N
 
 
 def test_consumer_shows_no_metrics_of_a_relay(an_app: Made) -> None:
-    app = an_app(http="127.0.0.1:0")
+    app = an_app()
+    counting(app)
     app.declare("orders.placed")
     app.consumer("stock").handles("orders.placed")(lambda session, event: None)
     app.build_consumer("stock").close()
@@ -92,8 +104,7 @@ def test_consumer_shows_no_metrics_of_a_relay(an_app: Made) -> None:
 
 
 def test_second_application_in_a_registry_is_refused(an_app: Made) -> None:
-    registry = CollectorRegistry()
-    registry.register(an_app().metrics)  # type: ignore[arg-type]
+    registry = counting(an_app())
     with pytest.raises(ValueError, match="Duplicated timeseries"):
         registry.register(an_app().metrics)  # type: ignore[arg-type]
 
@@ -103,4 +114,4 @@ def test_files_of_several_processes_are_refused(
 ) -> None:
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     with pytest.raises(ConfigurationError, match="PROMETHEUS_MULTIPROC_DIR is set"):
-        an_app(http="127.0.0.1:0").build_relay()
+        counting(an_app())

@@ -129,6 +129,8 @@ def test_paused_partitions_are_counted_until_they_are_read_again(meters: Meters)
     subscriber.pause({("b.commit", 0)})
     assert meters(paused, **of_a) == 0
     assert meters(paused, **of_b) == 1
+    subscriber.close()
+    assert meters(paused, **of_b) == 0
 
 
 def test_failing_metric_loses_no_record_and_no_attempt(

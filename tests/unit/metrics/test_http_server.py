@@ -9,6 +9,8 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from socketserver import ThreadingMixIn
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
@@ -117,6 +119,44 @@ def test_clients_above_the_limit_are_disconnected(
             return False
 
         eventually(is_free, "their threads end")
+
+
+def test_thread_that_cannot_start_takes_no_place(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, own_log: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 2)
+    start = ThreadingMixIn.process_request
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with worker.served() as address:
+        monkeypatch.setattr(ThreadingMixIn, "process_request", fail)
+        for _ in range(3):
+            with pytest.raises((OSError, http.client.HTTPException)):
+                ask(address, "/livez")
+        monkeypatch.setattr(ThreadingMixIn, "process_request", start)
+        assert ask(address, "/livez") == (200, "ok\n")
+    assert len(logged(own_log.records, "http_request_failed")) == 3
+
+
+@pytest.mark.parametrize("path", ["http://[/livez", "/livez%", "/livez/.."])
+def test_odd_paths_are_answered(worker: Worker, path: str) -> None:
+    with worker.served() as address:
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            client.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+            assert client.recv(12)[-3:] == b"404"
+
+
+@pytest.mark.parametrize("version", ["abc", '"1.0.0"', "x.y"])
+def test_unknown_version_of_a_format_gets_a_known_one(worker: Worker, version: str) -> None:
+    with worker.served() as address:
+        for kind in ("application/openmetrics-text", "text/plain"):
+            request = urllib.request.Request(f"http://{address}/metrics")
+            request.add_header("Accept", f"{kind};version={version}")
+            with urllib.request.urlopen(request, timeout=10) as response:  # noqa: S310
+                assert b"passes_total" in response.read()
 
 
 def test_other_requests_are_refused(worker: Worker) -> None:

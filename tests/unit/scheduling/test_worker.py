@@ -38,6 +38,7 @@ class Bench:
     def __init__(self) -> None:
         self.jobs: list[PeriodicJob] = []
         self.closed = 0
+        self.prepare: Callable[[], None] = lambda: None
         self.worker: Worker | None = None
 
     def job(self, name: str, run: Callable[[], object], every: timedelta = NEVER) -> None:
@@ -54,6 +55,7 @@ class Bench:
             stop_timeout=timedelta(seconds=20),
             watchdog=timedelta(seconds=60),
         )
+        self.prepare()
         return self.worker.run(ready)
 
     def stop(self) -> None:
@@ -549,3 +551,29 @@ def test_second_signal_exits_at_once(hung, number):
 def test_hanging_pass_ends_the_process():
     with process("pass", stop_timeout=600, watchdog=0.5) as worker:
         assert worker.wait(timeout=30) == EXIT_HUNG
+
+
+def test_worker_lives_while_a_job_waits_and_not_long_after_its_end(bench: Bench):
+    """A job may wait for longer than the watchdog allows a pass."""
+    answers: list[str] = []
+    now = [0.0]
+
+    def run() -> timedelta:
+        if now[0]:
+            bench.stop()
+            return timedelta(0)
+        threading.Thread(target=look, daemon=True).start()
+        return timedelta(seconds=0.5)
+
+    def look() -> None:
+        while "poll" not in bench.worker._health._waiting:
+            time.sleep(0.001)
+        now[0] = 1e6
+        answers.append(bench.worker.probe.why_not_live())
+
+    bench.jobs.append(PeriodicJob(name="poll", run=run, every=SOON, vital=True))
+    bench.prepare = lambda: setattr(bench.worker._health, "_clock", lambda: now[0])
+    assert bench.run() == EXIT_STOPPED
+    now[0] = 2e6
+    answers.append(bench.worker.probe.why_not_live())
+    assert answers == ["", "bench: job poll has not begun for 1000000 s"]

@@ -20,7 +20,6 @@ class Jobs:
     def __init__(self) -> None:
         self.now = 1000.0
         self.obstacle = ""
-        self.running: set[str] = set()
         self.health = Health(
             watchdog=MINUTE,
             failure_limit=NEVER,
@@ -45,9 +44,7 @@ class Jobs:
             ),
             PeriodicJob(name="purge", run=bool, every=MINUTE),
         ]
-        self.probe = WorkerProbe(
-            "relay", jobs, self.health, is_running=lambda job: job in self.running
-        )
+        self.probe = WorkerProbe("relay", jobs, self.health)
 
     def run(self, *names: str) -> None:
         for name in names:
@@ -85,6 +82,14 @@ def test_failing_worker_lives_and_is_not_ready(jobs: Jobs) -> None:
     assert jobs.probe.why_not_ready() == "relay: job poll last succeeded 301 s ago"
 
 
+def test_worker_is_not_ready_from_its_first_failed_pass_on(jobs: Jobs) -> None:
+    jobs.run("poll", "renew")
+    jobs.health.failed("renew", OSError("down"))
+    assert jobs.probe.why_not_ready() == "relay: the last pass of job renew has failed"
+    jobs.run("renew")
+    assert jobs.probe.why_not_ready() == ""
+
+
 def test_worker_whose_passes_do_nothing_is_not_ready(jobs: Jobs) -> None:
     """A relay's passes succeed while the broker is unreachable: its events stay in the outbox."""
     jobs.run("poll", "renew")
@@ -96,11 +101,12 @@ def test_worker_whose_passes_do_nothing_is_not_ready(jobs: Jobs) -> None:
 def test_job_that_waits_inside_of_a_run_lives(jobs: Jobs) -> None:
     """A relay waits there for as long as the broker asks."""
     jobs.run("poll", "renew")
-    jobs.running = {"poll"}
-    jobs.now += 66
-    assert jobs.probe.why_not_live() == ""
-    jobs.running.clear()
-    assert jobs.probe.why_not_live() == "relay: job poll has not begun for 67 s"
+    with jobs.health.waiting("poll"):
+        jobs.now += 66
+        assert jobs.probe.why_not_live() == ""
+    jobs.run("renew")
+    jobs.now += 61
+    assert jobs.probe.why_not_live() == "relay: job poll has not begun for 62 s"
 
 
 def test_hanging_pass_is_a_reason_for_a_restart(jobs: Jobs) -> None:
