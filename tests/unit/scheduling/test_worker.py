@@ -553,7 +553,7 @@ def test_hanging_pass_ends_the_process():
         assert worker.wait(timeout=30) == EXIT_HUNG
 
 
-def test_worker_lives_while_a_job_waits_and_not_long_after_its_end(bench: Bench):
+def test_worker_lives_while_a_job_waits_and_not_after_its_end(bench: Bench):
     """A job may wait for longer than the watchdog allows a pass."""
     answers: list[str] = []
     now = [0.0]
