@@ -61,12 +61,7 @@ _INSERT_LISTED = insert(EFFECT).from_select(["key", "n"], select(_LISTED.c.key, 
 
 
 def application(
-    *,
-    url: str,
-    bootstrap: str,
-    prefix: str,
-    client: str = "kafka-python",
-    concurrency: int = 1,
+    *, url: str, bootstrap: str, prefix: str, client: str = "kafka-python", concurrency: int = 1
 ) -> ShieldTx:
     """Return the application; `client` is the Kafka client of its relay."""
     settings: dict[str, Any] = {

@@ -23,10 +23,7 @@ def main() -> None:
     reporter = ProgressReporter()
     job = reporter.job
     app = application(
-        url=job["url"],
-        bootstrap=job["bootstrap"],
-        prefix=job["prefix"],
-        client=job["client"],
+        url=job["url"], bootstrap=job["bootstrap"], prefix=job["prefix"], client=job["client"]
     )
     registry = None
     if job.get("metrics"):

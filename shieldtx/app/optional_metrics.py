@@ -1,4 +1,4 @@
-"""The metrics of a process, which its workers count only if somebody reads them."""
+"""The metrics of a process, which its workers count only once they are registered."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class _Pages:
 
 
 def _encoder_for(accepted: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
-    """Return the encoder of a format that the client accepts; of plain text, if nobody knows."""
+    """Return the encoder of a format that the client accepts; by default that of plain text."""
     try:
         return choose_encoder(accepted)
     except (TypeError, ValueError):

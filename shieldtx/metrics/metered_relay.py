@@ -144,8 +144,8 @@ class MeteredRelayStore:
 class MeteredLeaseStore:
     """A lease store that counts the shards of its relay (the port LeaseStore).
 
-    Of renewals in several threads at the same time only one is counted: which of their answers is
-    the later one, nobody knows.
+    Of renewals in several threads at the same time only one is counted: the order of their answers
+    is unknown.
     """
 
     def __init__(

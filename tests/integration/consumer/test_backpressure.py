@@ -20,6 +20,8 @@ from shieldtx.testing.memory_broker import MemoryBroker
 from tests.support.service import Service, drain, effect, make_topics
 
 LIMIT, BATCH, EVENTS = 40, 15, 300
+MOST = LIMIT + BATCH - 1
+"""The maximum number of unfinished events of a partition."""
 SOON = RetryPolicy(
     max_attempts=1_000_000, first=timedelta(seconds=0.2), longest=timedelta(seconds=0.4)
 )
@@ -110,6 +112,19 @@ def passes_until(
             assert unfinished(service).get(0, 0) <= most
 
 
+def paused_consumer(service: Service, group: str) -> Consumer:
+    """Return a consumer that has paused partition 0, and handled all events of the other one."""
+    consumer = service.app.build_consumer(group)
+    passes_until(
+        service,
+        lambda: set(service.effects()) == WELL and unfinished(service).get(0, 0) >= LIMIT,
+        consumer,
+        most=MOST,
+    )
+    assert consumer.run_once().paused == 1
+    return consumer
+
+
 def assert_each_had_its_effect_once(service: Service) -> None:
     effects = service.effects()
     assert sorted(effects) == sorted(SICK | WELL)
@@ -120,21 +135,13 @@ def test_failing_partition_is_paused_and_drains_after_healing(
     service: Service, group: str, healed: threading.Event
 ) -> None:
     """The other partition continues in the meantime."""
-    consumer = service.app.build_consumer(group)
-    most = LIMIT + BATCH - 1
-    passes_until(
-        service,
-        lambda: set(service.effects()) == WELL and unfinished(service).get(0, 0) >= LIMIT,
-        consumer,
-        most=most,
-    )
-    assert consumer.run_once().paused == 1
+    consumer = paused_consumer(service, group)
     (at,) = service.app.stores.limits().partitions({group: service.app.handled_by(group)}, LIMIT)
     assert (at.group, at.partition) == (group, 0)
     assert at.pending == unfinished(service)[0]
 
     healed.set()
-    passes_until(service, lambda: len(service.effects()) == EVENTS, consumer, most=most)
+    passes_until(service, lambda: len(service.effects()) == EVENTS, consumer, most=MOST)
     assert_each_had_its_effect_once(service)
     assert consumer.has_caught_up()
     consumer.close()
@@ -144,18 +151,10 @@ def test_drained_partition_is_read_again_without_another_sample(
     service: Service, group: str, healed: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that handles all that is due must not end before them."""
-    consumer = service.app.build_consumer(group)
-    most = LIMIT + BATCH - 1
-    passes_until(
-        service,
-        lambda: set(service.effects()) == WELL and unfinished(service).get(0, 0) >= LIMIT,
-        consumer,
-        most=most,
-    )
-    assert consumer.run_once().paused == 1
+    consumer = paused_consumer(service, group)
     monkeypatch.setattr("shieldtx.domain.sampler.Sampler.is_due", lambda _: False)
     healed.set()
-    passes_until(service, lambda: not unfinished(service).get(0), consumer, most=most)
+    passes_until(service, lambda: not unfinished(service).get(0), consumer, most=MOST)
     assert consumer.run_once().paused == 1, "no sample was due"
     assert not consumer.has_caught_up()
     while consumer.run_once().more or not consumer.has_caught_up():
@@ -168,7 +167,7 @@ def test_a_paused_partition_is_not_lost_in_a_rebalance(
     service: Service, group: str, healed: threading.Event
 ) -> None:
     first = service.app.build_consumer(group)
-    passes_until(service, lambda: first.run_once().paused == 1, first, most=LIMIT + BATCH - 1)
+    passes_until(service, lambda: first.run_once().paused == 1, first, most=MOST)
     second = service.app.build_consumer(group)
     # Each consumer may take a batch of partition 0 before its first sample.
     most = LIMIT + 4 * BATCH

@@ -563,13 +563,14 @@ def test_worker_lives_while_a_job_waits_and_not_after_its_end(bench: Bench):
             bench.stop()
             return timedelta(0)
         threading.Thread(target=look, daemon=True).start()
-        return timedelta(seconds=0.5)
+        return NEVER
 
     def look() -> None:
         while "poll" not in bench.worker._health._waiting:
             time.sleep(0.001)
         now[0] = 1e6
         answers.append(bench.worker.probe.why_not_live())
+        bench.worker.wake("poll")
 
     bench.jobs.append(PeriodicJob(name="poll", run=run, every=SOON, vital=True))
     bench.prepare = lambda: setattr(bench.worker._health, "_clock", lambda: now[0])
